@@ -1,5 +1,5 @@
-//! Delivery of devices to containers: strategies that name devices to the container runtime, hooks, extras, IMEX
-//! channels.
+//! Delivery of devices to containers: strategies that name devices to the container runtime, hooks, additional files,
+//! IMEX channels.
 
 use std::{collections::BTreeSet, fmt, path::PathBuf};
 
@@ -154,8 +154,8 @@ fn channels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<u32>,
         type Error = String;
 
         fn try_from(number: i64) -> Result<Self, String> {
-            let valid = u32::try_from(number).ok().filter(|number| *number < IMEX_CHANNELS);
-            valid.map(Self).ok_or_else(|| {
+            let channel = u32::try_from(number).ok().filter(|number| *number < IMEX_CHANNELS);
+            channel.map(Self).ok_or_else(|| {
                 let last = IMEX_CHANNELS - 1;
                 format!("IMEX channel {number} does not exist: write 0 to {last}")
             })

@@ -13,7 +13,7 @@ pub(crate) use self::mounts::write_danger;
 ///
 /// A list of harmless nodes is impossible, since drivers choose the names of their nodes.
 /// The names are those of the kernel (Documentation/admin-guide/devices.txt) and of drivers that servers have.
-const NODES: &[(&str, &str, &str)] = &[
+const DANGEROUS_NODES: &[(&str, &str, &str)] = &[
     ("/dev/mem", "/dev/mem", MEMORY),
     ("/dev/kmem", "/dev/kmem", MEMORY),
     ("/dev/oldmem", "/dev/oldmem", MEMORY),
@@ -51,8 +51,8 @@ const NODES: &[(&str, &str, &str)] = &[
 ];
 
 /// Nodes that are refused by name alone, since patterns of harmless nodes match them too, such as `/dev/tty*` and
-/// `/dev/vfio/*`. A found node of this list is withheld.
-const BY_NAME: &[(&str, &str)] = &[
+/// `/dev/vfio/*`. Discovery withholds the nodes of this list that such a pattern matches.
+const DANGEROUS_NAMES: &[(&str, &str)] = &[
     ("/dev/tty[0-9]*", TERMINAL),
     ("/dev/hvc[0-9]*", TERMINAL),
     ("/dev/vcs*", TERMINAL),
@@ -130,7 +130,7 @@ const DISKS: &[(&str, &[&str])] = &[
     ("ublkb", &["ublkb0"]),
 ];
 
-/// Prefixes that letters follow.
+/// Prefixes of [`DISKS`] that letters follow.
 const LETTERED: [&str; 5] = ["sd", "hd", "vd", "xvd", "dasd"];
 
 const DISK_FOLDERS: [&str; 3] = ["/dev/disk", "/dev/mapper", "/dev/block"];
@@ -149,9 +149,10 @@ pub fn node_path_error(pattern: &str) -> Option<String> {
 
 /// Error message for a path with `.`, `..` or `//`: the denylist compares text. A `/` at the end is allowed.
 pub fn plain_path_error(text: &str) -> Option<String> {
-    let below = text.strip_prefix('/').map(|below| below.strip_suffix('/').unwrap_or(below));
-    let mut parts = below.into_iter().flat_map(|below| below.split('/'));
-    let is_plain = below.is_some() && parts.all(|part| !["", ".", ".."].contains(&part));
+    let relative =
+        text.strip_prefix('/').map(|relative| relative.strip_suffix('/').unwrap_or(relative));
+    let mut parts = relative.into_iter().flat_map(|relative| relative.split('/'));
+    let is_plain = relative.is_some() && parts.all(|part| !["", ".", ".."].contains(&part));
     (!is_plain && text != "/").then(|| {
         format!("{text} is not a path from the root: write it from / on, without .., . and //")
     })
@@ -160,58 +161,65 @@ pub fn plain_path_error(text: &str) -> Option<String> {
 /// Danger of a device node, or of a node that a pattern may match.
 pub fn node_danger(pattern: &str) -> Option<String> {
     // A pattern that matches a folder gives a container all files below the folder.
-    let fits = |path: &str| {
-        let above = Path::new(path).ancestors().filter_map(Path::to_str);
-        above.into_iter().any(|path| path_matches(pattern, path))
+    let matches_path = |path: &str| {
+        let ancestors = Path::new(path).ancestors().filter_map(Path::to_str);
+        ancestors.into_iter().any(|path| path_matches(pattern, path))
     };
-    let named = |(bad, example, why): &(&str, &str, &str)| {
-        let is_one = !is_pattern(pattern) && path_matches(bad, pattern);
-        let node = if is_one { pattern } else { example };
-        (is_one || fits(example)).then(|| refused(pattern, node, why))
+    let danger_in_list = |(dangerous, example, danger): &(&str, &str, &str)| {
+        let is_the_node = !is_pattern(pattern) && path_matches(dangerous, pattern);
+        let node = if is_the_node { pattern } else { example };
+        (is_the_node || matches_path(example)).then(|| danger_message(pattern, node, danger))
     };
-    let by_name =
-        || BY_NAME.iter().find(|(bad, _)| !is_pattern(pattern) && path_matches(bad, pattern));
-    if let Some(why) = NODES.iter().find_map(named) {
-        return Some(why);
+    let by_name = || {
+        DANGEROUS_NAMES
+            .iter()
+            .find(|(dangerous, _)| !is_pattern(pattern) && path_matches(dangerous, pattern))
+    };
+    if let Some(danger) = DANGEROUS_NODES.iter().find_map(danger_in_list) {
+        return Some(danger);
     }
-    if let Some((_, why)) = by_name() {
-        return Some(refused(pattern, pattern, why));
+    if let Some((_, danger)) = by_name() {
+        return Some(danger_message(pattern, pattern, danger));
     }
     let in_folder = DISK_FOLDERS.iter().any(|folder| Path::new(pattern).starts_with(folder));
     let disk = pattern.strip_prefix("/dev/").filter(|name| !is_pattern(name) && is_disk(name));
     let example = || {
         let disks = DISKS.iter().flat_map(|(_, examples)| examples.iter());
-        disks.map(|name| format!("/dev/{name}")).find(|path| fits(path))
+        disks.map(|name| format!("/dev/{name}")).find(|path| matches_path(path))
     };
     match disk.map(|_| pattern.to_owned()).or_else(example) {
-        Some(path) => Some(refused(pattern, &path, BLOCK)),
-        None if in_folder => Some(refused(pattern, pattern, BLOCK)),
-        None => RAW_DISKS.iter().find_map(named),
+        Some(path) => Some(danger_message(pattern, &path, BLOCK)),
+        None if in_folder => Some(danger_message(pattern, pattern, BLOCK)),
+        None => RAW_DISKS.iter().find_map(danger_in_list),
     }
 }
 
-fn refused(pattern: &str, node: &str, why: &str) -> String {
-    if pattern == node { format!("{node}: {why}") } else { format!("{pattern} fits {node}: {why}") }
+fn danger_message(pattern: &str, node: &str, danger: &str) -> String {
+    if pattern == node {
+        format!("{node}: {danger}")
+    } else {
+        format!("{pattern} fits {node}: {danger}")
+    }
 }
 
 fn is_disk(name: &str) -> bool {
-    let of_controller = name.strip_prefix("nvme").map(|rest| rest.trim_start_matches(numeral));
-    let by_prefix = |(prefix, _): &(&str, _)| {
-        let rest = name.strip_prefix(prefix)?;
-        let plain = |letter: char| numeral(letter) || letter == 'p';
-        let rest = if LETTERED.contains(prefix) {
-            rest.trim_start_matches(|it: char| it.is_ascii_lowercase())
+    let nvme_suffix = name.strip_prefix("nvme").map(|suffix| suffix.trim_start_matches(numeral));
+    let matches_prefix = |(prefix, _): &(&str, _)| {
+        let suffix = name.strip_prefix(prefix)?;
+        let is_number_or_p = |letter: char| numeral(letter) || letter == 'p';
+        let suffix = if LETTERED.contains(prefix) {
+            suffix.trim_start_matches(|character: char| character.is_ascii_lowercase())
         } else {
-            rest
+            suffix
         };
-        Some(!name[prefix.len()..].is_empty() && rest.chars().all(plain))
+        Some(!name[prefix.len()..].is_empty() && suffix.chars().all(is_number_or_p))
     };
-    of_controller.is_some_and(|rest| rest.starts_with('n'))
-        || DISKS.iter().any(|disk| by_prefix(disk) == Some(true))
+    nvme_suffix.is_some_and(|suffix| suffix.starts_with('n'))
+        || DISKS.iter().any(|disk| matches_prefix(disk) == Some(true))
 }
 
-fn numeral(letter: char) -> bool {
-    letter.is_ascii_digit()
+fn numeral(character: char) -> bool {
+    character.is_ascii_digit()
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Configuration documents: YAML or JSON as a tree with line numbers, read into structs. A read reports every
-//! mistake, not only the first.
+//! Configuration documents: YAML or JSON as a tree with line numbers, read into structs. The reader reports
+//! every error, not only the first.
 
 mod complete;
 mod messages;
@@ -22,10 +22,10 @@ pub struct Diagnostic {
     pub text: String,
 }
 
-/// Mistakes and warnings about a file.
+/// Errors and warnings about a file.
 #[derive(Debug, Default)]
 pub struct Diagnostics {
-    /// Mistakes: the file is refused.
+    /// Errors: the file is refused.
     pub errors: Vec<Diagnostic>,
     /// Lines without effect, or with an effect that their writer may not expect.
     pub warnings: Vec<Diagnostic>,
@@ -48,14 +48,14 @@ impl Diagnostics {
         self.warnings.push(Diagnostic::new(line, text));
     }
 
-    /// Adds a mistake.
+    /// Adds an error.
     pub fn error(&mut self, line: u64, text: impl Into<String>) {
         self.errors.push(Diagnostic::new(line, text));
     }
 
-    /// The value with its warnings if there are no mistakes, else the mistakes.
-    pub fn into_result<T>(mut self, read: T) -> Result<(T, Vec<Diagnostic>), Vec<Diagnostic>> {
+    /// The value with its warnings if there are no errors, else the errors.
+    pub fn into_result<T>(mut self, value: T) -> Result<(T, Vec<Diagnostic>), Vec<Diagnostic>> {
         self.warnings.sort();
-        if self.errors.is_empty() { Ok((read, self.warnings)) } else { Err(self.errors) }
+        if self.errors.is_empty() { Ok((value, self.warnings)) } else { Err(self.errors) }
     }
 }

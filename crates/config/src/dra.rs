@@ -139,8 +139,8 @@ pub enum DraOffer {
     Off,
     /// Through both: the first request gets the device.
     Beside,
-    /// Through Dynamic Resource Allocation alone; a device that a container has through the device plugin moves
-    /// when it is released.
+    /// Through Dynamic Resource Allocation alone. A device that a container has through the device plugin moves
+    /// when the container releases it.
     Instead,
 }
 
@@ -175,19 +175,19 @@ impl DraPolicy {
     /// Method and limits by which claims share a device; `None` if claims do not share it.
     pub fn share_settings(&self, device: &Device) -> Option<ShareSettings> {
         let matches = |rule: &&ShareRule| rule.devices.matches(device, None).unwrap_or(false);
-        let manner = self.shares.iter().find(matches)?.manner;
-        let suits = manner.method.unsupported_reason(device.family()).is_none();
-        (device.is_divisible() && suits).then_some(manner)
+        let settings = self.shares.iter().find(matches)?.manner;
+        let is_supported = settings.method.unsupported_reason(device.family()).is_none();
+        (device.is_divisible() && is_supported).then_some(settings)
     }
 
     pub(crate) fn validate_mig_mode(&self) -> Option<&'static str> {
-        let alone =
+        let lacks_partitions =
             self.mig_mode == DraMigMode::OnDemand && self.partitions == DraPartitions::AsCut;
-        alone.then_some(MODE_ALONE)
+        lacks_partitions.then_some(MIG_MODE_WITHOUT_PARTITIONS)
     }
 }
 
-const MODE_ALONE: &str =
+const MIG_MODE_WITHOUT_PARTITIONS: &str =
     "migMode: onDemand turns MIG on to make instances for claims: write partitions: onDemand too";
 
 // === impl ShareMethod ===
@@ -222,8 +222,8 @@ impl ShareMethod {
 // === impl ShareRule ===
 
 impl From<(ShareDevices, ShareSettings)> for ShareRule {
-    fn from((ShareDevices { devices }, manner): (ShareDevices, ShareSettings)) -> Self {
-        Self { devices, manner }
+    fn from((ShareDevices { devices }, settings): (ShareDevices, ShareSettings)) -> Self {
+        Self { devices, manner: settings }
     }
 }
 
@@ -253,8 +253,8 @@ impl FromStr for DriverName {
     type Err = InvalidDriverName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let valid = text.len() <= Self::MAX_CHARS && is_subdomain(text);
-        if valid { Ok(Self(text.to_owned())) } else { Err(InvalidDriverName(text.to_owned())) }
+        let is_valid = text.len() <= Self::MAX_CHARS && is_subdomain(text);
+        if is_valid { Ok(Self(text.to_owned())) } else { Err(InvalidDriverName(text.to_owned())) }
     }
 }
 

@@ -113,7 +113,7 @@ const CELSIUS: std::ops::RangeInclusive<u32> = 30..=150;
 // === impl Families ===
 
 impl Families {
-    /// Mistakes of the section `gpu`.
+    /// Errors in the section `gpu`.
     pub(crate) fn validate_gpu(&self) -> Vec<String> {
         source::step_errors(SourceName::NVIDIA, &self.gpu)
     }
@@ -122,24 +122,25 @@ impl Families {
 // === impl FpgaRules ===
 
 impl FpgaRules {
-    /// Mistakes that the types allow.
+    /// Errors that the types do not exclude.
     pub(crate) fn validate(&self) -> Vec<String> {
-        let refused =
+        let node_error =
             |node: &String| denylist::node_path_error(node).or_else(|| denylist::node_danger(node));
-        let mut found: Vec<_> = self.nodes.iter().filter_map(refused).collect();
-        if let Some(hottest) = self.hottest_celsius.filter(|it| !CELSIUS.contains(it)) {
-            found.push(format!("hottest: {hottest} °C is not between 30 and 150 °C"));
+        let mut errors: Vec<_> = self.nodes.iter().filter_map(node_error).collect();
+        if let Some(hottest) = self.hottest_celsius.filter(|celsius| !CELSIUS.contains(celsius)) {
+            errors.push(format!("hottest: {hottest} °C is not between 30 and 150 °C"));
         }
-        let wrong = source::programming_errors(&self.cleanup, &self.expect);
-        found.extend(wrong.into_iter().map(|text| format!("fpga: {text}")));
+        let programming_errors = source::programming_errors(&self.cleanup, &self.expect);
+        errors.extend(programming_errors.into_iter().map(|text| format!("fpga: {text}")));
         if self.unit == FpgaUnit::Card && !self.cleanup.prepare.is_empty() {
-            found.push(CARD.to_owned());
+            errors.push(PREPARE_WITH_CARDS.to_owned());
         }
-        found
+        errors
     }
 }
 
-const CARD: &str = "fpga: prepare programs one FPGA, and with unit: card a device has several";
+const PREPARE_WITH_CARDS: &str =
+    "fpga: prepare programs one FPGA, and with unit: card a device has several";
 
 impl HasSteps for FpgaRules {
     fn set_steps(&mut self, steps: CleanupSteps) {

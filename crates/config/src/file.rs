@@ -33,7 +33,8 @@ fn allow_absent_keys(schema: &mut Schema) {
     // The keys of a source are in the alternative to its profile.
     let required = schema.get("required").or_else(|| schema.pointer("/anyOf/1/required")).cloned();
     let required = required.unwrap_or_default();
-    let is_required = |key: &str| required.as_array().is_some_and(|all| all.contains(&json!(key)));
+    let is_required =
+        |key: &str| required.as_array().is_some_and(|keys| keys.contains(&json!(key)));
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         for (key, property) in properties.iter_mut() {
             let Some(property) = property.as_object_mut() else { continue };
@@ -78,22 +79,22 @@ pub fn to_yaml(config: &Config) -> String {
 impl Config {
     /// Applies a document to the defaults; `path` appears in messages only.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let wrong = |found| Mistakes::new(path, found);
-        let root = document::parse(text).map_err(|mistake| wrong(vec![mistake]))?;
-        Ok(Self::read(&root).map_err(wrong)?)
+        let invalid = |diagnostics| Mistakes::new(path, diagnostics);
+        let root = document::parse(text).map_err(|error| invalid(vec![error]))?;
+        Ok(Self::read(&root).map_err(invalid)?)
     }
 
     /// Applies a parsed document to the defaults.
     pub fn read(root: &YamlNode) -> Result<Self, Vec<Diagnostic>> {
         let mut root = shipped::with_profiles(root.clone());
         let reading = document::read::<Parts>(&root, UnknownKeys::Denied);
-        let mut wrong = reading.errors;
+        let mut errors = reading.errors;
         let (config, places, policy, delivery, families) = reading.value.unwrap_or_default();
         let policy = Policy { delivery, families, ..policy };
         let config = Self { places, policy, ..config };
         root.remove_items(&reading.omitted);
-        wrong.extend(check::validate(&config, &root, &wrong));
-        if wrong.is_empty() { Ok(config) } else { Err(wrong) }
+        errors.extend(check::validate(&config, &root, &errors));
+        if errors.is_empty() { Ok(config) } else { Err(errors) }
     }
 
     /// Top-level keys of the file whose values differ, in the order of the file.
@@ -112,7 +113,7 @@ impl DeviceProfile {
         let entry = format!("sources: [{{profile: {}}}]", self.name);
         let config = Config::parse(Path::new(self.name), &entry);
         let mut sources = config.expect("every profile is valid, see the tests").policy.sources;
-        sources.pop().expect("one was written")
+        sources.pop().expect("the entry is a source")
     }
 }
 

@@ -48,10 +48,11 @@ pub enum UnlistedXids {
 // === impl HealthPolicy ===
 
 impl HealthPolicy {
-    /// Mistakes that the types cannot exclude.
+    /// Errors that the types do not exclude.
     pub(crate) fn validate(&self) -> Vec<String> {
-        let both = self.ignored_xids.intersection(&self.counted_xids);
-        both.map(|xid| format!("XID {xid} is in ignoredXids and in countedXids: keep one"))
+        let in_both_lists = self.ignored_xids.intersection(&self.counted_xids);
+        in_both_lists
+            .map(|xid| format!("XID {xid} is in ignoredXids and in countedXids: keep one"))
             .collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Labels of the node: their content and their destination.
+//! Labels of the node: their destination and content.
 
 use std::path::PathBuf;
 
@@ -60,7 +60,7 @@ enum OutputKind {
     Node,
 }
 
-/// Folder in which node-feature-discovery looks for files (its default, and gpu-feature-discovery's).
+/// Default file, in the folder that node-feature-discovery reads by default, like that of gpu-feature-discovery.
 const FEATURE_FILE: &str = "/etc/kubernetes/node-feature-discovery/features.d/windlass";
 
 // === impl LabelPolicy ===

@@ -1,6 +1,6 @@
 //! Configuration of the agent: every path, time limit and rule, as checked values.
 //!
-//! Each key of the file is a field of one struct, which has its type, default, check, documentation and schema. Places
+//! Each key of the file is a field of one struct, which has its type, default, check, documentation and schema. Paths
 //! and limits are fixed when the agent starts; the [`Policy`] may be replaced while it runs.
 
 mod delivery;
@@ -81,7 +81,7 @@ pub use watchdog::{WatchdogAction, WatchdogPolicy};
 
 use scalar::Text;
 
-/// Configuration of `windlass node`. Every key is optional; unknown keys are mistakes.
+/// Configuration of `windlass node`. Every key is optional; an unknown key is an error.
 ///
 /// [`Config::parse`] reads a whole file. Deserialized alone, it reads the keys that are its own fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

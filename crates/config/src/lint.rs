@@ -10,26 +10,26 @@ use windlass_core::selector::{
 
 use crate::sample_device::{OtherAttributes, SampleDevice};
 
-/// The mistakes in an expression about devices like the sample, each with its place.
+/// The problems of an expression about devices like the sample, each with its position.
 pub(super) fn check(expression: &DeviceExpression, sample: &SampleDevice) -> Vec<String> {
-    let located = |reference: &Reference, problem: String| {
+    let with_position = |reference: &Reference, problem: String| {
         format!("match: {}", expression.with_position(reference.name(), &problem))
     };
-    let mut all = Vec::new();
+    let mut problems = Vec::new();
     for comparison in expression.comparisons() {
         let problem = type_mismatch(&comparison, sample);
-        all.extend(problem.map(|problem| located(&comparison.reference, problem)));
+        problems.extend(problem.map(|problem| with_position(&comparison.reference, problem)));
     }
     for reference in expression.references() {
         let problem = unknown_attribute(&reference, sample);
-        all.extend(problem.map(|problem| located(&reference, problem)));
+        problems.extend(problem.map(|problem| with_position(&reference, problem)));
     }
-    let mut seen = BTreeSet::new();
-    all.retain(|text| seen.insert(text.clone()));
-    if all.is_empty() {
-        all.extend(type_error_of(expression, sample).map(|error| error.to_string()));
+    let mut unique = BTreeSet::new();
+    problems.retain(|text| unique.insert(text.clone()));
+    if problems.is_empty() {
+        problems.extend(type_error_of(expression, sample).map(|error| error.to_string()));
     }
-    all
+    problems
 }
 
 /// Type error that an expression has for every device like the sample.
@@ -61,7 +61,8 @@ fn type_mismatch(
         (ValueType::Quantity, _) => "write quantity(\"3\"), or quantity(\"40Gi\")".to_owned(),
         (ValueType::Other, _) => return None,
     };
-    let example = EXAMPLES.iter().find(|(it, _)| *it == name && expected == ValueType::Text);
+    let example =
+        EXAMPLES.iter().find(|(attribute, _)| *attribute == name && expected == ValueType::Text);
     let example = example.map(|(_, text)| format!(" such as \"{text}\"")).unwrap_or_default();
     Some(format!(
         "{name} is {expected}{example}, and {literal} is {}: {advice}",
@@ -95,7 +96,11 @@ fn unknown_attribute(reference: &Reference, sample: &SampleDevice) -> Option<Str
         let problem = format!("no such device has attributes of {domain}");
         return problem_with_advice(&problem, domain, &domains, sample.others);
     }
-    let names: BTreeSet<_> = known.iter().filter(|it| it.0 == domain).map(|it| it.1).collect();
+    let names: BTreeSet<_> = known
+        .iter()
+        .filter(|attribute| attribute.0 == domain)
+        .map(|attribute| attribute.1)
+        .collect();
     if names.contains(name.as_str()) {
         return None;
     }
@@ -116,7 +121,7 @@ fn problem_with_advice(
 ) -> Option<String> {
     match (nearest(word, known.iter().copied()), others) {
         (_, OtherAttributes::Any) | (None, OtherAttributes::Few) => None,
-        (Some(near), _) => Some(format!("{problem}: did you mean {near}?")),
+        (Some(suggestion), _) => Some(format!("{problem}: did you mean {suggestion}?")),
         (None, OtherAttributes::None) => {
             let known: Vec<_> = known.iter().copied().collect();
             Some(format!("{problem}: there are {}", known.join(", ")))

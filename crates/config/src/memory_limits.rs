@@ -40,26 +40,26 @@ pub enum RequiredLimit {
 // === impl MemoryLimitPolicy ===
 
 impl MemoryLimitPolicy {
-    /// Mistakes that the types allow.
+    /// Errors that the types do not exclude.
     pub(crate) fn validate(&self, watchdog: WatchdogAction) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut errors = Vec::new();
         if self.hook.as_ref().is_some_and(|path| !path.is_absolute()) {
-            found.push("hook: write the whole path of windlass-hook on the host".to_owned());
+            errors.push("hook: write the whole path of windlass-hook on the host".to_owned());
         }
         match self.at_least {
             RequiredLimit::Driver | RequiredLimit::Dmem if self.hook.is_none() => {
-                let word = self.at_least.enforcement();
-                found.push(format!("atLeast: {word} needs the hook: name its path"));
+                let enforcement = self.at_least.enforcement();
+                errors.push(format!("atLeast: {enforcement} needs the hook: name its path"));
             }
             RequiredLimit::Watched if self.hook.is_none() && !watchdog.is_enforcing() => {
-                found.push(
+                errors.push(
                     "atLeast: watched needs a watchdog that acts: write action: kill or evict"
                         .to_owned(),
                 );
             }
             _ => {}
         }
-        found
+        errors
     }
 }
 

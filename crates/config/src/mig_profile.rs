@@ -4,7 +4,7 @@
 /// or, from newer drivers, a `-`. A GPU has at most eight slices.
 pub fn is_possible(profile: &str) -> bool {
     let (shape, attributes) = match profile.find(['+', '-']) {
-        Some(at) => (&profile[..at], Some(&profile[at..])),
+        Some(index) => (&profile[..index], Some(&profile[index..])),
         None => (profile, None),
     };
     let mut parts = shape.rsplit('.');
@@ -34,8 +34,8 @@ const MAX_MEMORY_GB: u32 = 2048;
 
 fn number(part: &str, unit: &str) -> Option<u32> {
     let digits = part.strip_suffix(unit)?;
-    let plain = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
-    digits.parse().ok().filter(|_| plain)
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
+    digits.parse().ok().filter(|_| is_plain)
 }
 
 /// `+me`, `+me.all`, `-me`, `+gfx`.

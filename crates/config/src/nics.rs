@@ -96,20 +96,20 @@ impl NicPolicy {
         self.quiet_period.unwrap_or_else(|| QUIET_PERIOD.min(health.quiet_period))
     }
 
-    /// Mistakes that the types cannot exclude.
+    /// Errors that the types do not exclude.
     pub(crate) fn validate(&self) -> Vec<String> {
-        let mut found = source::step_errors(SourceName::NICS, &self.cleanup);
+        let mut errors = source::step_errors(SourceName::NICS, &self.cleanup);
         if !self.rdma_nodes.is_empty() && !self.rdma_nodes.contains(&RdmaNode::Uverbs) {
-            found.push(NO_VERBS.to_owned());
+            errors.push(NO_VERBS.to_owned());
         }
         for key in self.info.keys() {
             if key != "*" && key.parse::<PciAddress>().is_err() {
-                found.push(format!(
+                errors.push(format!(
                     "info for {key:?}: write a PCI address such as 0000:3b:02.0, or *"
                 ));
             }
         }
-        found
+        errors
     }
 }
 

@@ -31,7 +31,7 @@ pub struct LabelFile(PathBuf);
 pub struct ConfigDir(pub PathBuf);
 
 /// Name of the file for nodes without the label.
-const DEFAULT: &str = "default";
+const DEFAULT_FILE: &str = "default";
 
 // === impl LabelFile ===
 
@@ -70,29 +70,32 @@ impl ConfigDir {
     /// An unknown label counts as absent: the agent serves without an API server.
     pub fn choose(&self, label: &LabelValue) -> Result<Option<PathBuf>, ConfigError> {
         let files = self.files().map_err(|source| ConfigError::Read(self.0.clone(), source))?;
-        let named =
-            |name: &str| files.iter().find(|path| path.file_name().is_some_and(|it| it == name));
+        let by_name = |name: &str| {
+            files.iter().find(|path| path.file_name().is_some_and(|file_name| file_name == name))
+        };
         match label {
-            LabelValue::Value(name) => named(name)
+            LabelValue::Value(name) => by_name(name)
                 .cloned()
                 .map(Some)
                 .ok_or_else(|| ConfigError::NoSuchFile { dir: self.0.clone(), name: name.clone() }),
             LabelValue::Absent | LabelValue::Unknown => {
-                let only = || if let [only] = files.as_slice() { Some(only) } else { None };
-                Ok(named(DEFAULT).or_else(only).cloned())
+                let only_file =
+                    || if let [only_file] = files.as_slice() { Some(only_file) } else { None };
+                Ok(by_name(DEFAULT_FILE).or_else(only_file).cloned())
             }
         }
     }
 
     /// Visible files: a `ConfigMap` keeps its versions in folders that begin with two dots.
     fn files(&self) -> io::Result<Vec<PathBuf>> {
-        let visible = |path: &Path| {
-            let hidden = path.file_name().is_some_and(|it| it.as_encoded_bytes().starts_with(b"."));
-            !hidden && path.is_file()
+        let is_visible = |path: &Path| {
+            let is_hidden =
+                path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+            !is_hidden && path.is_file()
         };
         let paths = fs::read_dir(&self.0)?.map(|entry| Ok(entry?.path()));
         let mut paths = paths.collect::<io::Result<Vec<_>>>()?;
-        paths.retain(|path| visible(path));
+        paths.retain(|path| is_visible(path));
         Ok(paths)
     }
 }
@@ -106,14 +109,15 @@ mod tests {
     #[test]
     fn a_label_and_its_absence_are_stored() {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let memory = LabelFile::new(&dir.path().join("state"));
-        assert_eq!(memory.load(), LabelValue::Unknown);
+        let label_file = LabelFile::new(&dir.path().join("state"));
+        assert_eq!(label_file.load(), LabelValue::Unknown);
         for label in [LabelValue::Value("big".into()), LabelValue::Absent] {
-            memory.store(&label).expect("written");
-            memory.store(&LabelValue::Unknown).expect("nothing to write");
-            assert_eq!(memory.load(), label);
-            let found = fs::metadata(dir.path().join("state/config-label")).expect("there");
-            assert_eq!(found.permissions().mode() & 0o777, 0o600, "only the agent can read it");
+            label_file.store(&label).expect("written");
+            label_file.store(&LabelValue::Unknown).expect("nothing to write");
+            assert_eq!(label_file.load(), label);
+            let metadata =
+                fs::metadata(dir.path().join("state/config-label")).expect("the file exists");
+            assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "only the agent can read it");
         }
     }
 
@@ -128,15 +132,15 @@ mod tests {
         let write = |name: &str| fs::write(dir.path().join(name), "").expect("written");
         let big = LabelValue::Value("big".into());
         fs::create_dir(dir.path().join("..data")).expect("created");
-        assert_eq!(choose(&LabelValue::Absent), Ok(None), "nothing is there");
+        assert_eq!(choose(&LabelValue::Absent), Ok(None), "the folder has no file");
         write("big");
-        assert_eq!(choose(&LabelValue::Absent), Ok(Some("big".into())), "the only one");
+        assert_eq!(choose(&LabelValue::Absent), Ok(Some("big".into())), "the only file");
         write("small");
         assert_eq!(choose(&LabelValue::Unknown), Ok(None), "the choice is ambiguous");
         write("default");
         assert_eq!(choose(&LabelValue::Unknown), Ok(Some("default".into())));
         assert_eq!(choose(&big), Ok(Some("big".into())));
-        let gone: Result<_, String> = choose(&LabelValue::Value("../etc/passwd".into()));
-        assert!(gone.expect_err("no such file").contains("no file \"../etc/passwd\""));
+        let missing: Result<_, String> = choose(&LabelValue::Value("../etc/passwd".into()));
+        assert!(missing.expect_err("no such file").contains("no file \"../etc/passwd\""));
     }
 }

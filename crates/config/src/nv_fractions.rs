@@ -21,21 +21,21 @@ pub struct NvFractions {
 // === impl NvFractions ===
 
 impl NvFractions {
-    /// Mistakes that the types allow.
+    /// Errors that the types do not exclude.
     pub(crate) fn validate(&self) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut errors = Vec::new();
         if !self.socket.is_absolute() {
-            found.push("socket: write the whole path of the NRI socket".to_owned());
+            errors.push("socket: write the whole path of the NRI socket".to_owned());
         }
         let is_domain =
-            self.annotation_prefix.split_once('/').is_some_and(|(it, _)| !it.is_empty());
+            self.annotation_prefix.split_once('/').is_some_and(|(domain, _)| !domain.is_empty());
         if !is_domain {
-            found.push(
+            errors.push(
                 "annotationPrefix: write a domain and a slash, as in nvidia.com/container."
                     .to_owned(),
             );
         }
-        found
+        errors
     }
 }
 

@@ -132,11 +132,11 @@ impl Policy {
 
     /// True if containers or claims share GPUs by MPS.
     pub fn shares_by_mps(&self) -> bool {
-        let by_containers = match &self.resources {
+        let containers_use_mps = match &self.resources {
             Resources::Default => false,
             Resources::Rules(rules) => rules.iter().any(|rule| rule.sharing.is_mps()),
         };
-        by_containers || self.dra.shares.iter().any(|rule| rule.manner.method.is_mps())
+        containers_use_mps || self.dra.shares.iter().any(|rule| rule.manner.method.is_mps())
     }
 
     /// True if claims, or pods with shares, hold devices besides containers with resources.
@@ -144,7 +144,7 @@ impl Policy {
         self.dra.offer != DraOffer::Off || self.shares.is_enabled()
     }
 
-    /// The names of resources that do not depend on what is discovered.
+    /// The names of resources that are known before discovery.
     pub fn known_names(&self) -> Vec<ResourceName> {
         let shares = self.shares.names().cloned();
         self.names_of_devices().into_iter().chain(shares).collect()
@@ -152,11 +152,13 @@ impl Policy {
 
     /// Known names of resources that consist of devices.
     pub(crate) fn names_of_devices(&self) -> Vec<ResourceName> {
-        let of_sources = self.sources.iter().filter_map(|rule| rule.resource.clone());
+        let source_resources = self.sources.iter().filter_map(|rule| rule.resource.clone());
         match &self.resources {
-            Resources::Default => "nvidia.com/gpu".parse().into_iter().chain(of_sources).collect(),
+            Resources::Default => {
+                "nvidia.com/gpu".parse().into_iter().chain(source_resources).collect()
+            }
             Resources::Rules(rules) => {
-                rules.iter().map(|rule| rule.name.clone()).chain(of_sources).collect()
+                rules.iter().map(|rule| rule.name.clone()).chain(source_resources).collect()
             }
         }
     }
@@ -179,19 +181,22 @@ impl Policy {
     /// True if instances on this GPU are created for claims: it is in MIG mode or may switch to it, is not excluded,
     /// and one of its partitions is offered.
     pub fn creates_instances_for_claims(&self, gpu: &Device) -> bool {
-        let is_taken = |it: &PossiblePartition| {
-            self.dra.offers(&prospective_device(gpu, it), Some(it.partition.profile.as_str()))
+        let is_offered = |possible: &PossiblePartition| {
+            self.dra.offers(
+                &prospective_device(gpu, possible),
+                Some(possible.partition.profile.as_str()),
+            )
         };
         // A selector may test the MIG mode. If the mode can change, the selector sees the GPU with MIG off.
-        let visible = if self.dra.may_switch_mig(gpu) { &with_mig_off(gpu) } else { gpu };
+        let visible_gpu = if self.dra.may_switch_mig(gpu) { &with_mig_off(gpu) } else { gpu };
         let is_included =
-            |rule: &Selector| rule.matches(visible, None).is_ok_and(|matches| !matches);
+            |rule: &Selector| rule.matches(visible_gpu, None).is_ok_and(|matches| !matches);
         self.dra.partitions == DraPartitions::OnDemand
             && gpu.family().partitioning == Partitioning::Mig
             && (gpu.partitioned || self.dra.may_switch_mig(gpu))
             && !gpu.health.has_vanished()
             && self.exclude.iter().all(is_included)
-            && gpu.partitions.iter().any(is_taken)
+            && gpu.partitions.iter().any(is_offered)
     }
 
     /// True if each claim may have this GPU whole or an instance of it: MIG is turned on and off for claims.

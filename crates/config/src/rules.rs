@@ -1,4 +1,4 @@
-//! Contradictions between rules: a rule that no device can reach, one name with two meanings.
+//! Contradictions between rules: a rule that no device can match, one name with two meanings.
 
 use std::path::Path;
 
@@ -25,21 +25,21 @@ pub fn contradictions(
     exclude: &[Spanned<Selector>],
     unmatched: Unmatched,
 ) -> Vec<Diagnostic> {
-    let mut found = Vec::new();
+    let mut diagnostics = Vec::new();
     for (index, rule) in rules.iter().enumerate() {
         let earlier = &rules[..index];
-        found.extend(earlier.iter().find_map(|earlier| conflicting_rules(earlier, rule)));
-        found.extend(unreachable(rule, earlier, exclude));
+        diagnostics.extend(earlier.iter().find_map(|earlier| conflicting_rules(earlier, rule)));
+        diagnostics.extend(unreachable(rule, earlier, exclude));
     }
     if unmatched == Unmatched::Default {
-        found.extend(rules.iter().filter_map(|rule| default_name_conflict(rule, rules)));
+        diagnostics.extend(rules.iter().filter_map(|rule| default_name_conflict(rule, rules)));
     }
-    found
+    diagnostics
 }
 
 /// Sources with the name of another source, or of a built-in one.
 pub(super) fn repeated_sources(sources: &[Spanned<SourceRule>]) -> Vec<Diagnostic> {
-    let repeated = |(index, source): (usize, &Spanned<SourceRule>)| {
+    let name_conflict = |(index, source): (usize, &Spanned<SourceRule>)| {
         let name = &source.value.name;
         let earlier = sources[..index].iter().find(|earlier| earlier.value.name == *name);
         let text = match earlier {
@@ -51,7 +51,7 @@ pub(super) fn repeated_sources(sources: &[Spanned<SourceRule>]) -> Vec<Diagnosti
         };
         Some(Diagnostic::new(source.line, text))
     };
-    sources.iter().enumerate().filter_map(repeated).collect()
+    sources.iter().enumerate().filter_map(name_conflict).collect()
 }
 
 /// Error message for a rule whose devices are all taken by earlier rules.
@@ -59,21 +59,21 @@ pub fn unreachable_after(rule: &SpannedRule, earlier: &[SpannedRule]) -> Option<
     unreachable(rule, earlier, &[])
 }
 
-/// Mistakes within each source, and conflicts among sources.
+/// Errors within each source, and conflicts among sources.
 pub(super) fn source_errors(
     sources: &[Spanned<SourceRule>],
     kubelet_dir: &Path,
 ) -> Vec<Diagnostic> {
     let per_source = sources.iter().flat_map(|Spanned { line, value }| {
-        let SourceFindings { errors: wrong, dangerous } = source::check_source(value, kubelet_dir);
-        let dangerous = dangerous.into_iter().map(|text| format!("{text}; {DANGER_ADVICE}"));
-        wrong.into_iter().chain(dangerous).map(|text| Diagnostic::new(*line, text))
+        let SourceFindings { errors, dangerous } = source::check_source(value, kubelet_dir);
+        let dangers = dangerous.into_iter().map(|text| format!("{text}; {DANGER_ADVICE}"));
+        errors.into_iter().chain(dangers).map(|text| Diagnostic::new(*line, text))
     });
     let conflicts =
         source::sharing_conflicts(&sources.iter().map(|source| &source.value).collect::<Vec<_>>());
     let line = |name: &SourceName| {
-        let named = sources.iter().rfind(|source| source.value.name == *name);
-        named.map_or(1, |source| source.line)
+        let source_of_name = sources.iter().rfind(|source| source.value.name == *name);
+        source_of_name.map_or(1, |source| source.line)
     };
     per_source
         .chain(conflicts.iter().map(|(name, text)| Diagnostic::new(line(name), text)))
@@ -82,29 +82,30 @@ pub(super) fn source_errors(
 
 /// Error message for a step that needs a GPU without programs, if GPUs are shared by MPS: the MPS server is a program.
 pub(super) fn overwrite_under_mps_error(line: u64, policy: &Policy) -> Option<Diagnostic> {
-    let wrong = policy.families.gpu.overwrites() && policy.shares_by_mps();
-    wrong.then(|| Diagnostic::new(line, OVERWRITTEN_UNDER_MPS))
+    let is_contradictory = policy.families.gpu.overwrites() && policy.shares_by_mps();
+    is_contradictory.then(|| Diagnostic::new(line, OVERWRITTEN_UNDER_MPS))
 }
 
 const OVERWRITTEN_UNDER_MPS: &str = "memory: overwrite takes a GPU that no program is on, and MPS keeps \
     its own on those that it shares: share by time slices, or leave the step out";
 
 fn conflicting_rules(earlier: &SpannedRule, later: &SpannedRule) -> Option<Diagnostic> {
-    let first = &earlier.value;
-    let second = &later.value;
-    let name = &second.name;
+    let earlier_rule = &earlier.value;
+    let later_rule = &later.value;
+    let name = &later_rule.name;
     let line = earlier.line;
-    if first.name != second.name {
+    if earlier_rule.name != later_rule.name {
         return None;
     }
-    let text = if first.sharing != second.sharing {
-        let (later_text, earlier_text) = (described(second.sharing), described(first.sharing));
+    let text = if earlier_rule.sharing != later_rule.sharing {
+        let (later_text, earlier_text) =
+            (described(later_rule.sharing), described(earlier_rule.sharing));
         format!(
             "resource {name} is {later_text} here and {earlier_text} on line {line}: \
              a pod cannot tell which it gets; share alike, or use two names"
         )
-    } else if first.placement() != second.placement() {
-        let (later_text, earlier_text) = (second.placement(), first.placement());
+    } else if earlier_rule.placement() != later_rule.placement() {
+        let (later_text, earlier_text) = (later_rule.placement(), earlier_rule.placement());
         format!(
             "placement of {name} is {later_text} here and {earlier_text} on line {line}: \
              devices of one name are chosen in one way; write the same, or use two names"
@@ -123,17 +124,17 @@ fn unreachable(
     let devices = &rule.value.devices;
     let kind = devices.description();
     let excluded = exclude.iter().find(|excluded| excluded.value.covers(devices));
-    let taken = earlier.iter().find(|earlier| earlier.value.devices.covers(devices));
+    let covering_rule = earlier.iter().find(|earlier| earlier.value.devices.covers(devices));
     let name = &rule.value.name;
-    let text = match (excluded, taken) {
+    let text = match (excluded, covering_rule) {
         (Some(excluded), _) => {
             let line = excluded.line;
             format!("{name} gets no device: exclude on line {line} withholds every such {kind}")
         }
         (None, Some(earlier)) => {
-            let (first, line) = (&earlier.value.name, earlier.line);
+            let (earlier_name, line) = (&earlier.value.name, earlier.line);
             format!(
-                "{name} gets no device: {first} on line {line} takes every such {kind} first; \
+                "{name} gets no device: {earlier_name} on line {line} takes every such {kind} first; \
                  move this rule up, or narrow that one by index, ids or match"
             )
         }
@@ -145,15 +146,15 @@ fn unreachable(
 /// Error message for a shared resource whose name is also the default name of unmatched devices, which are not shared.
 fn default_name_conflict(rule: &SpannedRule, rules: &[SpannedRule]) -> Option<Diagnostic> {
     let name = &rule.value.name;
-    let shared = rule.value.sharing != Sharing::Exclusive;
-    let left = default_devices(name.as_str()).filter(|_| shared)?;
-    let all_taken = rules.iter().any(|rule| rule.value.devices.covers(&left));
+    let is_shared = rule.value.sharing != Sharing::Exclusive;
+    let unmatched = default_devices(name.as_str()).filter(|_| is_shared)?;
+    let are_all_covered = rules.iter().any(|rule| rule.value.devices.covers(&unmatched));
     let text = format!(
         "resource {name} is shared here, but devices that no rule takes are offered under the same \
          name unshared; use another name, take every {}, or leave out unmatched: default",
-        left.description()
+        unmatched.description()
     );
-    (!all_taken).then(|| Diagnostic::new(rule.line, text))
+    (!are_all_covered).then(|| Diagnostic::new(rule.line, text))
 }
 
 /// Devices that have a resource name by default.
@@ -164,8 +165,8 @@ fn default_devices(name: &str) -> Option<Selector> {
     }
     let profile = mig_profile::from_resource_suffix(name.strip_prefix("mig-")?);
     // A name without a possible profile is not a default name.
-    let possible = mig_profile::is_possible(&profile).then_some(profile)?;
-    Some(Selector { mig_profiles: [possible].into(), ..Selector::all(DeviceKind::Mig) })
+    let profile = mig_profile::is_possible(&profile).then_some(profile)?;
+    Some(Selector { mig_profiles: [profile].into(), ..Selector::all(DeviceKind::Mig) })
 }
 
 fn described(sharing: Sharing) -> String {
@@ -181,12 +182,14 @@ fn described(sharing: Sharing) -> String {
         SharingMethod::Shared => "shared",
         SharingMethod::Mps => "shared by MPS",
     };
-    let each = match shared.per_container {
+    let per_container = match shared.per_container {
         PerContainer::One => "one per container",
         PerContainer::Any => "any number per container",
     };
     match shared.memory_mib {
-        Some(mib) => format!("{method} by {mib} MiB, at most {} ({each})", shared.replicas.get()),
-        None => format!("{method} by {} ({each})", shared.replicas.get()),
+        Some(mib) => {
+            format!("{method} by {mib} MiB, at most {} ({per_container})", shared.replicas.get())
+        }
+        None => format!("{method} by {} ({per_container})", shared.replicas.get()),
     }
 }

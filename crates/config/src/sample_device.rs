@@ -40,14 +40,14 @@ impl SampleDevice {
     /// A device of a source, with these attributes and Kubernetes' standard ones.
     pub(super) fn new(source: SourceName, attributes: Attributes, others: OtherAttributes) -> Self {
         let id = DeviceId::from_str("any-device").expect("letters and a dash");
-        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
-        let place = [
+        let device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        let standard_attributes = [
             (standard::PCI_BUS_ID, any()),
             (standard::PCIE_ROOT, any()),
             (standard::NUMA_NODE, AttributeValue::Int(0)),
         ];
-        let attributes = place.into_iter().chain(attributes).collect();
-        Self { device: Device { attributes, ..new }, varying: Vec::new(), others }
+        let attributes = standard_attributes.into_iter().chain(attributes).collect();
+        Self { device: Device { attributes, ..device }, varying: Vec::new(), others }
     }
 
     /// A device of a built-in source; `None` if the source declares no attributes.

@@ -162,17 +162,17 @@ impl Scalar for Duration {
         let parsed: SignedDuration =
             text.parse().map_err(|_| format!("{text:?} is not a duration: {expected}"))?;
         match Self::try_from(parsed) {
-            Ok(within) if (MIN_DURATION..=MAX_DURATION).contains(&within) => Ok(within),
+            Ok(duration) if (MIN_DURATION..=MAX_DURATION).contains(&duration) => Ok(duration),
             _ => Err(format!("{text:?} is not between 10ms and 24h: {expected}")),
         }
     }
 
     fn write(&self) -> String {
-        let (seconds, rest) = (self.as_secs(), self.subsec_nanos());
-        match (seconds, rest) {
+        let (seconds, nanoseconds) = (self.as_secs(), self.subsec_nanos());
+        match (seconds, nanoseconds) {
             (_, 0) => format!("{seconds}s"),
-            (0, _) if rest % 1_000_000 == 0 => format!("{}ms", rest / 1_000_000),
-            _ => format!("{seconds}s {rest}ns"),
+            (0, _) if nanoseconds % 1_000_000 == 0 => format!("{}ms", nanoseconds / 1_000_000),
+            _ => format!("{seconds}s {nanoseconds}ns"),
         }
     }
 }
@@ -189,8 +189,8 @@ impl Scalar for Mebibytes {
     fn read(text: &str) -> Result<Self, String> {
         let bytes = Amount::parse(text).map(Amount::rounded_up);
         let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
-        let whole = bytes.filter(|bytes| bytes % MIB == 0).map(Self);
-        whole.ok_or_else(|| {
+        let mebibytes = bytes.filter(|bytes| bytes % MIB == 0).map(Self);
+        mebibytes.ok_or_else(|| {
             format!("{text:?} is not an amount of memory: write 128Mi or 1Gi, for example")
         })
     }
@@ -202,17 +202,17 @@ impl Scalar for Mebibytes {
 
 impl Scalar for DeviceKind {
     fn schema() -> Schema {
-        let one = |kind: Self| {
+        let alternative = |kind: Self| {
             let facts = kind.facts();
             serde_json::json!({ "const": facts.name, "description": facts.plural })
         };
-        let kinds: Vec<_> = Self::ALL.iter().copied().map(one).collect();
+        let kinds: Vec<_> = Self::ALL.iter().copied().map(alternative).collect();
         json_schema!({ "oneOf": kinds })
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.iter().copied().find(|kind| kind.facts().name == text);
-        found.ok_or_else(|| {
+        let kind = Self::ALL.iter().copied().find(|kind| kind.facts().name == text);
+        kind.ok_or_else(|| {
             let words: Vec<_> = Self::ALL.iter().map(|kind| kind.facts().name).collect();
             unknown_word(text, &words)
         })
@@ -243,8 +243,8 @@ impl Scalar for DeviceExpression {
 
 /// Parses an address to listen on, with its port.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
-    let wrong = |_| format!("{text:?} is not an address: write it like 0.0.0.0:9400 or [::]:9400");
-    text.parse().map_err(wrong)
+    let error = |_| format!("{text:?} is not an address: write it like 0.0.0.0:9400 or [::]:9400");
+    text.parse().map_err(error)
 }
 
 impl Scalar for SocketAddr {

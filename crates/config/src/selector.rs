@@ -95,27 +95,27 @@ impl Selector {
         device: &Device,
         mig_profile: Option<&str>,
     ) -> Result<bool, EvaluationError> {
-        let fits = self.matches_kind(device)
+        let matches_keys = self.matches_kind(device)
             && (self.index.is_empty() || self.index.contains(&device.index))
             && (self.ids.is_empty() || self.ids.contains(device.id.as_str()))
             && (self.mig_profiles.is_empty()
-                || mig_profile.is_some_and(|p| self.mig_profiles.contains(p)));
+                || mig_profile.is_some_and(|profile| self.mig_profiles.contains(profile)));
         match &self.expression {
-            Some(expression) if fits => expression.matches(device),
-            _ => Ok(fits),
+            Some(expression) if matches_keys => expression.matches(device),
+            _ => Ok(matches_keys),
         }
     }
 
     /// True if this selector certainly selects every device that `other` selects. Expressions are compared as text.
     pub fn covers(&self, other: &Self) -> bool {
-        fn within<T: Ord>(all: &BTreeSet<T>, some: &BTreeSet<T>) -> bool {
-            all.is_empty() || (!some.is_empty() && some.is_subset(all))
+        fn is_covered<T: Ord>(wider: &BTreeSet<T>, narrower: &BTreeSet<T>) -> bool {
+            wider.is_empty() || (!narrower.is_empty() && narrower.is_subset(wider))
         }
         self.kind.is_none_or(|kind| Some(kind) == other.kind)
             && (self.source().is_none() || self.source() == other.source())
-            && within(&self.index, &other.index)
-            && within(&self.ids, &other.ids)
-            && within(&self.mig_profiles, &other.mig_profiles)
+            && is_covered(&self.index, &other.index)
+            && is_covered(&self.ids, &other.ids)
+            && is_covered(&self.mig_profiles, &other.mig_profiles)
             && (self.expression.is_none() || self.expression == other.expression)
     }
 }
@@ -142,13 +142,13 @@ impl Scalar for MigProfile {
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        let wrong = || {
+        let error = || {
             format!(
                 "{text:?} is not a MIG profile of any GPU: write it as `nvidia-smi mig -lgip` \
                  does, such as 1g.10gb or 1g.10gb+me, with 1 to 8 slices"
             )
         };
-        mig_profile::is_possible(text).then(|| Self(text.to_owned())).ok_or_else(wrong)
+        mig_profile::is_possible(text).then(|| Self(text.to_owned())).ok_or_else(error)
     }
 
     fn write(&self) -> String {

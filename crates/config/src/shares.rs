@@ -35,20 +35,19 @@ pub struct ShareResources {
 }
 
 /// HAMi's `deviceSplitCount`.
-const PER_GPU: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
+const DEFAULT_PER_GPU: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
+
 /// Maximum number of virtual GPUs per GPU: more would make the kubelet's list of devices too long.
 const MAX_PER_GPU: u32 = 1000;
 
-// === impl Default ===
+// === impl ShareResources ===
 
 impl Default for ShareResources {
     fn default() -> Self {
         let source = SourceName::DEFAULT_GPUS;
-        Self { source, memory: None, compute: None, gpus: None, per_gpu: PER_GPU }
+        Self { source, memory: None, compute: None, gpus: None, per_gpu: DEFAULT_PER_GPU }
     }
 }
-
-// === impl ShareResources ===
 
 impl ShareResources {
     /// Names of the resources.
@@ -71,34 +70,34 @@ impl ShareResources {
         self.names().next().is_some()
     }
 
-    /// Names with two meanings, and too many virtual GPUs. `others` are the names of all other resources, of which the
-    /// virtual GPUs may replace one.
+    /// Errors that the types do not exclude. `others` are the names of all other resources. Virtual GPUs may replace
+    /// one of these resources.
     pub(crate) fn validate(&self, others: &[ResourceName]) -> Vec<String> {
-        let is_taken =
+        let is_used_twice =
             |name: &&ResourceName| others.contains(name) || self.gpus.as_ref() == Some(*name);
-        let text = |name| {
+        let message = |name| {
             format!("{name} is the name of another resource already: use another one for shares")
         };
-        let mut found: Vec<_> = self.amounts().filter(is_taken).map(text).collect();
+        let mut errors: Vec<_> = self.amounts().filter(is_used_twice).map(message).collect();
         if self.memory.is_some() && self.memory == self.compute {
-            found.push("memory and compute have the same resource name: use two names".to_owned());
+            errors.push("memory and compute have the same resource name: use two names".to_owned());
         }
         if self.per_gpu.get() > MAX_PER_GPU {
             let number = self.per_gpu;
-            found.push(format!("perGpu: {number}: write a number from 1 to {MAX_PER_GPU}"));
+            errors.push(format!("perGpu: {number}: write a number from 1 to {MAX_PER_GPU}"));
         }
         if self.source.family().memory_limiter.is_none() {
             let source = &self.source;
-            found.push(format!("source: {source}: write nvidia, amd or intel"));
+            errors.push(format!("source: {source}: write nvidia, amd or intel"));
         } else if self.gpus.is_some() && !self.source.family().has_nvml {
-            found.push(
+            errors.push(
                 "gpus: virtual GPUs are for NVIDIA's GPUs only: remove source or gpus".to_owned(),
             );
         }
         if self.gpus.as_ref().is_some_and(|name| name.as_str() != virtual_gpus::COUNT_RESOURCE) {
             let name = virtual_gpus::COUNT_RESOURCE;
-            found.push(format!("gpus: write {name}, the name that HAMi's pods use"));
+            errors.push(format!("gpus: write {name}, the name that HAMi's pods use"));
         }
-        found
+        errors
     }
 }

@@ -142,8 +142,9 @@ impl TryFrom<SharingKeys> for Sharing {
         if memory_mib.is_none() && method.required_enforcement() > Enforcement::None {
             return Err("driver and dmem limit memory: write memory: 10Gi, for example");
         }
-        let most = memory_mib.and(Some(method.most_replicas()));
-        let replicas = replicas.or(most).ok_or("write replicas: 4 or memory: 10Gi, for example")?;
+        let max_replicas = memory_mib.and(Some(method.max_replicas()));
+        let replicas =
+            replicas.or(max_replicas).ok_or("write replicas: 4 or memory: 10Gi, for example")?;
         match (pool, method) {
             (false, _) => Ok(Self::Shared(Shared { method, replicas, per_container, memory_mib })),
             (true, SharingMethod::Shared) => {
@@ -167,12 +168,12 @@ impl From<Sharing> for Option<SharingKeys> {
         };
         let Shared { method, replicas, per_container, memory_mib } = shared;
         let default = method.default_per_container();
-        let is_default_number = memory_mib.is_some() && replicas == method.most_replicas();
+        let is_default_number = memory_mib.is_some() && replicas == method.max_replicas();
         Some(SharingKeys {
             method,
             replicas: (!is_default_number).then_some(replicas),
             memory: memory_mib.map(|mib| Mebibytes(mib * MIB)),
-            per_container: Some(per_container).filter(|it| *it != default),
+            per_container: Some(per_container).filter(|limit| *limit != default),
             pool,
         })
     }
@@ -236,19 +237,23 @@ impl Shared {
     }
 
     fn on(self, device_mib: Option<u64>) -> Result<Self, String> {
-        let Some(each) = self.memory_mib else { return Ok(self) };
-        let all = device_mib.ok_or("its memory is unknown, and the sharing gives parts of it")?;
-        let fit = Replicas::try_from((all / each).min(self.replicas.get().into()));
-        let too_much = |_| format!("a replica has {each} MiB of memory, and the device {all} MiB");
-        Ok(Self { replicas: fit.map_err(too_much)?, ..self })
+        let Some(replica_mib) = self.memory_mib else { return Ok(self) };
+        let total_mib =
+            device_mib.ok_or("its memory is unknown, and the sharing gives parts of it")?;
+        let replicas =
+            Replicas::try_from((total_mib / replica_mib).min(self.replicas.get().into()));
+        let too_large = |_| {
+            format!("a replica has {replica_mib} MiB of memory, and the device {total_mib} MiB")
+        };
+        Ok(Self { replicas: replicas.map_err(too_large)?, ..self })
     }
 }
 
 // === impl SharingMethod ===
 
 impl SharingMethod {
-    /// Devices from which one container's replicas may come. With MPS it is one: each device has its own daemon, and a
-    /// client connects to one. With `memory` it is one, too: the amounts add up on a device.
+    /// Devices from which one container's replicas may come. With MPS they come from one device, since each device has
+    /// its own daemon, and a client connects to one daemon. With `memory`, too: the amounts add up on a device.
     pub fn span(self, memory_mib: Option<u64>) -> Span {
         match self {
             Self::Mps => Span::OneDevice,
@@ -267,12 +272,12 @@ impl SharingMethod {
     }
 
     /// Maximum number of replicas of a device.
-    fn most_replicas(self) -> Replicas {
-        let most = match self {
+    fn max_replicas(self) -> Replicas {
+        let max = match self {
             Self::TimeSlicing | Self::Driver | Self::Dmem | Self::Shared => Replicas::MAX,
             Self::Mps => MAX_MPS_CLIENTS,
         };
-        Replicas(NonZeroU32::new(most).expect("not zero"))
+        Replicas(NonZeroU32::new(max).expect("not zero"))
     }
 
     /// Default limit of replicas per container. MPS limits each process to one replica's part, so a second replica has
@@ -318,8 +323,8 @@ impl TryFrom<u64> for Replicas {
     type Error = InvalidReplicas;
 
     fn try_from(count: u64) -> Result<Self, Self::Error> {
-        let within = u32::try_from(count).ok().filter(|count| *count <= Self::MAX);
-        within.and_then(NonZeroU32::new).map(Self).ok_or(InvalidReplicas(count))
+        let valid_count = u32::try_from(count).ok().filter(|count| *count <= Self::MAX);
+        valid_count.and_then(NonZeroU32::new).map(Self).ok_or(InvalidReplicas(count))
     }
 }
 

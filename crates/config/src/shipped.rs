@@ -83,8 +83,8 @@ impl FromStr for DeviceProfile {
     type Err = UnknownDeviceProfile;
 
     fn from_str(name: &str) -> Result<Self, UnknownDeviceProfile> {
-        let found = Self::ALL.iter().find(|profile| profile.name == name);
-        found.copied().ok_or_else(|| {
+        let profile = Self::ALL.iter().find(|profile| profile.name == name);
+        profile.copied().ok_or_else(|| {
             let known: Vec<_> = Self::ALL.iter().map(|profile| profile.name).collect();
             UnknownDeviceProfile { name: name.to_owned(), known: known.join(", ") }
         })

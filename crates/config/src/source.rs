@@ -296,9 +296,9 @@ impl SourceRule {
         path: &Path,
         kubelet_dir: &Path,
     ) -> Option<String> {
-        let for_writing = || denylist::write_danger(path, &self.owners());
+        let write_danger = || denylist::write_danger(path, &self.owners());
         denylist::mount_danger(path, kubelet_dir)
-            .or_else(|| mount.writable.then(for_writing).flatten())
+            .or_else(|| mount.writable.then(write_danger).flatten())
     }
 
     /// Names of host folders that belong to the source: the source's name, the parts of its resource's name, the
@@ -320,10 +320,10 @@ impl SourceRule {
 
     /// The resource that a device of the source is part of.
     pub fn resource_of(&self, device: &Device) -> Option<ResourceName> {
-        let own = || {
+        let node_resource = || {
             let node = &device.nodes.first()?.path;
             // A device that is a folder of nodes is named after the folder.
-            let found = match device.attributes.get(&PATH) {
+            let path = match device.attributes.get(&PATH) {
                 Some(AttributeValue::String(path))
                     if path.starts_with("/dev/") && node.starts_with(path.as_str()) =>
                 {
@@ -331,16 +331,16 @@ impl SourceRule {
                 }
                 _ => node.to_str()?,
             };
-            resource_of_node(self.resource_domain.as_deref()?, found.strip_prefix("/dev/")?)
+            resource_of_node(self.resource_domain.as_deref()?, path.strip_prefix("/dev/")?)
         };
-        self.resource.clone().or_else(own)
+        self.resource.clone().or_else(node_resource)
     }
 }
 
 /// Resource name for a single node; characters that a name cannot have become `_`.
 pub fn resource_of_node(domain: &str, node: &str) -> Option<ResourceName> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    let name: String = node.chars().map(|c| if allowed(c) { c } else { '_' }).collect();
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let name: String = node.chars().map(|c| if is_allowed(c) { c } else { '_' }).collect();
     format!("{domain}/{name}").parse().ok()
 }
 
@@ -438,14 +438,14 @@ impl TryFrom<ProbeKeys> for Probe {
             return Err("attribute and equals go together");
         }
         let equals = keys.equals;
-        let all = [
+        let tests = [
             keys.attribute.map(|file| ProbeTest::Attribute { file, equals }),
             keys.http.map(ProbeTest::Http),
             keys.tcp.map(ProbeTest::Tcp),
             keys.command.map(ProbeTest::Command),
         ];
-        let has_none = all.iter().all(Option::is_none);
-        let test = if has_none { Some(ProbeTest::Nodes) } else { only_one(all) };
+        let has_none = tests.iter().all(Option::is_none);
+        let test = if has_none { Some(ProbeTest::Nodes) } else { only_one(tests) };
         Ok(Self {
             test: test.ok_or("write one of attribute, http, tcp, command")?,
             every: keys.every,
@@ -460,8 +460,8 @@ impl From<Probe> for ProbeKeys {
     fn from(Probe { test, every, timeout, failures, quiet_period }: Probe) -> Self {
         let mut keys = Self {
             every,
-            timeout: Some(timeout).filter(|it| *it != DEFAULT_TIMEOUT),
-            failures: Some(failures).filter(|it| *it != 1),
+            timeout: Some(timeout).filter(|timeout| *timeout != DEFAULT_TIMEOUT),
+            failures: Some(failures).filter(|failures| *failures != 1),
             quiet_period,
             ..Self::default()
         };

@@ -172,8 +172,8 @@ where
 
 /// The only present value; `None` if there is no value or several.
 pub(crate) fn only_one<T>(all: impl IntoIterator<Item = Option<T>>) -> Option<T> {
-    let mut given = all.into_iter().flatten();
-    given.next().filter(|_| given.next().is_none())
+    let mut present = all.into_iter().flatten();
+    present.next().filter(|_| present.next().is_none())
 }
 
 // === impl Step ===
@@ -189,14 +189,14 @@ impl TryFrom<StepKeys> for Step {
             return Err("atMost belongs to memory: free");
         }
         let text = keys.text.unwrap_or_default();
-        let most = keys.at_most.map_or(IDLE_MEMORY_BYTES, |Text(Mebibytes(bytes))| bytes);
+        let max_bytes = keys.at_most.map_or(IDLE_MEMORY_BYTES, |Text(Mebibytes(bytes))| bytes);
         let action = only_one([
             keys.http.map(StepAction::Http),
             keys.command.map(StepAction::Command),
             keys.write.map(|file| StepAction::Write { file, text }),
             keys.processes.map(StepAction::Processes),
             keys.memory.map(|memory| match memory {
-                Memory::Free => StepAction::Memory { max_bytes: most },
+                Memory::Free => StepAction::Memory { max_bytes },
                 Memory::Overwrite => StepAction::Overwrite,
             }),
             keys.reset.map(StepAction::Reset),
@@ -212,7 +212,7 @@ impl TryFrom<StepKeys> for Step {
 
 impl From<Step> for StepKeys {
     fn from(Step { action, timeout }: Step) -> Self {
-        let timeout = Some(timeout).filter(|it| *it != DEFAULT_TIMEOUT).map(Text);
+        let timeout = Some(timeout).filter(|timeout| *timeout != DEFAULT_TIMEOUT).map(Text);
         let mut keys = Self { timeout, ..Self::default() };
         match action {
             StepAction::Http(url) => keys.http = Some(url),
@@ -222,10 +222,12 @@ impl From<Step> for StepKeys {
                 keys.text = Some(text);
             }
             StepAction::Processes(processes) => keys.processes = Some(processes),
-            StepAction::Memory { max_bytes: most } => {
+            StepAction::Memory { max_bytes } => {
                 keys.memory = Some(Memory::Free);
-                keys.at_most =
-                    Some(most).filter(|it| *it != IDLE_MEMORY_BYTES).map(Mebibytes).map(Text);
+                keys.at_most = Some(max_bytes)
+                    .filter(|bytes| *bytes != IDLE_MEMORY_BYTES)
+                    .map(Mebibytes)
+                    .map(Text);
             }
             StepAction::Overwrite => keys.memory = Some(Memory::Overwrite),
             StepAction::Reset(scope) => keys.reset = Some(scope),

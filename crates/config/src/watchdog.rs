@@ -45,11 +45,11 @@ const MAX_INTERVAL: Duration = Duration::from_secs(3600);
 // === impl WatchdogPolicy ===
 
 impl WatchdogPolicy {
-    /// Mistakes that the types cannot exclude.
+    /// Errors that the types do not exclude.
     pub(crate) fn validate(&self) -> Vec<String> {
-        let is_wrong = !(MIN_INTERVAL..=MAX_INTERVAL).contains(&self.interval);
+        let is_out_of_range = !(MIN_INTERVAL..=MAX_INTERVAL).contains(&self.interval);
         let text = || format!("interval: {:?}: write a time from 1s to 1h", self.interval);
-        is_wrong.then(text).into_iter().collect()
+        is_out_of_range.then(text).into_iter().collect()
     }
 }
 

@@ -75,11 +75,11 @@ impl AttributeName {
     pub fn try_new(domain: &'static str, name: &str) -> Option<Self> {
         let is_first = |first: char| first.is_ascii_alphabetic() || first == '_';
         let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-        let valid = (1..=MAX_NAME_CHARS).contains(&name.len())
+        let is_valid = (1..=MAX_NAME_CHARS).contains(&name.len())
             && name.starts_with(is_first)
             && name.chars().all(is_letter);
         let owned = || Cow::Owned(name.to_owned());
-        valid.then(|| Self { domain: Cow::Borrowed(domain), name: owned() })
+        is_valid.then(|| Self { domain: Cow::Borrowed(domain), name: owned() })
     }
 
     /// An attribute name from a ResourceSlice. A name without a domain has the driver's.

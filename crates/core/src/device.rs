@@ -50,8 +50,8 @@ pub struct Device {
     pub kind: DeviceKind,
     /// The source that found the device.
     pub source: SourceName,
-    /// Sysfs folder, device node, file or network address at which the source found it; `None` if `place`
-    /// identifies the device.
+    /// Sysfs folder, device node, file or network address at which the source found the device; `None` if the
+    /// location identifies it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
     /// Sysfs folder of the device; probes and cleanup steps of its source use files in it.
@@ -286,9 +286,9 @@ impl FromStr for DeviceId {
     type Err = InvalidDeviceId;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
-        let valid = (1..=Self::MAX_CHARS).contains(&text.len()) && text.bytes().all(allowed);
-        if valid { Ok(Self(text.into())) } else { Err(InvalidDeviceId(text.to_owned())) }
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+        let is_valid = (1..=Self::MAX_CHARS).contains(&text.len()) && text.bytes().all(is_allowed);
+        if is_valid { Ok(Self(text.into())) } else { Err(InvalidDeviceId(text.to_owned())) }
     }
 }
 

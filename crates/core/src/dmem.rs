@@ -30,7 +30,7 @@ deserialize_from_text!(DmemRegion);
 const SUBSYSTEM: &str = "drm/";
 
 /// Prefix of a GPU's own memory regions: `vram` under amdgpu; `vram0` and `vram1`, one per tile, under xe.
-const OWN_MEMORY: &str = "vram";
+const VRAM_PREFIX: &str = "vram";
 
 /// Longest region name. The kernel's names have about 30 characters.
 const MAX_CHARS: usize = 128;
@@ -38,7 +38,7 @@ const MAX_CHARS: usize = 128;
 // === impl DmemRegion ===
 
 impl DmemRegion {
-    /// Regions of a file with their values. Lines of other subsystems are skipped.
+    /// Regions of a file with their values. Lines of other subsystems and lines without a value are skipped.
     pub fn list(text: &str) -> impl Iterator<Item = (Self, &str)> {
         text.lines().filter_map(|line| {
             let (name, value) = line.trim().rsplit_once([' ', '\t'])?;
@@ -54,7 +54,7 @@ impl DmemRegion {
     /// True for a region of the GPU's own memory: all of it, or the memory of one tile.
     pub fn is_memory_of(&self, gpu: PciAddress) -> bool {
         let name = self.0.strip_prefix(&format!("{SUBSYSTEM}{gpu}/"));
-        name.is_some_and(|name| name.starts_with(OWN_MEMORY))
+        name.is_some_and(|name| name.starts_with(VRAM_PREFIX))
     }
 }
 
@@ -64,8 +64,8 @@ impl FromStr for DmemRegion {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let has_name = text.strip_prefix(SUBSYSTEM).is_some_and(|name| !name.is_empty());
         let is_plain = text.len() <= MAX_CHARS && text.bytes().all(|byte| byte.is_ascii_graphic());
-        let valid = has_name && is_plain;
-        if valid { Ok(Self(text.to_owned())) } else { Err(InvalidDmemRegion(text.to_owned())) }
+        let is_valid = has_name && is_plain;
+        if is_valid { Ok(Self(text.to_owned())) } else { Err(InvalidDmemRegion(text.to_owned())) }
     }
 }
 
@@ -82,13 +82,13 @@ mod tests {
 
     #[test]
     fn a_files_lines_are_regions_with_values() {
-        let listed: Vec<_> = DmemRegion::list(CAPACITY).collect();
+        let regions: Vec<_> = DmemRegion::list(CAPACITY).collect();
         let expected = [
             (region("drm/0000:03:00.0/vram0"), "17095983104"),
             (region("drm/0000:03:00.0/stolen"), "4096"),
             (region("drm/0000:0a:00.0/vram"), "max"),
         ];
-        assert_eq!(listed, expected);
+        assert_eq!(regions, expected);
         assert_eq!(region("drm/0000:0a:00.0/vram").value(CAPACITY), Some("max"));
         // A name is compared as a whole.
         assert_eq!(region("drm/0000:03:00.0/vram").value(CAPACITY), None);

@@ -61,8 +61,8 @@ impl FromStr for Enforcement {
     type Err = InvalidEnforcement;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.iter().copied().find(|it| it.as_str() == text);
-        found.ok_or_else(|| InvalidEnforcement(text.to_owned()))
+        let enforcement = Self::ALL.iter().copied().find(|candidate| candidate.as_str() == text);
+        enforcement.ok_or_else(|| InvalidEnforcement(text.to_owned()))
     }
 }
 

@@ -202,7 +202,7 @@ impl HealthTracker {
         }
     }
 
-    /// Changes the quiet period, including a quiet period that has begun.
+    /// Changes the quiet period, including one that has begun.
     pub fn set_quiet_period(&mut self, quiet_period: Duration) {
         self.quiet.set_period(quiet_period);
     }

@@ -1,4 +1,4 @@
-//! Memory limits of a container on GPUs: the agent's record for the hook, and the hook's note.
+//! Memory limits of a container on GPUs: the agent's record for `windlass-hook`, and the hook's note.
 //!
 //! The agent writes a record per allocation. The container runtime starts `windlass-hook` with the record's path for
 //! each container of the allocation. The hook sets the limits and leaves a note per container beside the record:
@@ -95,7 +95,7 @@ const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
 /// Version of a document, read before all other fields.
 #[derive(Deserialize)]
-struct Head {
+struct Header {
     version: u32,
 }
 
@@ -154,7 +154,7 @@ impl MemoryLimitRecord {
         let gpus = self.gpus.iter().map(|gpu| (gpu.uuid.as_str(), gpu.region.as_ref()));
         check_gpus(self.library.as_deref(), gpus)?;
         match self.gpus.iter().find(|gpu| !(1..=GpuMemoryLimit::MAX_MIB).contains(&gpu.hard_mib)) {
-            Some(wrong) => Err(MemoryLimitError::InvalidLimit(wrong.clone())),
+            Some(limit) => Err(MemoryLimitError::InvalidLimit(limit.clone())),
             None => Ok(self),
         }
     }
@@ -177,7 +177,7 @@ fn default_cgroup_root() -> PathBuf {
 }
 
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MemoryLimitError> {
-    let Head { version } = serde_json::from_slice(bytes)?;
+    let Header { version } = serde_json::from_slice(bytes)?;
     if version != VERSION {
         return Err(MemoryLimitError::Version(version));
     }
@@ -189,9 +189,9 @@ fn json(document: &impl Serialize) -> Vec<u8> {
 }
 
 fn check_path(path: &Path) -> Result<(), MemoryLimitError> {
-    let upwards = path.components().any(|part| part == Component::ParentDir);
-    let fits = path.is_absolute() && !upwards && path.to_str().is_some();
-    if fits { Ok(()) } else { Err(MemoryLimitError::Path(path.to_owned())) }
+    let has_parent = path.components().any(|component| component == Component::ParentDir);
+    let is_valid = path.is_absolute() && !has_parent && path.to_str().is_some();
+    if is_valid { Ok(()) } else { Err(MemoryLimitError::Path(path.to_owned())) }
 }
 
 /// Checks that each id is that of a whole GPU and occurs once, and that a library is present for GPUs without a region.
@@ -200,7 +200,7 @@ fn check_gpus<'a>(
     gpus: impl Iterator<Item = (&'a str, Option<&'a DmemRegion>)>,
 ) -> Result<(), MemoryLimitError> {
     library.map_or(Ok(()), check_path)?;
-    let mut seen = Vec::new();
+    let mut uuids = Vec::new();
     for (uuid, region) in gpus {
         let is_id = if region.is_some() { uuid.parse::<DeviceId>().is_ok() } else { is_uuid(uuid) };
         if !is_id {
@@ -209,12 +209,12 @@ fn check_gpus<'a>(
         if region.is_none() && library.is_none() {
             return Err(MemoryLimitError::NoLibrary(uuid.to_owned()));
         }
-        if seen.contains(&uuid) {
+        if uuids.contains(&uuid) {
             return Err(MemoryLimitError::DuplicateGpu(uuid.to_owned()));
         }
-        seen.push(uuid);
+        uuids.push(uuid);
     }
-    if seen.is_empty() { Err(MemoryLimitError::NoGpu) } else { Ok(()) }
+    if uuids.is_empty() { Err(MemoryLimitError::NoGpu) } else { Ok(()) }
 }
 
 /// True for the UUID of a whole NVIDIA GPU.
@@ -237,17 +237,23 @@ mod tests {
     fn a_record_reads_back_as_it_is_written() {
         let gpus = vec![limit("GPU-1a-2", 4096)];
         let record = MemoryLimitRecord::new(Some("/usr/lib64/libnvidia-ml.so.1".into()), gpus)
-            .expect("good");
+            .expect("a valid record");
         assert_eq!(String::from_utf8(record.to_json()).expect("text"), GOOD);
-        assert_eq!(MemoryLimitRecord::parse(GOOD.as_bytes()).expect("good"), record);
+        assert_eq!(MemoryLimitRecord::parse(GOOD.as_bytes()).expect("a valid record"), record);
         let without_root = GOOD.replace(r#""cgroupRoot":"/sys/fs/cgroup","#, "");
-        assert_eq!(MemoryLimitRecord::parse(without_root.as_bytes()).expect("good"), record);
+        assert_eq!(
+            MemoryLimitRecord::parse(without_root.as_bytes()).expect("a valid record"),
+            record
+        );
         assert_eq!(record.gpus()[0].hard_bytes(), 4 << 30);
-        let moved = record.clone().with_cgroup_root("/host/cgroup").expect("good");
-        assert_eq!(moved.cgroup_root(), Path::new("/host/cgroup"));
-        assert_eq!(record.clone().times(3).expect("good").gpus(), [limit("GPU-1a-2", 12_288)]);
-        for wrong in [0, 1 << 20] {
-            record.clone().times(wrong).expect_err("no such limit");
+        let with_root = record.clone().with_cgroup_root("/host/cgroup").expect("a valid record");
+        assert_eq!(with_root.cgroup_root(), Path::new("/host/cgroup"));
+        assert_eq!(
+            record.clone().times(3).expect("a valid record").gpus(),
+            [limit("GPU-1a-2", 12_288)]
+        );
+        for factor in [0, 1 << 20] {
+            record.clone().times(factor).expect_err("the limit is out of bounds");
         }
     }
 
@@ -282,7 +288,7 @@ mod tests {
     #[test]
     fn a_record_of_regions_needs_no_library_and_names_devices_of_any_vendor() {
         const AMD: &str = r#"{"version":1,"cgroupRoot":"/sys/fs/cgroup","gpus":[{"uuid":"amd-0000-03-00-0","region":"drm/0000:03:00.0/vram","hardMib":4096}]}"#;
-        let record = MemoryLimitRecord::parse(AMD.as_bytes()).expect("good");
+        let record = MemoryLimitRecord::parse(AMD.as_bytes()).expect("a valid record");
         assert_eq!(record.library(), None);
         let region = record.gpus()[0].region.as_ref().expect("a region");
         assert_eq!(region.as_str(), "drm/0000:03:00.0/vram");

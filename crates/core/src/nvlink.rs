@@ -48,13 +48,13 @@ impl NvLinks {
     /// Symmetric even if the driver reports one end of a link later than the other. All switches of a node
     /// count as one fabric, although two GPUs may share no switch: a DGX-2 has two boards of six switches, and
     /// NVML does not report the links between boards.
-    pub fn between(ours: (PciAddress, &Self), theirs: (PciAddress, &Self)) -> Option<NvLinkPair> {
-        let generation = [ours.1, theirs.1].into_iter().filter_map(|end| end.generation).min();
-        let direct = ours.1.links_to(theirs.0).max(theirs.1.links_to(ours.0));
+    pub fn between(one: (PciAddress, &Self), other: (PciAddress, &Self)) -> Option<NvLinkPair> {
+        let generation = [one.1, other.1].into_iter().filter_map(|end| end.generation).min();
+        let direct = one.1.links_to(other.0).max(other.1.links_to(one.0));
         if direct > 0 {
             return Some(NvLinkPair { links: direct, generation, via_switch: false });
         }
-        let links = ours.1.to_switches.min(theirs.1.to_switches);
+        let links = one.1.to_switches.min(other.1.to_switches);
         (links > 0).then_some(NvLinkPair { links, generation, via_switch: true })
     }
 
@@ -95,8 +95,8 @@ mod tests {
         let (a, b) = (address(1), address(2));
         let boards = NvLinks::between((a, &switched(6, &[9])), (b, &switched(6, &[10])));
         assert_eq!(boards, Some(switch_pair(6)));
-        let unnamed = NvLinks::between((a, &switched(6, &[])), (b, &switched(6, &[10])));
-        assert_eq!(unnamed, Some(switch_pair(6)));
+        let without_addresses = NvLinks::between((a, &switched(6, &[])), (b, &switched(6, &[10])));
+        assert_eq!(without_addresses, Some(switch_pair(6)));
         let none = NvLinks::between((a, &switched(6, &[9])), (b, &NvLinks::default()));
         assert_eq!(none, None);
     }
@@ -105,9 +105,9 @@ mod tests {
     fn a_link_that_only_one_end_reports_connects_both_ways() {
         let (a, b) = (address(1), address(2));
         let linked = NvLinks { peers: BTreeMap::from([(b, 4)]), ..NvLinks::default() };
-        let silent = NvLinks::default();
+        let unlinked = NvLinks::default();
         let pair = Some(NvLinkPair { links: 4, generation: None, via_switch: false });
-        assert_eq!(NvLinks::between((a, &linked), (b, &silent)), pair);
-        assert_eq!(NvLinks::between((b, &silent), (a, &linked)), pair);
+        assert_eq!(NvLinks::between((a, &linked), (b, &unlinked)), pair);
+        assert_eq!(NvLinks::between((b, &unlinked), (a, &linked)), pair);
     }
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Attributes in NVIDIA's domain that an instance shares with its GPU. It shares all attributes of other domains.
-const COMMON: &[&str] = &[
+const INHERITED_ATTRIBUTES: &[&str] = &[
     "productName",
     "brand",
     "architecture",
@@ -43,22 +43,25 @@ pub fn prospective_device(gpu: &Device, possible: &PossiblePartition) -> Device 
 }
 
 fn attributes(gpu: &Device, partition: &Partition) -> Attributes {
-    let is_common = |name: &AttributeName| name.domain() != DOMAIN || COMMON.contains(&name.name());
-    let common = gpu.attributes.iter().filter(|(name, _)| is_common(name));
-    let own = [
+    let is_inherited = |name: &AttributeName| {
+        name.domain() != DOMAIN || INHERITED_ATTRIBUTES.contains(&name.name())
+    };
+    let inherited = gpu.attributes.iter().filter(|(name, _)| is_inherited(name));
+    let own_attributes = [
         ("type", AttributeValue::string("mig")),
         ("parentUUID", AttributeValue::string(gpu.id.as_str())),
         ("parentIndex", AttributeValue::Int(gpu.index.into())),
         ("profile", AttributeValue::string(partition.profile.as_str())),
     ];
-    let own = own.map(|(name, value)| (AttributeName::new(DOMAIN, name), value));
-    common.map(|(name, value)| (name.clone(), value.clone())).chain(own).collect()
+    let own_attributes =
+        own_attributes.map(|(name, value)| (AttributeName::new(DOMAIN, name), value));
+    inherited.map(|(name, value)| (name.clone(), value.clone())).chain(own_attributes).collect()
 }
 
 /// The existing instance at a placement.
-pub fn instance_at<'a>(inventory: &'a Inventory, place: &Partition) -> Option<&'a Device> {
+pub fn instance_at<'a>(inventory: &'a Inventory, placement: &Partition) -> Option<&'a Device> {
     let is_instance = |device: &&Device| {
-        device.partition.as_ref() == Some(place) && !device.health.has_vanished()
+        device.partition.as_ref() == Some(placement) && !device.health.has_vanished()
     };
     inventory.devices.iter().find(is_instance)
 }
@@ -70,9 +73,9 @@ pub fn switches_mig_without_reset(compute_capability: Option<(u32, u32)>) -> boo
 
 /// The whole GPU with MIG off, independent of its present MIG mode.
 pub fn with_mig_off(gpu: &Device) -> Device {
-    let mut whole = Device { partitioned: false, ..gpu.clone() };
-    if let Some(enabled) = whole.attributes.get_mut(&MIG_ENABLED) {
+    let mut with_mig_off = Device { partitioned: false, ..gpu.clone() };
+    if let Some(enabled) = with_mig_off.attributes.get_mut(&MIG_ENABLED) {
         *enabled = AttributeValue::Bool(false);
     }
-    whole
+    with_mig_off
 }

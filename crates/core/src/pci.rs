@@ -17,7 +17,7 @@ pub struct PciAddress {
 pub struct PciePath {
     root: String,
     hops: Vec<PciAddress>,
-    /// Number of hops above the last host bridge: zero, except below a controller with its own host bridge,
+    /// Number of hops above the last host bridge: 0, except for a device below a controller with its own host bridge,
     /// such as Intel VMD.
     above: usize,
 }
@@ -133,9 +133,9 @@ impl PciePath {
 impl fmt::Display for PciePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.root)?;
-        for (nth, hop) in self.hops.iter().enumerate() {
+        for (index, hop) in self.hops.iter().enumerate() {
             // sysfs names a host bridge after the bus of its ports.
-            if nth == self.above && nth > 0 {
+            if index == self.above && index > 0 {
                 write!(f, "/pci{:04x}:{:02x}", hop.domain, hop.bus)?;
             }
             write!(f, "/{hop}")?;
@@ -146,10 +146,10 @@ impl fmt::Display for PciePath {
 
 /// `pci`, a domain of four or more hexadecimal digits, and a bus.
 fn is_host_bridge(part: &str) -> bool {
-    let hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     part.strip_prefix("pci")
         .and_then(|address| address.split_once(':'))
-        .is_some_and(|(domain, bus)| hex(domain) && hex(bus))
+        .is_some_and(|(domain, bus)| is_hex(domain) && is_hex(bus))
 }
 
 #[cfg(test)]

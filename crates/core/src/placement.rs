@@ -100,14 +100,14 @@ pub enum PlacementError {
     NoNumaNode {
         /// Requested number.
         size: usize,
-        /// The most that one node has, the required ones included.
+        /// The most available devices of one node, the required ones included.
         available: usize,
         /// Required number.
         required: usize,
     },
 }
 
-/// A valid request, with ids replaced by positions in the topology.
+/// A valid request. Lists have positions in the topology instead of ids, ascending.
 struct ResolvedRequest {
     available: Vec<usize>,
     required: Vec<usize>,
@@ -119,8 +119,8 @@ struct ResolvedRequest {
 /// Chooses the best set.
 pub fn choose(topology: &Topology, request: Request<'_>) -> Result<Choice, PlacementError> {
     let resolved = ResolvedRequest::resolve(topology, request)?;
-    let found = resolved.best(topology, |_| true).ok_or_else(|| resolved.no_node(topology))?;
-    Ok(Choice::of(topology, &found))
+    let result = resolved.best(topology, |_| true).ok_or_else(|| resolved.no_node(topology))?;
+    Ok(Choice::of(topology, &result))
 }
 
 // === impl ResolvedRequest ===
@@ -128,11 +128,12 @@ pub fn choose(topology: &Topology, request: Request<'_>) -> Result<Choice, Place
 impl ResolvedRequest {
     fn resolve(topology: &Topology, request: Request<'_>) -> Result<Self, PlacementError> {
         let Request { size, policy, .. } = request;
-        let found = request.available.iter().filter_map(|id| topology.position(id));
-        let available = ascending(found.collect());
+        let positions = request.available.iter().filter_map(|id| topology.position(id));
+        let available = ascending(positions.collect());
         let required = request.required.iter().map(|id| {
-            let at = topology.position(id).filter(|at| available.binary_search(at).is_ok());
-            at.ok_or_else(|| PlacementError::RequiredUnavailable((*id).to_owned()))
+            let position =
+                topology.position(id).filter(|position| available.binary_search(position).is_ok());
+            position.ok_or_else(|| PlacementError::RequiredUnavailable((*id).to_owned()))
         });
         let required = ascending(required.collect::<Result<_, _>>()?);
         let near = request.near.iter().map(|id| {
@@ -151,7 +152,7 @@ impl ResolvedRequest {
         Ok(Self { available, required, near, size, policy })
     }
 
-    /// The best set whose optional devices are eligible.
+    /// The best set. Besides the required devices, it contains only eligible ones.
     fn best(&self, topology: &Topology, eligible: impl Fn(usize) -> bool) -> Option<SearchResult> {
         match self.policy {
             Policy::First => self.lowest_positions(eligible),
@@ -162,7 +163,7 @@ impl ResolvedRequest {
         }
     }
 
-    /// The best set on one NUMA node. If all devices are on one node, or no node is known, there is no restriction.
+    /// The best set on one NUMA node. Without restriction if all devices are on one node, or no node is known.
     fn on_one_node(
         &self,
         topology: &Topology,
@@ -172,12 +173,16 @@ impl ResolvedRequest {
         if nodes.len() == 1 {
             return self.search(topology, eligible);
         }
-        let on_node = |node| {
-            let is_on = |at: usize| topology.device(at).numa_node == Some(node);
-            let fits = self.required.iter().all(|&at| is_on(at));
-            if fits { self.search(topology, |at| eligible(at) && is_on(at)) } else { None }
+        let best_on_node = |node| {
+            let is_on = |position: usize| topology.device(position).numa_node == Some(node);
+            let has_required = self.required.iter().all(|&position| is_on(position));
+            if has_required {
+                self.search(topology, |position| eligible(position) && is_on(position))
+            } else {
+                None
+            }
         };
-        nodes.into_iter().flatten().filter_map(on_node).reduce(SearchResult::better)
+        nodes.into_iter().flatten().filter_map(best_on_node).reduce(SearchResult::better)
     }
 
     fn search(
@@ -198,49 +203,47 @@ impl ResolvedRequest {
     }
 
     fn lowest_positions(&self, eligible: impl Fn(usize) -> bool) -> Option<SearchResult> {
-        let is_required = |at: &usize| self.required.binary_search(at).is_ok();
-        let free = self.available.iter().filter(|at| !is_required(at) && eligible(**at));
-        let positions: Vec<_> = self.required.iter().chain(free).copied().take(self.size).collect();
+        let is_required = |position: &usize| self.required.binary_search(position).is_ok();
+        let optional =
+            self.available.iter().filter(|position| !is_required(position) && eligible(**position));
+        let positions: Vec<_> =
+            self.required.iter().chain(optional).copied().take(self.size).collect();
         (positions.len() == self.size).then(|| SearchResult::only(ascending(positions)))
     }
 
     /// NUMA nodes of the available devices; `None` for unknown.
     fn numa_nodes(&self, topology: &Topology) -> BTreeSet<Option<u32>> {
-        self.available.iter().map(|&at| topology.device(at).numa_node).collect()
+        self.available.iter().map(|&position| topology.device(position).numa_node).collect()
     }
 
     /// Error of a `numa-strict` request without an answer.
     fn no_node(&self, topology: &Topology) -> PlacementError {
         let nodes: BTreeSet<_> =
-            self.required.iter().map(|&at| topology.device(at).numa_node).collect();
+            self.required.iter().map(|&position| topology.device(position).numa_node).collect();
         if nodes.len() > 1 {
             return PlacementError::RequiredOnSeveralNumaNodes;
         }
-        let on_node = |node: Option<u32>| {
-            let is_on = |at: &&usize| topology.device(**at).numa_node == node;
-            let fits = self.required.iter().all(|at| is_on(&at));
-            if fits { self.available.iter().filter(is_on).count() } else { 0 }
+        let available_on_node = |node: Option<u32>| {
+            let is_on = |position: &&usize| topology.device(**position).numa_node == node;
+            let has_required = self.required.iter().all(|position| is_on(&position));
+            if has_required { self.available.iter().filter(is_on).count() } else { 0 }
         };
         let nodes = self.numa_nodes(topology).into_iter().flatten();
-        let most = nodes.map(|node| on_node(Some(node))).max().unwrap_or_default();
-        PlacementError::NoNumaNode {
-            size: self.size,
-            available: most,
-            required: self.required.len(),
-        }
+        let available = nodes.map(|node| available_on_node(Some(node))).max().unwrap_or_default();
+        PlacementError::NoNumaNode { size: self.size, available, required: self.required.len() }
     }
 }
 
 // === impl Choice ===
 
 impl Choice {
-    fn of(topology: &Topology, found: &SearchResult) -> Self {
+    fn of(topology: &Topology, result: &SearchResult) -> Self {
         Self {
-            devices: topology.ids(&found.positions),
-            connections: Connections::of(topology, &found.positions),
-            score: found.score,
-            steps: found.steps,
-            exact: found.exact,
+            devices: topology.ids(&result.positions),
+            connections: Connections::of(topology, &result.positions),
+            score: result.score,
+            steps: result.steps,
+            exact: result.exact,
         }
     }
 }

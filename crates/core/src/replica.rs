@@ -28,7 +28,7 @@ pub fn device_of(id: &str) -> Option<DeviceId> {
     ReplicaId::split(id).map_or(id, |(device, _)| device).parse().ok()
 }
 
-/// Number of a token id, which the kubelet counts in place of any device of a pool; `None` for other ids.
+/// Number of a token id; `None` for other ids. The kubelet counts tokens, and each stands for any device of a pool.
 pub fn token_number(id: &str) -> Option<u32> {
     let number: u32 = id.parse().ok()?;
     (number.to_string() == id).then_some(number)
@@ -43,9 +43,9 @@ impl ReplicaId {
     /// `None` for other text, such as the id of an unshared device.
     pub fn split(text: &str) -> Option<(&str, u32)> {
         let (device, digits) = text.rsplit_once(SEPARATOR)?;
-        let canonical =
+        let is_canonical =
             digits == "0" || digits.starts_with(|first: char| ('1'..='9').contains(&first));
-        let number = digits.parse().ok().filter(|_| canonical)?;
+        let number = digits.parse().ok().filter(|_| is_canonical)?;
         Some((device, number))
     }
 }

@@ -246,10 +246,10 @@ pub fn literal(text: &str) -> String {
 
 /// Checks the limits that protect the parser.
 fn check_length(text: &str) -> Result<(), String> {
-    let (bytes, most) = (text.len(), DeviceExpression::MAX_BYTES);
+    let (bytes, max_bytes) = (text.len(), DeviceExpression::MAX_BYTES);
     let choices = text.matches('?').count();
-    if bytes > most {
-        return Err(format!("it has {bytes} bytes and {most} are allowed"));
+    if bytes > max_bytes {
+        return Err(format!("it has {bytes} bytes and {max_bytes} are allowed"));
     }
     if choices > MAX_CHOICES {
         return Err(format!("it has {choices} '?' and {MAX_CHOICES} are allowed"));

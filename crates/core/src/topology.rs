@@ -55,11 +55,11 @@ serialize_as_text!(PcieLevel, Connection);
 impl PcieLevel {
     /// PCIe level between two devices.
     pub fn between(a: &Location, b: &Location) -> Self {
-        let shared = match (&a.path, &b.path) {
+        let common = match (&a.path, &b.path) {
             (Some(a), Some(b)) => Self::on_paths(a, b),
             _ => None,
         };
-        shared.unwrap_or(match (a.numa_node, b.numa_node) {
+        common.unwrap_or(match (a.numa_node, b.numa_node) {
             (Some(a), Some(b)) if a == b => Self::Node,
             _ => Self::Sys,
         })
@@ -77,10 +77,10 @@ impl PcieLevel {
             return Some(Self::Board);
         }
         let common = a.bridges().iter().zip(b.bridges()).take_while(|(a, b)| a == b).count();
-        let below = |path: &PciePath| path.bridges().len() - common;
+        let bridges_below_common = |path: &PciePath| path.bridges().len() - common;
         Some(match common {
             0 => Self::Phb,
-            _ if below(a) <= 1 && below(b) <= 1 => Self::Pix,
+            _ if bridges_below_common(a) <= 1 && bridges_below_common(b) <= 1 => Self::Pix,
             _ => Self::Pxb,
         })
     }
@@ -108,12 +108,15 @@ impl Connection {
         let pcie = PcieLevel::between(&a.place, &b.place);
         let over_pcie = Self { nvlink: None, xgmi_mbps: None, pcie };
         match (a.place.pci, b.place.pci) {
-            (Some(ours), Some(theirs)) if ours == theirs => {
+            (Some(a_address), Some(b_address)) if a_address == b_address => {
                 Self { pcie: PcieLevel::Device, ..over_pcie }
             }
-            (Some(ours), Some(theirs)) => Self {
-                nvlink: NvLinks::between((ours, &a.place.nvlinks), (theirs, &b.place.nvlinks)),
-                xgmi_mbps: a.place.xgmi_to(theirs).max(b.place.xgmi_to(ours)),
+            (Some(a_address), Some(b_address)) => Self {
+                nvlink: NvLinks::between(
+                    (a_address, &a.place.nvlinks),
+                    (b_address, &b.place.nvlinks),
+                ),
+                xgmi_mbps: a.place.xgmi_to(b_address).max(b.place.xgmi_to(a_address)),
                 ..over_pcie
             },
             _ => over_pcie,
@@ -135,7 +138,7 @@ impl fmt::Display for Connection {
 // === impl ConnectionMatrix ===
 
 impl ConnectionMatrix {
-    /// Computes each pair once.
+    /// The matrix of these devices; each pair is computed once.
     pub fn of(devices: &[&Device]) -> Self {
         let size = devices.len();
         let mut cells = Vec::with_capacity(size * size);
@@ -165,13 +168,13 @@ impl ConnectionMatrix {
 mod tests {
     use super::*;
 
-    fn place(path: &str, numa_node: Option<u32>) -> Location {
+    fn location(path: &str, numa_node: Option<u32>) -> Location {
         Location { path: PciePath::from_sysfs(path), numa_node, ..Location::default() }
     }
 
     /// The level between two paths on NUMA nodes 0 and `numa`.
     fn level(a: &str, b: &str, numa: Option<u32>) -> PcieLevel {
-        let (a, b) = (place(a, Some(0)), place(b, numa));
+        let (a, b) = (location(a, Some(0)), location(b, numa));
         assert_eq!(PcieLevel::between(&a, &b), PcieLevel::between(&b, &a), "symmetric");
         PcieLevel::between(&a, &b)
     }
@@ -210,17 +213,21 @@ mod tests {
         {
             assert_eq!(level(gpu, nic, numa), expected, "{numa:?}");
         }
-        let unknown = |path: &str| place(path, None);
-        assert_eq!(PcieLevel::between(&unknown(gpu), &unknown(nic)), PcieLevel::Sys, "not equal");
+        let without_node = |path: &str| location(path, None);
+        assert_eq!(
+            PcieLevel::between(&without_node(gpu), &without_node(nic)),
+            PcieLevel::Sys,
+            "unknown nodes are different"
+        );
     }
 
     #[test]
     fn devices_below_a_controller_with_its_own_host_bridge_are_separate_devices() {
-        let below = |rest: &str| format!("pci0000:5d/0000:5d:05.5/pci10000:00/{rest}");
-        let port = below("10000:00:02.0/10000:01:00.0");
+        let path_below = |suffix: &str| format!("pci0000:5d/0000:5d:05.5/pci10000:00/{suffix}");
+        let port = path_below("10000:00:02.0/10000:01:00.0");
         for (other, expected) in [
-            (below("10000:00:02.0/10000:01:00.1"), PcieLevel::Board),
-            (below("10000:00:03.0/10000:02:00.0"), PcieLevel::Phb),
+            (path_below("10000:00:02.0/10000:01:00.1"), PcieLevel::Board),
+            (path_below("10000:00:03.0/10000:02:00.0"), PcieLevel::Phb),
             ("pci0000:5d/0000:5d:02.0/0000:5e:00.0".to_owned(), PcieLevel::Phb),
             ("pci0000:3a/0000:3a:02.0/0000:3b:00.0".to_owned(), PcieLevel::Node),
         ] {

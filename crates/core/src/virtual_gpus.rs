@@ -80,15 +80,15 @@ pub enum ShareMemory {
     Percent(u8),
 }
 
-/// Mistake in a pod's request.
+/// Error in a pod's request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// An amount without a number of virtual GPUs.
+    /// An amount is requested without a number of virtual GPUs.
     #[error(
         "{0} needs {COUNT_RESOURCE} in the same container: the kubelet gives no GPU without it"
     )]
     AmountWithoutCount(&'static str),
-    /// Two units of memory.
+    /// Memory is requested in two units.
     #[error(
         "{MEMORY_RESOURCE} and {MEMORY_PERCENTAGE_RESOURCE} exclude each other in one pod, and a container with neither has 100 percent"
     )]
@@ -113,7 +113,9 @@ pub enum RequestError {
 
 /// Maximum number of GPUs of a node.
 const MAX_GPUS: u8 = 64;
-const WHOLE: u64 = 100;
+
+/// Percentage of a whole GPU.
+const FULL_PERCENT: u64 = 100;
 
 // === impl ShareMemory ===
 
@@ -166,11 +168,11 @@ impl ContainerRequest {
         restart_policy: impl Fn(&'a C) -> Option<&'a str>,
         quantity: impl Fn(&'a C, &str) -> Option<&'a str>,
     ) -> Vec<Self> {
-        let stage = |container| match restart_policy(container) {
+        let init_stage = |container| match restart_policy(container) {
             Some("Always") => Stage::Sidecar,
             _ => Stage::Init,
         };
-        let init = init.into_iter().map(|container| (stage(container), container));
+        let init = init.into_iter().map(|container| (init_stage(container), container));
         let main = main.into_iter().map(|container| (Stage::Main, container));
         let request = |(stage, container)| {
             Self::from_quantities(stage, |resource| quantity(container, resource))
@@ -191,7 +193,7 @@ impl ContainerRequest {
     /// Memory in percent. HAMi's default is all memory.
     fn percent(&self) -> u64 {
         let has_all = self.count > 0 && self.memory_mib == 0 && self.memory_percent == 0;
-        if has_all { WHOLE } else { self.memory_percent }
+        if has_all { FULL_PERCENT } else { self.memory_percent }
     }
 }
 
@@ -204,30 +206,34 @@ impl PodRequest {
     ///
     /// The request contradicts itself, or no GPU could serve it.
     pub fn from_containers(containers: &[ContainerRequest]) -> Result<Self, RequestError> {
-        if containers.iter().all(|it| it.amount().is_none()) {
+        if containers.iter().all(|container| container.amount().is_none()) {
             return Ok(Self::WholeGpus);
         }
-        let mut counted = containers.iter().filter(|it| it.count == 0);
-        if let Some(resource) = counted.find_map(ContainerRequest::amount) {
+        let mut without_count = containers.iter().filter(|container| container.count == 0);
+        if let Some(resource) = without_count.find_map(ContainerRequest::amount) {
             return Err(RequestError::AmountWithoutCount(resource));
         }
-        let count = containers.iter().map(|it| it.count).max().unwrap_or(0);
+        let count = containers.iter().map(|container| container.count).max().unwrap_or(0);
         let percent = largest_concurrent_sum(containers, ContainerRequest::percent);
-        let mib = largest_concurrent_sum(containers, |it| it.memory_mib);
+        let mib = largest_concurrent_sum(containers, |container| container.memory_mib);
         let memory = match (mib, percent) {
-            (0, percent) => ShareMemory::Percent(within(MEMORY_PERCENTAGE_RESOURCE, percent)?),
+            (0, percent) => {
+                ShareMemory::Percent(check_percent(MEMORY_PERCENTAGE_RESOURCE, percent)?)
+            }
             (mib, 0) => {
-                let too_much =
+                let too_large =
                     |_| RequestError::AmountTooLarge { resource: MEMORY_RESOURCE, amount: mib };
-                ShareMemory::Mib(u32::try_from(mib).map_err(too_much)?)
+                ShareMemory::Mib(u32::try_from(mib).map_err(too_large)?)
             }
             _ => return Err(RequestError::TwoMemoryUnits),
         };
         let too_many = RequestError::AmountTooLarge { resource: COUNT_RESOURCE, amount: count };
-        let fits = u8::try_from(count).ok().filter(|count| *count <= MAX_GPUS);
-        let compute_percent =
-            within(CORES_RESOURCE, largest_concurrent_sum(containers, |it| it.cores))?;
-        Ok(Self::Shares(GpuShares { count: fits.ok_or(too_many)?, memory, compute_percent }))
+        let gpu_count = u8::try_from(count).ok().filter(|count| *count <= MAX_GPUS);
+        let compute_percent = check_percent(
+            CORES_RESOURCE,
+            largest_concurrent_sum(containers, |container| container.cores),
+        )?;
+        Ok(Self::Shares(GpuShares { count: gpu_count.ok_or(too_many)?, memory, compute_percent }))
     }
 }
 
@@ -247,9 +253,9 @@ fn largest_concurrent_sum(
     largest
 }
 
-fn within(resource: &'static str, percent: u64) -> Result<u8, RequestError> {
-    let fits = u8::try_from(percent).ok().filter(|_| percent <= WHOLE);
-    fits.ok_or(RequestError::PercentTooLarge { resource, percent })
+fn check_percent(resource: &'static str, percent: u64) -> Result<u8, RequestError> {
+    let valid_percent = u8::try_from(percent).ok().filter(|_| percent <= FULL_PERCENT);
+    valid_percent.ok_or(RequestError::PercentTooLarge { resource, percent })
 }
 
 #[cfg(test)]
@@ -303,14 +309,14 @@ mod tests {
 
     #[test]
     fn a_request_that_nothing_can_serve_says_why() {
-        let needs = "nvidia.com/gpumem needs nvidia.com/gpu in the same container: the kubelet gives no GPU without it";
-        check(&[main(["1", "1", "", ""]), main(["", "1", "", ""])], Err(needs));
-        let two = "nvidia.com/gpumem and nvidia.com/gpumem-percentage exclude each other in one pod, and a container with neither has 100 percent";
-        check(&[main(["1", "1", "1", ""])], Err(two));
-        check(&[main(["1", "1", "", ""]), main(["1", "", "", ""])], Err(two));
-        let full = "nvidia.com/gpumem-percentage: 120 is more than the 100 percent of a GPU, all containers together";
-        check(&[main(["1", "", "60", ""]), main(["1", "", "60", ""])], Err(full));
-        let many = "nvidia.com/gpu: 65 is more than any node has";
-        check(&[main(["65", "1", "", ""])], Err(many));
+        let no_count = "nvidia.com/gpumem needs nvidia.com/gpu in the same container: the kubelet gives no GPU without it";
+        check(&[main(["1", "1", "", ""]), main(["", "1", "", ""])], Err(no_count));
+        let two_units = "nvidia.com/gpumem and nvidia.com/gpumem-percentage exclude each other in one pod, and a container with neither has 100 percent";
+        check(&[main(["1", "1", "1", ""])], Err(two_units));
+        check(&[main(["1", "1", "", ""]), main(["1", "", "", ""])], Err(two_units));
+        let over_percent = "nvidia.com/gpumem-percentage: 120 is more than the 100 percent of a GPU, all containers together";
+        check(&[main(["1", "", "60", ""]), main(["1", "", "60", ""])], Err(over_percent));
+        let too_many = "nvidia.com/gpu: 65 is more than any node has";
+        check(&[main(["65", "1", "", ""])], Err(too_many));
     }
 }

@@ -7,32 +7,33 @@ pub use windlass_core::name::checksum;
 /// Maximum length of a name in a list, in bytes. Callers may pass names of any length.
 const MAX_BYTES: usize = 100;
 
-/// An ASCII name in at most `most` characters. A checksum replaces the end of a longer name.
-pub fn shortened(name: &str, most: usize) -> String {
-    let sum = format!("-{:08x}", checksum(name));
-    match most.checked_sub(sum.len()).and_then(|length| name.get(..length)) {
-        Some(prefix) if name.len() > most => format!("{prefix}{sum}"),
+/// An ASCII name in at most `max_chars` characters. A checksum replaces the end of a longer name.
+pub fn shortened(name: &str, max_chars: usize) -> String {
+    let suffix = format!("-{:08x}", checksum(name));
+    match max_chars.checked_sub(suffix.len()).and_then(|length| name.get(..length)) {
+        Some(prefix) if name.len() > max_chars => format!("{prefix}{suffix}"),
         _ => name.to_owned(),
     }
 }
 
 /// The first names of a list, and the number of further ones.
 pub fn first_few<T: Display>(
-    all: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
-    most: usize,
+    names: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
+    max_names: usize,
 ) -> String {
-    let all = all.into_iter();
-    let more = all.len().saturating_sub(most);
-    let shown: Vec<_> = all.take(most).map(|name| truncated(&name.to_string())).collect();
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    shown.join(", ") + &more
+    let names = names.into_iter();
+    let hidden = names.len().saturating_sub(max_names);
+    let first_names: Vec<_> =
+        names.take(max_names).map(|name| truncated(&name.to_string())).collect();
+    let hidden = if hidden > 0 { format!(" and {hidden} more") } else { String::new() };
+    first_names.join(", ") + &hidden
 }
 
 /// A name, cut to a readable length.
 pub fn truncated(name: &str) -> String {
     match prefix(name, MAX_BYTES) {
-        whole if whole == name => name.to_owned(),
-        part => format!("{part}..."),
+        full if full == name => name.to_owned(),
+        prefix => format!("{prefix}..."),
     }
 }
 

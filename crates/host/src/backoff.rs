@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// Pause after this many consecutive failures: `first`, doubled for each failure after the first, at most `most`.
-pub fn backoff(first: Duration, most: Duration, failures: u32) -> Duration {
+/// Pause after this many consecutive failures: `first`, doubled for each failure after the first, at most `max`.
+pub fn backoff(first: Duration, max: Duration, failures: u32) -> Duration {
     let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
-    first.saturating_mul(factor).min(most)
+    first.saturating_mul(factor).min(max)
 }
 
 #[cfg(test)]

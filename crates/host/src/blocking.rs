@@ -7,8 +7,8 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// Runs work that blocks, such as file access, on another thread and waits for it. The work must not panic.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (done, mut result) = oneshot::channel();
-    let work: Work = Box::new(move || drop(done.send(work())));
+    let (sender, mut result) = oneshot::channel();
+    let work: Work = Box::new(move || drop(sender.send(work())));
     spawn_blocking(work).await.expect("blocking work neither panics nor is cancelled");
     result.try_recv().expect("the work has ended")
 }

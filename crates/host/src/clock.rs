@@ -14,7 +14,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts from the given wall time.
+    /// A clock that shows this wall time now.
     pub fn starting_at(wall: Timestamp) -> Self {
         Self { wall, started: Instant::now() }
     }

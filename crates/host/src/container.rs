@@ -52,10 +52,13 @@ impl Host {
     /// True if the host's `/proc` shows this process under its own id. Then the agent is in the host's PID namespace,
     /// and process ids of the driver are those of `/proc`.
     pub fn shows_own_process(&self) -> bool {
-        let own = std::fs::read_to_string("/proc/self/stat").ok();
-        let shown = self.read_text(format!("/proc/{}/stat", std::process::id()));
-        own.as_deref().and_then(start_time).is_some_and(|own| {
-            shown.as_deref().and_then(start_time).is_some_and(|shown| own == shown)
+        let own_stat = std::fs::read_to_string("/proc/self/stat").ok();
+        let shown_stat = self.read_text(format!("/proc/{}/stat", std::process::id()));
+        own_stat.as_deref().and_then(start_time).is_some_and(|own_start| {
+            shown_stat
+                .as_deref()
+                .and_then(start_time)
+                .is_some_and(|shown_start| own_start == shown_start)
         })
     }
 
@@ -63,9 +66,11 @@ impl Host {
     /// the capability `SYS_PTRACE`.
     pub fn shows_open_files(&self) -> bool {
         let status = self.read_text(format!("/proc/{}/status", std::process::id()));
-        let line = |text: &str| text.lines().find_map(|it| it.strip_prefix("CapEff:").map(hex));
-        let effective = status.as_deref().and_then(line).flatten();
-        self.shows_own_process() && effective.is_some_and(|all| all & SYS_PTRACE != 0)
+        let effective_set =
+            |text: &str| text.lines().find_map(|line| line.strip_prefix("CapEff:").map(hex));
+        let capabilities = status.as_deref().and_then(effective_set).flatten();
+        self.shows_own_process()
+            && capabilities.is_some_and(|capabilities| capabilities & SYS_PTRACE != 0)
     }
 
     /// Ends a process by SIGKILL if it still belongs to the container. Returns false if it has ended, or if its id
@@ -82,7 +87,7 @@ impl Host {
         }
         match pidfd_send_signal(&process, Signal::KILL) {
             Err(Errno::SRCH) => Ok(false),
-            sent => Ok(sent.map(|()| true)?),
+            result => Ok(result.map(|()| true)?),
         }
     }
 }
@@ -98,10 +103,10 @@ pub fn is_alive(pid: u32) -> bool {
 
 /// A handle of the process with this id; `None` if there is none.
 fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
-    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
-    match pidfd_open(number, PidfdFlags::empty()) {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+    match pidfd_open(pid, PidfdFlags::empty()) {
         Err(Errno::SRCH) => Ok(None),
-        opened => Ok(Some(opened?)),
+        result => Ok(Some(result?)),
     }
 }
 
@@ -158,8 +163,8 @@ mod tests {
 
     #[test]
     fn every_form_of_control_group_gives_pod_and_container() {
-        let flat = UID.replace('-', "_");
-        let pod = |prefix: &str| format!("{prefix}kubepods-burstable-pod{flat}.slice");
+        let escaped_uid = UID.replace('-', "_");
+        let pod = |prefix: &str| format!("{prefix}kubepods-burstable-pod{escaped_uid}.slice");
         for path in [
             format!(
                 "0::/kubepods.slice/{}/cri-containerd-{ID}.scope",
@@ -184,8 +189,8 @@ mod tests {
         }
         // The kubelet's own UIDs of static pods have no dashes.
         let hash = "d0a1".repeat(8);
-        let found = ContainerId::parse(&format!("0::/kubepods/burstable/pod{hash}/{ID}"));
-        assert_eq!(found.map(|found| found.pod), Some(hash));
+        let container = ContainerId::parse(&format!("0::/kubepods/burstable/pod{hash}/{ID}"));
+        assert_eq!(container.map(|container| container.pod), Some(hash));
         for path in
             ["0::/", "", "0::/system.slice/podman.service", "0::/kubepods/pod..", "0::/podcast-x"]
         {
@@ -202,19 +207,23 @@ mod tests {
         let pid = sleeper.id();
         let container = |id: &str| ContainerId { pod: UID.to_owned(), id: id.to_owned() };
         assert!(host.container_of(pid).is_err());
-        assert_eq!(host.kill_in(pid, &container(ID)).ok(), Some(false), "its container is unknown");
+        assert_eq!(
+            host.kill_in(pid, &container(ID)).ok(),
+            Some(false),
+            "the container of the process is unknown"
+        );
         let folder = root.path().join(format!("proc/{pid}"));
         fs::create_dir_all(&folder).expect("a folder");
         fs::write(folder.join("cgroup"), format!("0::/kubepods/pod{UID}/{ID}")).expect("written");
         assert_eq!(
             host.kill_in(pid, &container("other")).ok(),
             Some(false),
-            "it belongs to another container"
+            "the process belongs to another container"
         );
         assert!(matches!(sleeper.try_wait(), Ok(None)));
         assert_eq!(host.kill_in(pid, &container(ID)).ok(), Some(true));
-        assert!(!sleeper.wait().expect("it is a child").success());
-        assert_eq!(host.kill_in(pid, &container(ID)).ok(), Some(false), "it is gone");
+        assert!(!sleeper.wait().expect("a child process").success());
+        assert_eq!(host.kill_in(pid, &container(ID)).ok(), Some(false), "the process has ended");
     }
 
     #[test]
@@ -225,7 +234,7 @@ mod tests {
         assert!(!host.shows_own_process());
         let folder = root.path().join(format!("proc/{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
-        let other = fs::read_to_string("/proc/1/stat").expect("it is there");
+        let other = fs::read_to_string("/proc/1/stat").expect("readable");
         fs::write(folder.join("stat"), other).expect("written");
         assert!(!host.shows_own_process(), "another process has the id");
     }
@@ -239,7 +248,7 @@ mod tests {
         let status = |text: &str| fs::write(folder.join("status"), text).expect("written");
         status("Name:\tx\nCapEff:\t0000000000080000\nCapBnd:\t0\n");
         assert!(!host.shows_open_files(), "the host's processes are hidden");
-        let own = fs::read_to_string("/proc/self/stat").expect("it is there");
+        let own = fs::read_to_string("/proc/self/stat").expect("readable");
         fs::write(folder.join("stat"), own).expect("written");
         assert!(host.shows_open_files());
         for without in ["CapEff:\t0000000000000020", "CapEff:\tall", "CapBnd:\t80000", ""] {

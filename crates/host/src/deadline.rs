@@ -31,7 +31,7 @@ pub struct Deadline {
     /// Slices that have not counted yet.
     remaining: u32,
     /// Number of late slices that may still stay uncounted.
-    uncounted_left: u32,
+    uncounted_slices_left: u32,
     /// End of the current slice.
     ends: Instant,
 }
@@ -50,7 +50,7 @@ impl Deadline {
     /// A deadline after `limit` from `now`.
     pub fn starting_at(now: Instant, limit: Duration) -> Self {
         let slice = limit / SLICES;
-        Self { slice, remaining: SLICES, uncounted_left: SLICES, ends: now + slice }
+        Self { slice, remaining: SLICES, uncounted_slices_left: SLICES, ends: now + slice }
     }
 
     /// End of the current slice: time of the next check.
@@ -65,8 +65,8 @@ impl Deadline {
         }
         let is_late = now >= self.ends + self.slice;
         self.ends = if is_late { now } else { self.ends } + self.slice;
-        if is_late && self.uncounted_left > 0 {
-            self.uncounted_left -= 1;
+        if is_late && self.uncounted_slices_left > 0 {
+            self.uncounted_slices_left -= 1;
         } else {
             self.remaining -= 1;
         }
@@ -90,7 +90,7 @@ impl Deadline {
         loop {
             match timeout_at(self.ends, &mut future).await {
                 Err(_) if !self.has_passed(Instant::now()) => {}
-                outcome => return outcome,
+                result => return result,
             }
         }
     }
@@ -109,7 +109,7 @@ pub async fn cancel_after<F: Future>(
     let expired = CancellationToken::new();
     let mut deadline = Deadline::after(limit);
     let mut work = pin!(work(expired.clone()));
-    // A passed deadline does not end the work.
+    // The work continues after the deadline has passed.
     if let Ok(output) = deadline.timeout(&mut work).await {
         return output;
     }
@@ -126,42 +126,42 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(5);
     const SLICE: Duration = Duration::from_millis(500);
 
-    /// Time until a deadline passes if each check comes late by this delay.
-    fn passes_after(late: Duration) -> Duration {
-        let begun = Instant::now();
-        let (mut deadline, mut now) = (Deadline::starting_at(begun, LIMIT), begun);
+    /// Time until a deadline passes if each check comes after this delay.
+    fn passes_after(delay: Duration) -> Duration {
+        let start = Instant::now();
+        let (mut deadline, mut now) = (Deadline::starting_at(start, LIMIT), start);
         while !deadline.has_passed(now) {
-            now = deadline.next_check() + late;
+            now = deadline.next_check() + delay;
         }
-        now - begun
+        now - start
     }
 
     #[test]
     fn a_deadline_passes_in_its_time_despite_small_delays() {
         assert_eq!(passes_after(Duration::ZERO), LIMIT);
-        let short = Duration::from_millis(400);
-        assert_eq!(passes_after(short), LIMIT + short, "delays do not add up");
+        let delay = Duration::from_millis(400);
+        assert_eq!(passes_after(delay), LIMIT + delay, "delays do not add up");
     }
 
     #[test]
     fn a_hanging_call_is_detected_even_if_every_check_is_late() {
-        let late = Duration::from_secs(2);
-        assert_eq!(passes_after(late), (SLICE + late) * SLICES * 2);
+        let delay = Duration::from_secs(2);
+        assert_eq!(passes_after(delay), (SLICE + delay) * SLICES * 2);
     }
 
     #[test]
     fn time_in_which_the_agent_was_stopped_is_not_counted_and_a_whole_slice_follows_it() {
-        let begun = Instant::now();
-        let mut deadline = Deadline::starting_at(begun, LIMIT);
+        let start = Instant::now();
+        let mut deadline = Deadline::starting_at(start, LIMIT);
         for slice in 1..SLICES {
-            assert!(!deadline.has_passed(begun + SLICE * slice));
+            assert!(!deadline.has_passed(start + SLICE * slice));
         }
         assert_eq!(deadline.remaining(), SLICE);
-        let woken = begun + Duration::from_secs(3600);
-        assert!(!deadline.has_passed(woken), "the agent was stopped during the last slice");
-        assert_eq!(deadline.next_check(), woken + SLICE);
-        assert!(deadline.has_passed(woken + SLICE));
-        assert!(deadline.has_passed(woken + SLICE), "it stays passed");
+        let wake_up = start + Duration::from_secs(3600);
+        assert!(!deadline.has_passed(wake_up), "the agent was stopped during the last slice");
+        assert_eq!(deadline.next_check(), wake_up + SLICE);
+        assert!(deadline.has_passed(wake_up + SLICE));
+        assert!(deadline.has_passed(wake_up + SLICE), "a passed deadline stays passed");
     }
 
     #[tokio::test(start_paused = true)]
@@ -173,17 +173,17 @@ mod tests {
             7
         };
         assert_eq!(timeout(LIMIT, answer).await.ok(), Some(7));
-        let begun = Instant::now();
+        let start = Instant::now();
         assert!(timeout(LIMIT, pending::<()>()).await.is_err());
-        assert_eq!(begun.elapsed(), LIMIT, "a missing answer is detected in time");
-        let odd = Duration::from_millis(25);
-        assert!(timeout(odd, pending::<()>()).await.is_err());
-        assert_eq!(begun.elapsed(), LIMIT + odd);
+        assert_eq!(start.elapsed(), LIMIT, "a missing answer is detected in time");
+        let short_limit = Duration::from_millis(25);
+        assert!(timeout(short_limit, pending::<()>()).await.is_err());
+        assert_eq!(start.elapsed(), LIMIT + short_limit);
     }
 
     #[tokio::test(start_paused = true)]
     async fn work_with_an_expired_deadline_sees_the_cancellation_and_continues() {
-        let begun = Instant::now();
+        let start = Instant::now();
         let checks = async |expired: CancellationToken| {
             let mut checks = 0;
             while !expired.is_cancelled() {
@@ -193,6 +193,6 @@ mod tests {
             checks
         };
         assert_eq!(cancel_after(LIMIT, checks).await, 4);
-        assert_eq!(begun.elapsed(), SLICE * 12);
+        assert_eq!(start.elapsed(), SLICE * 12);
     }
 }

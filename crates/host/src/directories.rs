@@ -42,9 +42,9 @@ impl DirectoryWatches {
     /// Watches exactly the requested directories. Adding a watched directory again renews the watch if the directory
     /// was replaced, and has no effect otherwise.
     pub fn watch_exactly(&mut self, requested: &BTreeMap<PathBuf, DirectoryChanges>) {
-        let is_gone = |path: &&PathBuf| !requested.contains_key(*path);
-        let gone: Vec<_> = self.watched.keys().filter(is_gone).cloned().collect();
-        for watch in gone.iter().filter_map(|path| self.watched.remove(path)) {
+        let is_removed = |path: &&PathBuf| !requested.contains_key(*path);
+        let removed: Vec<_> = self.watched.keys().filter(is_removed).cloned().collect();
+        for watch in removed.iter().filter_map(|path| self.watched.remove(path)) {
             // The kernel removes the watch of a deleted directory itself.
             let _ = self.watches.remove(watch);
         }

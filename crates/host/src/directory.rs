@@ -110,13 +110,13 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("watched");
         std::fs::create_dir(&path).expect("created");
-        let watched = DirectoryWatch::new(&path).expect("a watch");
+        let directory_watch = DirectoryWatch::new(&path).expect("a watch");
         overflow_queue(&path);
         std::fs::rename(&path, dir.path().join("away")).expect("renamed");
         std::fs::create_dir(&path).expect("created");
         let (sender, mut changes) = watch::channel(0);
         let local = tokio::task::LocalSet::new();
-        local.spawn_local(watched.run(sender, Duration::from_secs(600)));
+        local.spawn_local(directory_watch.run(sender, Duration::from_secs(600)));
         let changes_made = async {
             let quiet = Duration::from_millis(500);
             while let Ok(Ok(())) = tokio::time::timeout(quiet, changes.changed()).await {}
@@ -131,10 +131,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("watched");
         std::fs::create_dir(&path).expect("created");
-        let watched = DirectoryWatch::new(&path).expect("a watch");
+        let directory_watch = DirectoryWatch::new(&path).expect("a watch");
         let (sender, mut changes) = watch::channel(0);
         let local = tokio::task::LocalSet::new();
-        local.spawn_local(watched.run(sender, Duration::from_millis(50)));
+        local.spawn_local(directory_watch.run(sender, Duration::from_millis(50)));
         let changes_made = async {
             std::fs::write(path.join("a"), "").expect("written");
             next(&mut changes).await;

@@ -41,7 +41,7 @@ pub enum DmemUnavailable {
     SeveralRegions(PciAddress),
 }
 
-/// Mount point of control groups (`cgroup_root(7)`).
+/// Mount point of control groups (`cgroups(7)`).
 pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
 /// File that only cgroup v2 has at that mount point.
@@ -78,8 +78,8 @@ impl DmemController {
     ///
     /// Fails unless the GPU has exactly one region.
     pub fn region(&self, gpu: PciAddress) -> Result<&DmemRegion, DmemUnavailable> {
-        let mut own = self.regions.iter().filter(|region| region.is_memory_of(gpu));
-        match (own.next(), own.next()) {
+        let mut own_regions = self.regions.iter().filter(|region| region.is_memory_of(gpu));
+        match (own_regions.next(), own_regions.next()) {
             (Some(region), None) => Ok(region),
             (None, _) => Err(DmemUnavailable::NoRegion(gpu)),
             (Some(_), Some(_)) => Err(DmemUnavailable::SeveralRegions(gpu)),
@@ -110,14 +110,14 @@ mod tests {
         let regions = "drm/0000:03:00.0/vram 17095983104\ndrm/0000:04:00.0/vram0 1\n\
                        drm/0000:04:00.0/vram1 1\ndrm/0000:04:00.0/stolen 1\n";
         write("/sys/fs/cgroup/dmem.capacity", regions);
-        let places = DmemController::find(&host).expect("found");
-        assert_eq!(places.cgroup_root, Path::new("/node/sys/fs/cgroup"));
+        let controller = DmemController::find(&host).expect("found");
+        assert_eq!(controller.cgroup_root, Path::new("/node/sys/fs/cgroup"));
         let gpu = |address: &str| address.parse::<PciAddress>().expect("an address");
-        let found = places.region(gpu("0000:03:00.0")).expect("its own");
-        assert_eq!(found.as_str(), "drm/0000:03:00.0/vram");
+        let region = controller.region(gpu("0000:03:00.0")).expect("one region");
+        assert_eq!(region.as_str(), "drm/0000:03:00.0/vram");
         let two_tiles = gpu("0000:04:00.0");
-        assert_eq!(places.region(two_tiles), Err(DmemUnavailable::SeveralRegions(two_tiles)));
+        assert_eq!(controller.region(two_tiles), Err(DmemUnavailable::SeveralRegions(two_tiles)));
         let other = gpu("0000:05:00.0");
-        assert_eq!(places.region(other), Err(DmemUnavailable::NoRegion(other)));
+        assert_eq!(controller.region(other), Err(DmemUnavailable::NoRegion(other)));
     }
 }

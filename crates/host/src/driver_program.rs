@@ -49,30 +49,30 @@ const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch6
 // === impl DriverProgram ===
 
 impl DriverProgram {
-    /// Finds a program. `inside` is the root to run it in with `chroot`, if any.
+    /// Finds a program. `chroot` is the root to run it in, if any.
     pub fn find(
         name: &'static str,
         driver: &Host,
-        inside: Option<PathBuf>,
+        chroot: Option<PathBuf>,
     ) -> Result<Self, MissingProgram> {
         let mut candidates = programs().map(|folder| Path::new(folder).join(name));
-        let Some(found) = candidates.find(|path| driver.exists(path)) else {
+        let Some(program) = candidates.find(|path| driver.exists(path)) else {
             let searched = programs().map(|folder| driver.path(folder).display().to_string());
             let searched = searched.collect::<Vec<_>>().join(", ");
             return Err(MissingProgram { name, searched });
         };
-        if inside.is_some() {
+        if chroot.is_some() {
             // The system's dynamic linker does not search a separate tree of the driver.
             let has_nvml = |folder: &&&str| driver.exists(Path::new(folder).join(NVML));
             let libraries = LIBRARIES.iter().find(has_nvml).map(PathBuf::from);
             let search = Search { programs: Vec::new(), libraries };
-            return Ok(Self { path: found, chroot: inside, search });
+            return Ok(Self { path: program, chroot, search });
         }
         let search = Search {
             programs: programs().map(|folder| driver.path(folder)).collect(),
             libraries: driver.nvml_library().and_then(|path| folder_of(&path)),
         };
-        Ok(Self { path: driver.path(found), chroot: inside, search })
+        Ok(Self { path: driver.path(program), chroot, search })
     }
 
     /// Command with a clean environment, since the agent's CUDA variables are not meant for the program.
@@ -85,7 +85,7 @@ impl DriverProgram {
             }
             None => Command::new(&self.path),
         };
-        command.env_clear().env("PATH", self.search.with_inherited());
+        command.env_clear().env("PATH", self.search.search_path());
         if let Some(libraries) = &self.search.libraries {
             command.env("LD_LIBRARY_PATH", libraries);
         }
@@ -97,7 +97,7 @@ impl DriverProgram {
 
 impl Search {
     /// The driver's folders, then the agent's `PATH`, since the program may be a script that runs others.
-    fn with_inherited(&self) -> OsString {
+    fn search_path(&self) -> OsString {
         let inherited = std::env::var_os("PATH").unwrap_or_default();
         let folders = self.programs.iter().cloned().chain(std::env::split_paths(&inherited));
         std::env::join_paths(folders).unwrap_or(inherited)
@@ -153,20 +153,20 @@ mod tests {
     #[test]
     fn a_complete_system_is_entered_by_chroot() {
         let dir = tree(&["usr/bin/nvidia-smi", LOADERS[0]]);
-        let inside = system_root(&Host::new(dir.path(), "/"));
-        assert_eq!(inside.as_deref(), Some(dir.path()));
-        let program = DriverProgram::find(NAME, &Host::new(dir.path(), "/"), inside);
+        let chroot = system_root(&Host::new(dir.path(), "/"));
+        assert_eq!(chroot.as_deref(), Some(dir.path()));
+        let program = DriverProgram::find(NAME, &Host::new(dir.path(), "/"), chroot);
         let command = program.expect("found").command();
         assert_eq!(command.as_std().get_program(), "chroot");
-        assert_eq!(system_root(&Host::new("/", "/")), None, "it is there already");
+        assert_eq!(system_root(&Host::new("/", "/")), None, "the agent runs in this root already");
     }
 
     #[test]
     fn a_program_in_a_chroot_finds_libraries_in_a_separate_tree() {
         let nvml = "usr/local/nvidia/lib64/libnvidia-ml.so.1";
         let dir = tree(&["usr/local/nvidia/bin/nvidia-smi", nvml, LOADERS[0]]);
-        let inside = Some(dir.path().to_owned());
-        let program = DriverProgram::find(NAME, &Host::new(dir.path(), "/"), inside);
+        let chroot = Some(dir.path().to_owned());
+        let program = DriverProgram::find(NAME, &Host::new(dir.path(), "/"), chroot);
         let search = program.expect("found").search;
         assert_eq!(search.libraries.as_deref(), Some(Path::new("/usr/local/nvidia/lib64")));
     }
@@ -175,7 +175,10 @@ mod tests {
     fn the_error_of_a_missing_program_names_the_folders() {
         let dir = tree(&[]);
         let missing = DriverProgram::find(NAME, &Host::new(dir.path(), "/"), None);
-        let why = missing.expect_err("missing").to_string();
-        assert!(why.starts_with("there is no nvidia-smi in /") && why.contains("usr/bin"), "{why}");
+        let message = missing.expect_err("missing").to_string();
+        assert!(
+            message.starts_with("there is no nvidia-smi in /") && message.contains("usr/bin"),
+            "{message}"
+        );
     }
 }

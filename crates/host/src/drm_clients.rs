@@ -108,19 +108,19 @@ impl DrmProcesses {
         }
         let mut processes: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
         processes.sort_unstable();
-        let mut found = Self::default();
+        let mut snapshot = Self::default();
         for pid in processes {
             let container = none_if_gone(host.container_of(pid)).map_err(|_| DrmError::Hidden)?;
             let Some(container) = container.flatten() else { continue };
             if pods.contains(&container.pod)
-                && let Err(error) = found.add(host, pid, &container)
+                && let Err(error) = snapshot.add(host, pid, &container)
             {
                 // The error of one pod must not hide other pods.
-                found.hidden.insert(container.pod.clone(), causes(&error));
+                snapshot.hidden.insert(container.pod.clone(), causes(&error));
             }
-            found.present.insert(container.pod);
+            snapshot.present.insert(container.pod);
         }
-        Ok(found)
+        Ok(snapshot)
     }
 
     /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason. Such a pod may use more
@@ -148,15 +148,15 @@ impl DrmProcesses {
 
     /// Adds the clients of a process, except those that were counted for another process.
     fn add(&mut self, host: &Host, pid: u32, container: &ContainerId) -> Result<(), DrmError> {
-        let hidden = |source| DrmError::HiddenFiles { pid, source };
-        let files = open_files(host, pid).map_err(hidden)?;
+        let hidden_files = |source| DrmError::HiddenFiles { pid, source };
+        let files = open_files(host, pid).map_err(hidden_files)?;
         if files.len() > MAX_ENTRIES {
             return Err(DrmError::TooMany(format!("open files of process {pid}")));
         }
         let mut per_gpu = BTreeMap::new();
         for file in files {
-            let text =
-                none_if_gone(File::open(host.path(file)).and_then(description)).map_err(hidden)?;
+            let text = none_if_gone(File::open(host.path(file)).and_then(description))
+                .map_err(hidden_files)?;
             let Some(client) = text.as_deref().and_then(DrmClient::parse) else { continue };
             let Some((id, bytes)) = client.id.zip(client.memory_bytes) else {
                 self.unmeasured.insert(client.gpu);
@@ -189,15 +189,15 @@ impl DrmClient {
         let value = |name| keys().find(|(key, _)| *key == name).map(|(_, value)| value.trim());
         let gpu = value("drm-pdev")?.parse().ok()?;
         let id = value("drm-client-id").and_then(|id| id.parse().ok());
-        let memory_bytes = MEMORY.iter().find_map(|kind| {
-            let regions = keys().filter_map(|(key, value)| Some((key.strip_prefix(kind)?, value)));
-            let mut own = regions.filter(|(region, _)| {
-                OWN_MEMORY.iter().any(|beginning| region.starts_with(beginning))
-            });
-            let (_, first) = own.next()?;
+        let memory_bytes = MEMORY.iter().find_map(|prefix| {
+            let regions =
+                keys().filter_map(|(key, value)| Some((key.strip_prefix(prefix)?, value)));
+            let mut own_regions =
+                regions.filter(|(region, _)| OWN_MEMORY.iter().any(|own| region.starts_with(own)));
+            let (_, amount) = own_regions.next()?;
             // One unreadable value makes the sum unknown.
-            let rest = own.map(|(_, value)| bytes(value));
-            Some(rest.fold(bytes(first), |sum, next| sum?.checked_add(next?)))
+            let others = own_regions.map(|(_, amount)| bytes(amount));
+            Some(others.fold(bytes(amount), |sum, next| sum?.checked_add(next?)))
         });
         Some(Self { gpu, id, memory_bytes: memory_bytes.flatten() })
     }
@@ -206,22 +206,22 @@ impl DrmClient {
 /// Paths of the descriptions of a process's open files. If the main thread has ended, only the folders of the other
 /// threads have them.
 fn open_files(host: &Host, pid: u32) -> io::Result<Vec<String>> {
-    let listed = |folder: String| -> io::Result<Vec<String>> {
+    let entry_paths = |folder: String| -> io::Result<Vec<String>> {
         let names =
             none_if_gone(host.try_entry_names(&folder, MAX_ENTRIES + 1))?.unwrap_or_default();
         Ok(names.into_iter().map(|name| format!("{folder}/{name}")).collect())
     };
-    let own = listed(format!("/proc/{pid}/fdinfo"))?;
-    if !own.is_empty() {
-        return Ok(own);
+    let files = entry_paths(format!("/proc/{pid}/fdinfo"))?;
+    if !files.is_empty() {
+        return Ok(files);
     }
-    let mut of_threads = Vec::new();
-    for thread in listed(format!("/proc/{pid}/task"))? {
-        if of_threads.len() <= MAX_ENTRIES {
-            of_threads.extend(listed(format!("{thread}/fdinfo"))?);
+    let mut thread_files = Vec::new();
+    for thread in entry_paths(format!("/proc/{pid}/task"))? {
+        if thread_files.len() <= MAX_ENTRIES {
+            thread_files.extend(entry_paths(format!("{thread}/fdinfo"))?);
         }
     }
-    Ok(of_threads)
+    Ok(thread_files)
 }
 
 /// Parses an amount in bytes, `KiB` or `MiB`.
@@ -238,9 +238,9 @@ fn bytes(value: &str) -> Option<u64> {
 }
 
 /// The result of a read; `None` if the process has ended or the file was closed meanwhile.
-fn none_if_gone<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
-    match answer {
-        Ok(answer) => Ok(Some(answer)),
+fn none_if_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
         Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(error),
     }
@@ -248,8 +248,8 @@ fn none_if_gone<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
 
 /// True for the errors of `/proc` after the end of a process (`proc(5)`).
 fn is_gone(error: &io::Error) -> bool {
-    let ended = error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error());
-    ended || error.kind() == io::ErrorKind::NotFound
+    let has_ended = error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error());
+    has_ended || error.kind() == io::ErrorKind::NotFound
 }
 
 /// Lines of a description that the driver wrote. They follow the lines of the kernel, so the file is read to its end.
@@ -296,7 +296,7 @@ mod tests {
             let root = tempfile::tempdir().expect("a temporary folder");
             let host = Host::new(root.path(), "/");
             let proc = Self { root, host };
-            let own = fs::read_to_string("/proc/self/stat").expect("it is there");
+            let own = fs::read_to_string("/proc/self/stat").expect("readable");
             proc.write(&format!("{}/stat", std::process::id()), &own);
             proc.write(&format!("{}/cgroup", std::process::id()), "0::/system.slice/agent");
             proc
@@ -322,9 +322,11 @@ mod tests {
 
         /// Process id, container and KiB of each process on a GPU.
         fn used(&self, address: &str) -> Vec<(u32, String, u64)> {
-            let found = self.read().expect("read").on_gpu(gpu(address));
-            let found = found.expect("measured").into_iter();
-            found.map(|it| (it.pid, it.container.id, it.memory_bytes >> 10)).collect()
+            let processes = self.read().expect("read").on_gpu(gpu(address));
+            let processes = processes.expect("measured").into_iter();
+            processes
+                .map(|process| (process.pid, process.container.id, process.memory_bytes >> 10))
+                .collect()
         }
     }
 
@@ -345,8 +347,8 @@ mod tests {
             ("drm-resident-vram0: 1\ndrm-resident-vram1: 18446744073709551615", None),
             ("", None),
         ] {
-            let found = DrmClient::parse(&client("0000:03:00.0", 7, memory)).expect(memory);
-            assert_eq!((found.id, found.memory_bytes), (Some(7), expected), "{memory}");
+            let parsed = DrmClient::parse(&client("0000:03:00.0", 7, memory)).expect(memory);
+            assert_eq!((parsed.id, parsed.memory_bytes), (Some(7), expected), "{memory}");
         }
     }
 
@@ -366,12 +368,19 @@ mod tests {
     #[test]
     fn each_client_counts_once_for_its_first_process() {
         let proc = Proc::new();
-        let of = |id, memory| client("0000:03:00.0", id, memory);
-        let (one, two) = (of(1, "drm-resident-vram: 100 KiB"), of(2, "drm-resident-vram: 7 KiB"));
+        let client_with = |id, memory| client("0000:03:00.0", id, memory);
+        let (one, two) = (
+            client_with(1, "drm-resident-vram: 100 KiB"),
+            client_with(2, "drm-resident-vram: 7 KiB"),
+        );
         // The same number on another GPU is another client.
         let other = client("0000:0a:00.0", 1, "drm-resident-vram: 5 KiB");
         proc.process(900, "a", &[one.clone(), one.clone(), two.clone(), other]);
-        proc.process(1000, "b", &[two, of(3, "drm-resident-vram: 1 MiB"), "pos: 0".to_owned()]);
+        proc.process(
+            1000,
+            "b",
+            &[two, client_with(3, "drm-resident-vram: 1 MiB"), "pos: 0".to_owned()],
+        );
         proc.process(99, "c", std::slice::from_ref(&one));
         let expected =
             [(99, "c".to_owned(), 100), (900, "a".to_owned(), 7), (1000, "b".to_owned(), 1024)];
@@ -394,8 +403,8 @@ mod tests {
         assert_eq!(proc.used("0000:03:00.0"), []);
         // A file closed between the listing and the read.
         proc.process(23, "a", std::slice::from_ref(&file));
-        let gone = proc.root.path().join("proc/23/fdinfo/9");
-        std::os::unix::fs::symlink("nowhere", gone).expect("linked");
+        let closed_file = proc.root.path().join("proc/23/fdinfo/9");
+        std::os::unix::fs::symlink("nowhere", closed_file).expect("linked");
         assert_eq!(proc.used("0000:03:00.0"), [(23, "a".to_owned(), 1024)]);
     }
 
@@ -415,14 +424,14 @@ mod tests {
     fn a_gpu_whose_driver_reports_no_memory_is_unmeasured() {
         let proc = Proc::new();
         let reporting = client("0000:0a:00.0", 1, "drm-resident-vram: 1 MiB");
-        for silent in [
+        for unmeasured in [
             client("0000:03:00.0", 1, "drm-engine-gfx: 5 ns"),
             "drm-pdev:\t0000:03:00.0\ndrm-resident-vram: 1 MiB\n".to_owned(),
             "drm-pdev:\t0000:03:00.0\ndrm-client-id:\t-1\ndrm-resident-vram: 1 MiB".to_owned(),
         ] {
-            proc.process(30, "a", &[silent, reporting.clone()]);
-            let found = proc.read().expect("read").on_gpu(gpu("0000:03:00.0"));
-            assert!(matches!(found, Err(DrmError::Unmeasured)), "{found:?}");
+            proc.process(30, "a", &[unmeasured, reporting.clone()]);
+            let processes = proc.read().expect("read").on_gpu(gpu("0000:03:00.0"));
+            assert!(matches!(processes, Err(DrmError::Unmeasured)), "{processes:?}");
         }
         assert_eq!(proc.used("0000:0a:00.0"), [(30, "a".to_owned(), 1024)]);
     }
@@ -436,29 +445,30 @@ mod tests {
         proc.process(40, "a", &[]);
         // A folder in the place of a file cannot be read, as a file that the kernel refuses.
         fs::create_dir_all(proc.root.path().join("proc/40/fdinfo/3")).expect("made");
-        let found = proc.read().expect("others are read");
+        let snapshot = proc.read().expect("other processes are read");
         assert!(
-            found.unreadable_pods()[UID].contains("files of process 40 are hidden"),
-            "{found:?}"
+            snapshot.unreadable_pods()[UID].contains("files of process 40 are hidden"),
+            "{snapshot:?}"
         );
-        let others = DrmProcesses::read(&proc.host, &["f".repeat(32)].into());
-        let others = others.expect("files of other pods are not read");
-        assert_eq!(others.pods_with_processes(), &[UID.to_owned()].into());
+        let snapshot_of_other_pod = DrmProcesses::read(&proc.host, &["f".repeat(32)].into());
+        let snapshot_of_other_pod =
+            snapshot_of_other_pod.expect("files of other pods are not read");
+        assert_eq!(snapshot_of_other_pod.pods_with_processes(), &[UID.to_owned()].into());
     }
 
     #[test]
     fn a_pod_with_too_many_open_files_hides_only_itself() {
         let proc = Proc::new();
-        let all = vec!["pos: 0".to_owned(); MAX_ENTRIES + 1];
-        proc.process(50, "a", &all);
+        let files = vec!["pos: 0".to_owned(); MAX_ENTRIES + 1];
+        proc.process(50, "a", &files);
         let other = "b".repeat(36);
         proc.write("51/cgroup", &format!("0::/kubepods/pod{other}/c"));
         proc.write("51/fdinfo/3", &client("0000:03:00.0", 1, "drm-resident-vram: 1 MiB"));
-        let found = DrmProcesses::read(&proc.host, &[UID.to_owned(), other].into());
-        let found = found.expect("the other is read");
-        let why = "there are too many open files of process 50: 20000 are read at most";
-        assert_eq!(found.unreadable_pods()[UID], why);
-        assert_eq!(found.on_gpu(gpu("0000:03:00.0")).expect("measured").len(), 1);
+        let snapshot = DrmProcesses::read(&proc.host, &[UID.to_owned(), other].into());
+        let snapshot = snapshot.expect("the other pod is read");
+        let reason = "there are too many open files of process 50: 20000 are read at most";
+        assert_eq!(snapshot.unreadable_pods()[UID], reason);
+        assert_eq!(snapshot.on_gpu(gpu("0000:03:00.0")).expect("measured").len(), 1);
     }
 
     #[test]
@@ -471,7 +481,7 @@ mod tests {
         proc.process(52, "a", &[format!("{}{file}", locks.repeat(10))]);
         assert!(
             proc.read().expect("read").unreadable_pods().contains_key(UID),
-            "it is longer than the limit"
+            "the description is longer than the limit"
         );
     }
 }

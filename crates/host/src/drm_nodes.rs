@@ -65,7 +65,7 @@ fn is_card_or_render_node(name: &str) -> bool {
     name.starts_with(CARD) || name.starts_with(RENDER)
 }
 
-/// Returns true for a render node.
+/// True for a render node.
 pub fn is_render(node: &DeviceNode) -> bool {
     let name = node.path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.starts_with(RENDER))

@@ -14,17 +14,17 @@ const MAX_LISTED: usize = 5;
 // === impl EntryLimits ===
 
 impl EntryLimits {
-    /// Like [`Host::entry_names`], up to `most` names. Records the folder if it has more.
+    /// Like [`Host::entry_names`], up to `max_names` names. Records the folder if it has more.
     pub fn entry_names(
         &mut self,
         host: &Host,
         folder: impl AsRef<Path>,
-        most: usize,
+        max_names: usize,
     ) -> Vec<String> {
-        let mut names = host.try_entry_names(&folder, most + 1).unwrap_or_default();
-        if names.len() > most {
-            names.truncate(most);
-            self.0.insert(folder.as_ref().display().to_string(), most);
+        let mut names = host.try_entry_names(&folder, max_names + 1).unwrap_or_default();
+        if names.len() > max_names {
+            names.truncate(max_names);
+            self.0.insert(folder.as_ref().display().to_string(), max_names);
         }
         names
     }
@@ -33,16 +33,16 @@ impl EntryLimits {
 impl fmt::Display for EntryLimits {
     /// The folders with skipped entries; empty if none was skipped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = |(folder, most)| {
-            format!("{folder} has more than {most} entries: the others are left out")
+        let message = |(folder, limit)| {
+            format!("{folder} has more than {limit} entries: the others are left out")
         };
-        f.write_str(&first_names(self.0.iter().map(all), "; "))
+        f.write_str(&first_names(self.0.iter().map(message), "; "))
     }
 }
 
 /// The first names of a list, and the number of further ones.
-pub fn first_names(names: impl ExactSizeIterator<Item = String>, between: &str) -> String {
-    let more = names.len().saturating_sub(MAX_LISTED);
-    let shown = names.take(MAX_LISTED).collect::<Vec<_>>().join(between);
-    if more > 0 { format!("{shown} and {more} more") } else { shown }
+pub fn first_names(names: impl ExactSizeIterator<Item = String>, separator: &str) -> String {
+    let hidden = names.len().saturating_sub(MAX_LISTED);
+    let first = names.take(MAX_LISTED).collect::<Vec<_>>().join(separator);
+    if hidden > 0 { format!("{first} and {hidden} more") } else { first }
 }

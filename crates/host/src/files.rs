@@ -44,27 +44,27 @@ impl FileAccess {
 
 /// Replaces a file atomically: writes and syncs a draft in the same folder, renames it, syncs the folder. Creates
 /// missing folders. Returns false, and writes nothing, if the file has this content and mode already.
-pub fn replace(path: &Path, content: &[u8], readers: FileAccess) -> io::Result<bool> {
-    if has_content(path, content, readers) {
+pub fn replace(path: &Path, content: &[u8], access: FileAccess) -> io::Result<bool> {
+    if has_content(path, content, access) {
         return Ok(false);
     }
     let (Some(folder), Some(draft)) = (path.parent(), draft(path)) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     folder::create_dir_all(folder)?;
-    let replaced = write(&draft, content, readers).and_then(|()| fs::rename(&draft, path));
-    if replaced.is_err() {
+    let result = write(&draft, content, access).and_then(|()| fs::rename(&draft, path));
+    if result.is_err() {
         // A partial draft would waste space on a full disk.
         let _ = fs::remove_file(&draft);
     }
-    replaced?;
+    result?;
     File::open(folder)?.sync_all()?;
     Ok(true)
 }
 
-fn write(draft: &Path, content: &[u8], readers: FileAccess) -> io::Result<()> {
+fn write(draft: &Path, content: &[u8], access: FileAccess) -> io::Result<()> {
     let mut file = create(draft)?;
-    file.set_permissions(Permissions::from_mode(readers.mode()))?;
+    file.set_permissions(Permissions::from_mode(access.mode()))?;
     file.write_all(content)?;
     file.sync_all()
 }
@@ -90,18 +90,19 @@ fn create(path: &Path) -> io::Result<File> {
 
 /// True if the file has this content and mode. The mode counts because earlier versions of the agent left private files
 /// readable for everyone.
-fn has_content(path: &Path, content: &[u8], readers: FileAccess) -> bool {
+fn has_content(path: &Path, content: &[u8], access: FileAccess) -> bool {
     const ALL: u32 = 0o777;
-    let most = content.len().try_into().unwrap_or(u64::MAX);
-    fs::symlink_metadata(path).is_ok_and(|found| found.permissions().mode() & ALL == readers.mode())
-        && read_regular(path, Symlinks::Refused, most).is_ok_and(|present| present == content)
+    let max_bytes = content.len().try_into().unwrap_or(u64::MAX);
+    fs::symlink_metadata(path)
+        .is_ok_and(|metadata| metadata.permissions().mode() & ALL == access.mode())
+        && read_regular(path, Symlinks::Refused, max_bytes).is_ok_and(|current| current == content)
 }
 
 /// Renames an unreadable JSON file for inspection; returns its new path.
 pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    let aside = path.with_extension("json.unreadable");
-    fs::rename(path, &aside)?;
-    Ok(aside)
+    let new_path = path.with_extension("json.unreadable");
+    fs::rename(path, &new_path)?;
+    Ok(new_path)
 }
 
 #[cfg(test)]
@@ -117,7 +118,7 @@ mod tests {
         assert!(replace(&path, b"1", FileAccess::Everyone).expect("written"));
         assert!(!replace(&path, b"1", FileAccess::Everyone).expect("read"));
         assert!(replace(&path, b"2", FileAccess::Everyone).expect("written"));
-        assert_eq!(fs::read(&path).expect("there"), b"2");
+        assert_eq!(fs::read(&path).expect("the file exists"), b"2");
         assert_eq!(fs::read_dir(dir.path()).expect("a folder").count(), 1, "no draft is left");
     }
 
@@ -125,37 +126,41 @@ mod tests {
     fn a_file_has_its_readers_mode_whatever_it_was_before() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("a.json");
-        let mode = || fs::metadata(&path).expect("there").permissions().mode() & 0o777;
+        let mode = || fs::metadata(&path).expect("the file exists").permissions().mode() & 0o777;
         fs::write(dir.path().join(".a.json.draft"), "a leftover draft, readable for everyone")
             .expect("written");
-        for (readers, expected) in [
+        for (access, expected) in [
             (FileAccess::Owner, 0o600),
             (FileAccess::Everyone, 0o644),
             (FileAccess::Executable, 0o755),
         ] {
-            assert!(replace(&path, b"1", readers).expect("written"));
-            assert_eq!(mode(), expected, "{readers:?}");
+            assert!(replace(&path, b"1", access).expect("written"));
+            assert_eq!(mode(), expected, "{access:?}");
         }
     }
 
     #[test]
     fn a_link_in_place_of_draft_or_file_is_replaced_without_its_target() {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let at = |name: &str| dir.path().join(name);
-        fs::write(at("precious"), "theirs").expect("written");
-        fs::set_permissions(at("precious"), Permissions::from_mode(0o640)).expect("set");
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("precious"), "theirs").expect("written");
+        fs::set_permissions(path("precious"), Permissions::from_mode(0o640)).expect("set");
         for (name, target) in
             [(".a.json.draft", "precious"), ("a.json", "precious"), ("a.json", "new")]
         {
-            let _ = fs::remove_file(at(name));
-            symlink(target, at(name)).expect("linked");
-            assert!(replace(&at("a.json"), b"ours", FileAccess::Everyone).expect("written"));
-            assert!(fs::symlink_metadata(at("a.json")).expect("there").is_file(), "{name}");
-            assert_eq!(fs::read(at("a.json")).expect("there"), b"ours");
+            let _ = fs::remove_file(path(name));
+            symlink(target, path(name)).expect("linked");
+            assert!(replace(&path("a.json"), b"ours", FileAccess::Everyone).expect("written"));
+            assert!(
+                fs::symlink_metadata(path("a.json")).expect("the file exists").is_file(),
+                "{name}"
+            );
+            assert_eq!(fs::read(path("a.json")).expect("the file exists"), b"ours");
         }
-        assert_eq!(fs::read(at("precious")).expect("there"), b"theirs");
-        let mode = fs::metadata(at("precious")).expect("there").permissions().mode() & 0o777;
-        assert_eq!((mode, at("new").exists()), (0o640, false));
+        assert_eq!(fs::read(path("precious")).expect("the file exists"), b"theirs");
+        let mode =
+            fs::metadata(path("precious")).expect("the file exists").permissions().mode() & 0o777;
+        assert_eq!((mode, path("new").exists()), (0o640, false));
     }
 
     /// A process has a single umask, so child processes run the test above.

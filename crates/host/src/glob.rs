@@ -30,63 +30,70 @@ pub fn path_matches(pattern: &str, path: &str) -> bool {
 /// True if the whole name matches.
 pub fn name_matches(pattern: &str, name: &str) -> bool {
     let (pieces, name) = (pieces(pattern), name.chars().collect::<Vec<_>>());
-    let (mut piece, mut at) = (0, 0);
+    let (mut piece_index, mut name_index) = (0, 0);
     // Index of the last `*`, and the position at which the name is assumed to continue after it.
     let mut last_star: Option<(usize, usize)> = None;
-    while at < name.len() {
-        match pieces.get(piece) {
+    while name_index < name.len() {
+        match pieces.get(piece_index) {
             Some(Piece::AnyText) => {
-                last_star = Some((piece, at));
-                piece += 1;
+                last_star = Some((piece_index, name_index));
+                piece_index += 1;
             }
-            Some(other) if other.accepts(name[at]) => (piece, at) = (piece + 1, at + 1),
+            Some(other) if other.accepts(name[name_index]) => {
+                (piece_index, name_index) = (piece_index + 1, name_index + 1);
+            }
             _ => match &mut last_star {
-                Some((star, begin)) => {
-                    *begin += 1;
-                    (piece, at) = (*star + 1, *begin);
+                Some((star, position)) => {
+                    *position += 1;
+                    (piece_index, name_index) = (*star + 1, *position);
                 }
                 None => return false,
             },
         }
     }
-    pieces[piece..].iter().all(|piece| *piece == Piece::AnyText)
+    pieces[piece_index..].iter().all(|piece| *piece == Piece::AnyText)
 }
 
-/// For each component of a pattern with a wildcard, the matched text between the component's fixed prefix and suffix.
+/// For each component of the pattern that has a wildcard: the text that matches between the fixed prefix and suffix of
+/// the component.
 pub fn wildcard_texts(pattern: &str, path: &str) -> Vec<String> {
-    let parts = pattern.split('/').zip(path.split('/'));
-    let texts = parts.filter(|(part, _)| is_pattern(part)).map(|(part, name)| {
-        let (begin, end) = fixed(part);
-        name.strip_prefix(begin).and_then(|rest| rest.strip_suffix(end)).unwrap_or(name).to_owned()
-    });
+    let components = pattern.split('/').zip(path.split('/'));
+    let texts =
+        components.filter(|(component, _)| is_pattern(component)).map(|(component, name)| {
+            let (prefix, suffix) = fixed(component);
+            name.strip_prefix(prefix)
+                .and_then(|tail| tail.strip_suffix(suffix))
+                .unwrap_or(name)
+                .to_owned()
+        });
     texts.collect()
 }
 
 /// The path of a pattern with these texts in place of its wildcards: the inverse of [`wildcard_texts`].
-pub fn fill_wildcards(pattern: &str, parts: &[String]) -> String {
-    let mut parts = parts.iter();
-    let mut fill = |part: &str| {
-        let (begin, end) = fixed(part);
-        let text = if is_pattern(part) { parts.next() } else { None };
-        text.map_or_else(|| part.to_owned(), |text| format!("{begin}{text}{end}"))
+pub fn fill_wildcards(pattern: &str, texts: &[String]) -> String {
+    let mut texts = texts.iter();
+    let mut fill = |component: &str| {
+        let (prefix, suffix) = fixed(component);
+        let text = if is_pattern(component) { texts.next() } else { None };
+        text.map_or_else(|| component.to_owned(), |text| format!("{prefix}{text}{suffix}"))
     };
     pattern.split('/').map(&mut fill).collect::<Vec<_>>().join("/")
 }
 
 /// Fixed prefix and suffix of a component.
-fn fixed(part: &str) -> (&str, &str) {
-    let begin = part.find(['*', '?', '[']).unwrap_or(part.len());
-    let end = part.rfind(['*', '?', ']']).map_or(part.len(), |last| last + 1);
-    (&part[..begin], &part[end.max(begin)..])
+fn fixed(component: &str) -> (&str, &str) {
+    let prefix_end = component.find(['*', '?', '[']).unwrap_or(component.len());
+    let suffix_start = component.rfind(['*', '?', ']']).map_or(component.len(), |last| last + 1);
+    (&component[..prefix_end], &component[suffix_start.max(prefix_end)..])
 }
 
 /// A pattern that matches only this text.
 pub fn escaped(text: &str) -> String {
-    let letter = |letter: char| match letter {
+    let escape = |letter: char| match letter {
         '*' | '?' | '[' => format!("[{letter}]"),
         other => other.to_string(),
     };
-    text.chars().map(letter).collect()
+    text.chars().map(escape).collect()
 }
 
 fn pieces(pattern: &str) -> Vec<Piece> {
@@ -109,17 +116,18 @@ fn pieces(pattern: &str) -> Vec<Piece> {
 /// Parses a set after `[`. Returns the set and the text after it. A leading `]` is literal.
 fn one_of(text: &str) -> Option<(Piece, &str)> {
     let (must_contain, text) = match text.strip_prefix(['!', '^']) {
-        Some(rest) => (false, rest),
+        Some(set) => (false, set),
         None => (true, text),
     };
     let first = text.chars().next()?.len_utf8();
     let end = first + text.get(first..)?.find(']')?;
-    let letters: Vec<_> = text[..end].chars().collect();
-    let (mut ranges, mut at) = (Vec::new(), 0);
-    while at < letters.len() {
-        let to = letters.get(at + 2).filter(|_| letters.get(at + 1) == Some(&'-'));
-        ranges.push((letters[at], *to.unwrap_or(&letters[at])));
-        at += if to.is_some() { 3 } else { 1 };
+    let characters: Vec<_> = text[..end].chars().collect();
+    let (mut ranges, mut index) = (Vec::new(), 0);
+    while index < characters.len() {
+        let range_end =
+            characters.get(index + 2).filter(|_| characters.get(index + 1) == Some(&'-'));
+        ranges.push((characters[index], *range_end.unwrap_or(&characters[index])));
+        index += if range_end.is_some() { 3 } else { 1 };
     }
     Some((Piece::OneOf { ranges, must_contain }, &text[end + 1..]))
 }
@@ -127,12 +135,12 @@ fn one_of(text: &str) -> Option<(Piece, &str)> {
 // === impl Piece ===
 
 impl Piece {
-    fn accepts(&self, letter: char) -> bool {
+    fn accepts(&self, character: char) -> bool {
         match self {
-            Self::Letter(own) => *own == letter,
+            Self::Letter(expected) => *expected == character,
             Self::AnyLetter | Self::AnyText => true,
             Self::OneOf { ranges, must_contain } => {
-                ranges.iter().any(|(from, to)| (*from..=*to).contains(&letter)) == *must_contain
+                ranges.iter().any(|(from, to)| (*from..=*to).contains(&character)) == *must_contain
             }
         }
     }

@@ -19,12 +19,13 @@ pub struct Monitor<'a> {
 // === impl Monitor ===
 
 impl<'a> Monitor<'a> {
-    /// The monitor with the name of one of these drivers. Others belong to parts of the device, such as `i915_gt0`.
+    /// The monitor with the name of one of these drivers. Other monitors belong to parts of the device, such as
+    /// `i915_gt0`.
     pub fn find(host: &'a Host, device: &Path, drivers: &[&str]) -> Option<Self> {
-        let mut named =
+        let mut folders_by_name =
             monitors(host, device).map(|folder| (host.read_text(folder.join("name")), folder));
         let is_own = |name: &str| drivers.contains(&name);
-        let (_, folder) = named.find(|(name, _)| name.as_deref().is_some_and(is_own))?;
+        let (_, folder) = folders_by_name.find(|(name, _)| name.as_deref().is_some_and(is_own))?;
         Some(Self { host, folder })
     }
 
@@ -111,13 +112,13 @@ fn hot_sensor(host: &Host, monitor: &Path, sensor: &str) -> Option<String> {
     let millidegrees =
         |file: &str| host.read_text(monitor.join(format!("{sensor}{file}")))?.parse::<i64>().ok();
     let limit = |file: &str| millidegrees(file).filter(|limit| *limit > 0);
-    let now = millidegrees("input")?;
+    let current = millidegrees("input")?;
     let (limit, is_hot) = match limit("emergency") {
-        Some(emergency) => (emergency, now >= emergency),
-        None => limit("crit").map(|critical| (critical, now > critical))?,
+        Some(emergency) => (emergency, current >= emergency),
+        None => limit("crit").map(|critical| (critical, current > critical))?,
     };
     let label = host.read_text(monitor.join(format!("{sensor}label"))).unwrap_or_default();
-    let detail = format!("{label} {} °C, limit {} °C", now / 1_000, limit / 1_000);
+    let detail = format!("{label} {} °C, limit {} °C", current / 1_000, limit / 1_000);
     is_hot.then(|| detail.trim().to_owned())
 }
 
@@ -131,7 +132,7 @@ mod tests {
     fn a_suspended_device_is_recognised_by_its_status() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let (host, device) = (Host::new(root.path(), "/"), Path::new("/sys/gpu"));
-        assert!(!is_suspended(&host, device), "without power management");
+        assert!(!is_suspended(&host, device), "a device without power management");
         let folder = root.path().join("sys/gpu/power");
         fs::create_dir_all(&folder).expect("made");
         for (status, expected) in [("active", false), ("suspended", true), ("suspending", false)] {
@@ -161,7 +162,7 @@ mod tests {
             write(file, text);
         }
         let host = Host::new(root.path(), "/");
-        let monitor = Monitor::find(&host, device, &["i915", "xe"]).expect("there");
+        let monitor = Monitor::find(&host, device, &["i915", "xe"]).expect("a monitor");
         let expected = Sample {
             energy_millijoules: Some(7_000),
             temperature_celsius: Some(41),
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_device_is_overheated_at_its_emergency_limit_and_above_its_critical_one() {
-        for (critical, emergency, now, expected) in [
+        for (critical, emergency, current, expected) in [
             ("100000", "105000", "100000", None),
             ("100000", "105000", "104000", None),
             ("100000", "105000", "105000", Some("junction 105 °C, limit 105 °C")),
@@ -187,13 +188,13 @@ mod tests {
             let root = tempfile::tempdir().expect("a temporary folder");
             let monitor = root.path().join("sys/gpu/hwmon/hwmon3");
             fs::create_dir_all(&monitor).expect("made");
-            let files = [("crit", critical), ("emergency", emergency), ("input", now)];
+            let files = [("crit", critical), ("emergency", emergency), ("input", current)];
             let present = files.iter().filter(|(_, text)| !text.is_empty());
             for (file, text) in present.chain(&[("label", "junction")]) {
                 fs::write(monitor.join(format!("temp2_{file}")), text).expect("written");
             }
-            let hot = overheated(&Host::new(root.path(), "/"), Path::new("/sys/gpu"));
-            assert_eq!(hot.as_deref(), expected, "{critical} {emergency}");
+            let description = overheated(&Host::new(root.path(), "/"), Path::new("/sys/gpu"));
+            assert_eq!(description.as_deref(), expected, "{critical} {emergency}");
         }
     }
 }

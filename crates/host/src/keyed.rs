@@ -1,14 +1,14 @@
 //! Keyed tasks: one at a time per key, keys in parallel.
 //!
 //! ```text
-//!   begin ──> a task per key ──> next: key and outcome
+//!   submit ──> a task per key ──> join_next: key and outcome
 //!     └──> waits while the key has one ──^
 //! ```
 //!
 //! # Guarantees
 //!
-//! Tasks of one key run one at a time, in order. Keys do not wait for each other. Dropping [`KeyedTasks`] cancels running
-//! work at its next `.await` and drops waiting work.
+//! Tasks of one key run one at a time, in order. Keys do not wait for each other. Dropping [`KeyedTasks`] cancels
+//! running work at its next `.await` and drops waiting work.
 //!
 //! # Assumptions
 //!
@@ -26,11 +26,11 @@ use tokio::task::JoinSet;
 pub struct KeyedTasks<K, T> {
     running: JoinSet<(K, T)>,
     /// Waiting work of each running key.
-    waiting: BTreeMap<K, VecDeque<Waiting<T>>>,
+    waiting: BTreeMap<K, VecDeque<QueuedTask<T>>>,
 }
 
 /// Work that has not started.
-struct Waiting<T>(Pin<Box<dyn Future<Output = T> + Send>>);
+struct QueuedTask<T>(Pin<Box<dyn Future<Output = T> + Send>>);
 
 // === impl KeyedTasks ===
 
@@ -38,7 +38,7 @@ impl<K: Clone + Ord + Send + 'static, T: Send + 'static> KeyedTasks<K, T> {
     /// Starts work for a key after all earlier work of that key.
     pub fn submit(&mut self, key: K, work: impl Future<Output = T> + Send + 'static) {
         if let Some(waiting) = self.waiting.get_mut(&key) {
-            return waiting.push_back(Waiting(Box::pin(work)));
+            return waiting.push_back(QueuedTask(Box::pin(work)));
         }
         self.waiting.insert(key.clone(), VecDeque::new());
         self.spawn(key, work);
@@ -54,7 +54,7 @@ impl<K: Clone + Ord + Send + 'static, T: Send + 'static> KeyedTasks<K, T> {
         let finished = self.running.join_next().await?;
         let (key, outcome) = finished.expect("work neither panics nor is cancelled");
         match self.waiting.get_mut(&key).and_then(VecDeque::pop_front) {
-            Some(Waiting(work)) => self.spawn(key.clone(), work),
+            Some(QueuedTask(work)) => self.spawn(key.clone(), work),
             None => drop(self.waiting.remove(&key)),
         }
         Some((key, outcome))
@@ -71,9 +71,9 @@ impl<K, T> Default for KeyedTasks<K, T> {
     }
 }
 
-impl<T> std::fmt::Debug for Waiting<T> {
+impl<T> std::fmt::Debug for QueuedTask<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Waiting")
+        f.write_str("QueuedTask")
     }
 }
 
@@ -85,17 +85,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn tasks_of_a_key_run_in_order_and_keys_do_not_wait_for_each_other() {
-        let (mut tasks, begun) = (KeyedTasks::default(), Instant::now());
+        let (mut tasks, start) = (KeyedTasks::default(), Instant::now());
         for (key, number) in [("a", 1), ("a", 2), ("b", 3), ("a", 4)] {
             tasks.submit(key, async move {
                 sleep(Duration::from_secs(number)).await;
-                (number, begun.elapsed().as_secs())
+                (number, start.elapsed().as_secs())
             });
         }
         assert!(tasks.is_busy(&"a") && tasks.is_busy(&"b") && !tasks.is_busy(&"c"));
         let mut finished = Vec::new();
-        while let Some((key, (number, at))) = tasks.join_next().await {
-            finished.push((key, number, at));
+        while let Some((key, (number, seconds))) = tasks.join_next().await {
+            finished.push((key, number, seconds));
         }
         finished.sort_unstable();
         assert_eq!(finished, [("a", 1, 1), ("a", 2, 3), ("a", 4, 7), ("b", 3, 3)]);

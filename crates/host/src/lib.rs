@@ -120,19 +120,19 @@ impl Host {
     /// unchanged.
     pub fn runtime_to_host_path<'a>(&self, path: &'a Path) -> Cow<'a, Path> {
         match path.strip_prefix(&self.root_on_node) {
-            Ok(below) => Path::new("/").join(below).into(),
+            Ok(relative) => Path::new("/").join(relative).into(),
             Err(_) => path.into(),
         }
     }
 
     /// Path of a host file for the agent.
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
-        below(&self.root, absolute.as_ref())
+        join_root(&self.root, absolute.as_ref())
     }
 
     /// Path of a host file for the container runtime.
     pub fn path_on_node(&self, absolute: impl AsRef<Path>) -> PathBuf {
-        below(&self.root_on_node, absolute.as_ref())
+        join_root(&self.root_on_node, absolute.as_ref())
     }
 
     /// This host with a cache for one scan: each file is read once, so that its content stays the same for the scan.
@@ -167,12 +167,12 @@ impl Host {
     pub fn nvml_library(&self) -> Option<PathBuf> {
         let candidates =
             driver_folders::LIBRARIES.iter().map(|folder| Path::new(folder).join(NVML));
-        let found = candidates
+        let library = candidates
             .filter_map(|path| self.resolve_link(path))
             .map(|path| self.path(path))
             .next();
         let is_this_machine = self.root == Path::new("/");
-        found.or_else(|| is_this_machine.then(|| NVML.into()))
+        library.or_else(|| is_this_machine.then(|| NVML.into()))
     }
 
     /// Searched folders of NVML, for messages.
@@ -198,14 +198,14 @@ impl Host {
     pub fn canonicalize(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
         let (mut path, mut remaining) = (PathBuf::from("/"), absolute.as_ref().to_owned());
         for _ in 0..MAX_LINKS {
-            let mut parts = remaining.components();
-            let target = parts.by_ref().find_map(|part| {
-                path = normalize(&path.join(part));
+            let mut components = remaining.components();
+            let target = components.by_ref().find_map(|component| {
+                path = normalize(&path.join(component));
                 let link = (path != Path::new("/")).then(|| self.try_link(&path));
                 link.filter(|link| *link != Err(Errno::INVAL))
             });
             let Some(target) = target.transpose().ok()? else { return Some(path) };
-            remaining = Path::new(&*target).join(parts.as_path());
+            remaining = Path::new(&*target).join(components.as_path());
             path.pop();
         }
         None
@@ -220,27 +220,32 @@ impl Host {
     pub fn needed_group(&self, absolute: impl AsRef<Path>) -> Option<u32> {
         let file = fs::metadata(self.path(absolute)).ok()?;
         let mode = Mode::from_raw_mode(file.mode());
-        let for_group = mode.contains(Mode::RGRP | Mode::WGRP);
-        let for_others = mode.contains(Mode::ROTH | Mode::WOTH);
-        (for_group && !for_others && file.gid() != 0).then(|| file.gid())
+        let group_has_access = mode.contains(Mode::RGRP | Mode::WGRP);
+        let others_have_access = mode.contains(Mode::ROTH | Mode::WOTH);
+        (group_has_access && !others_have_access && file.gid() != 0).then(|| file.gid())
     }
 }
 
 /// A path without `..` components.
 pub fn normalize(path: &Path) -> PathBuf {
-    let mut flat = PathBuf::new();
-    for part in path.components() {
-        match part {
+    let mut normalized = PathBuf::new();
+    for component in path.components() {
+        match component {
             // The root has no parent.
-            Component::ParentDir => drop(flat.pop()),
-            other => flat.push(other),
+            Component::ParentDir => drop(normalized.pop()),
+            other => normalized.push(other),
         }
     }
-    flat
+    normalized
 }
 
-fn below(root: &Path, absolute: &Path) -> PathBuf {
-    root.join(absolute.components().filter(|part| *part != Component::RootDir).collect::<PathBuf>())
+fn join_root(root: &Path, absolute: &Path) -> PathBuf {
+    root.join(
+        absolute
+            .components()
+            .filter(|component| *component != Component::RootDir)
+            .collect::<PathBuf>(),
+    )
 }
 
 #[cfg(test)]
@@ -277,13 +282,13 @@ mod tests {
         let host = Host::new(root.path(), "/");
         let node = root.path().join("node");
         fs::write(&node, "").expect("written");
-        let group = fs::metadata(&node).expect("there").gid();
-        let needed = |mode| {
+        let group = fs::metadata(&node).expect("the file exists").gid();
+        let needed_group = |mode| {
             fs::set_permissions(&node, fs::Permissions::from_mode(mode)).expect("changed");
             host.needed_group("/node")
         };
-        assert_eq!(needed(0o666), None);
-        assert_eq!(needed(0o600), None);
-        assert_eq!(needed(0o660), (group != 0).then_some(group), "group 0 is never needed");
+        assert_eq!(needed_group(0o666), None);
+        assert_eq!(needed_group(0o600), None);
+        assert_eq!(needed_group(0o660), (group != 0).then_some(group), "group 0 is never needed");
     }
 }

@@ -49,7 +49,7 @@ impl Host {
 
     /// Node of a sysfs folder, or `fallback` if the kernel does not name the node.
     pub fn node_or(&self, folder: &Path, fallback: impl Into<PathBuf>) -> DeviceNode {
-        self.node_at(folder).map_or_else(|| DeviceNode::new(fallback), |found| found.node)
+        self.node_at(folder).map_or_else(|| DeviceNode::new(fallback), |found_node| found_node.node)
     }
 
     /// Node of a single sysfs folder.
@@ -133,11 +133,11 @@ mod tests {
         folder(root, "sys/d/0000:01:00.0/1-1", "DEVTYPE=usb_device\nDEVNAME=bus/usb/001/002\n");
         symlink("..", root.join("sys/d/0000:01:00.0/drm/card0/device")).expect("linked");
         let host = Host::new(root, "/");
-        let found = host.nodes_of("/sys/d/0000:01:00.0");
+        let nodes = host.nodes_of("/sys/d/0000:01:00.0");
         let paths: Vec<_> =
-            found.iter().map(|found| found.node.path.display().to_string()).collect();
+            nodes.iter().map(|found| found.node.path.display().to_string()).collect();
         assert_eq!(paths, ["/dev/dri/card0"]);
-        assert_eq!(found[0].node.proof, Some("/sys/d/0000:01:00.0/drm/card0".into()));
+        assert_eq!(nodes[0].node.proof, Some("/sys/d/0000:01:00.0/drm/card0".into()));
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl OwnProcess {
     /// Reads the current values.
     pub fn read() -> Self {
         let resident = read_self("status").and_then(|status| resident_bytes(&status));
-        // One of them is the descriptor of this folder, which is subtracted below.
+        // The count includes the descriptor of this folder, which is subtracted below.
         let fds = fs::read_dir("/proc/self/fd").ok().map(|fds| fds.count() as u64);
         Self {
             cpu_seconds: read_self("stat").and_then(|stat| cpu_seconds(&stat)),
@@ -48,8 +48,8 @@ impl OwnProcess {
     pub fn start_seconds(now: Timestamp) -> Option<f64> {
         let uptime = fs::read_to_string("/proc/uptime").ok()?;
         let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
-        let started = ticks(start_time(&read_self("stat")?)?);
-        Some(now.as_duration().as_secs_f64() - uptime + started)
+        let start_uptime = ticks(start_time(&read_self("stat")?)?);
+        Some(now.as_duration().as_secs_f64() - uptime + start_uptime)
     }
 }
 
@@ -66,10 +66,10 @@ fn cpu_seconds(stat: &str) -> Option<f64> {
     Some(ticks(field(stat, USER_TIME)?.checked_add(field(stat, SYSTEM_TIME)?)?))
 }
 
-fn field(stat: &str, nth: usize) -> Option<u64> {
+fn field(stat: &str, index: usize) -> Option<u64> {
     // The program's name may contain any character, brackets included.
     let (_, fields) = stat.rsplit_once(") ")?;
-    fields.split(' ').nth(nth)?.parse().ok()
+    fields.split(' ').nth(index)?.parse().ok()
 }
 
 fn resident_bytes(status: &str) -> Option<u64> {
@@ -95,10 +95,10 @@ mod tests {
         assert!(OwnProcess::read().cpu_seconds.is_some_and(|seconds| seconds > used));
         assert!(before.resident_bytes.is_some_and(|bytes| bytes > 100 * KIB));
         assert!(before.open_fds.is_some_and(|fds| fds >= 1));
-        assert!(before.max_fds.is_none_or(|most| before.open_fds.is_some_and(|fds| fds <= most)));
+        assert!(before.max_fds.is_none_or(|max| before.open_fds.is_some_and(|fds| fds <= max)));
         let now = Timestamp::now();
-        let started = OwnProcess::start_seconds(now).expect("known");
-        let age = now.as_duration().as_secs_f64() - started;
+        let start = OwnProcess::start_seconds(now).expect("known");
+        let age = now.as_duration().as_secs_f64() - start;
         assert!((-1.0..86_400.0).contains(&age), "{age} s");
     }
 

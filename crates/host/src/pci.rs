@@ -68,7 +68,7 @@ impl Host {
     pub fn has_pci_vendor(&self, vendor: &str) -> Result<bool, String> {
         let host = self.for_one_scan();
         let list_error = host.folder_error(PCI_DEVICES);
-        if host.pci_kinds().values().any(|it| it.is_of_vendor(&[vendor])) {
+        if host.pci_kinds().values().any(|kind| kind.is_of_vendor(&[vendor])) {
             return Ok(true);
         }
         list_error.or_else(|| host.pci_function_error()).map_or(Ok(false), Err)
@@ -113,7 +113,7 @@ impl PciFunction {
         self.address.to_dashed()
     }
 
-    /// Place of a device that is this function.
+    /// Location of a device that is this function.
     pub fn location(&self) -> Location {
         Location {
             pci: Some(self.address),
@@ -128,12 +128,12 @@ impl PciFunction {
         let address = AttributeValue::string(self.address.to_string());
         let root = self.path.as_ref().map(|path| AttributeValue::string(path.root()));
         let numa_node = self.numa_node.map(|node| AttributeValue::Int(node.into()));
-        let all = [
+        let values = [
             (standard::PCI_BUS_ID, Some(address)),
             (standard::PCIE_ROOT, root),
             (standard::NUMA_NODE, numa_node),
             (PCI_CLASS, self.class.as_deref().map(AttributeValue::string)),
         ];
-        all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+        values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 }

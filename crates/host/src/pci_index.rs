@@ -88,14 +88,14 @@ impl PciKind {
 impl Host {
     /// All functions in this scan.
     pub(super) fn pci_kinds(&self) -> Arc<PciKinds> {
-        let listed = || {
+        let read_kinds = || {
             let entries = self.read_dir(PCI_DEVICES);
             let entries = entries.as_deref().unwrap_or_default();
             self.pci.0.with_lock(|cached| cached.refresh(self, entries))
         };
         match &self.scan_cache {
-            Some(cache) => cache.pci.get_or_init(listed).clone(),
-            None => listed(),
+            Some(cache) => cache.pci.get_or_init(read_kinds).clone(),
+            None => read_kinds(),
         }
     }
 }
@@ -128,14 +128,14 @@ impl CachedFunctions {
     }
 }
 
-/// Addresses and inodes of the functions with the lowest addresses, up to `most`. The second value is true if there are
-/// more.
-fn lowest(entries: &[Entry], most: usize) -> (BTreeMap<PciAddress, u64>, bool) {
+/// Addresses and inodes of the functions with the lowest addresses, up to `max_functions`. The second value is
+/// true if there are more.
+fn lowest(entries: &[Entry], max_functions: usize) -> (BTreeMap<PciAddress, u64>, bool) {
     let address = |entry: &Entry| Some((entry.name.parse().ok()?, entry.inode));
     let mut listed: Vec<(PciAddress, u64)> = entries.iter().filter_map(address).collect();
     listed.sort_unstable();
-    let exceeds_limit = listed.len() > most;
-    (listed.into_iter().take(most).collect(), exceeds_limit)
+    let exceeds_limit = listed.len() > max_functions;
+    (listed.into_iter().take(max_functions).collect(), exceeds_limit)
 }
 
 /// Sysfs folder of a function.
@@ -170,15 +170,16 @@ mod tests {
     fn a_function_is_read_again_only_when_another_takes_its_address() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), root.path());
-        let of_class = |class: &str| host.pci_functions(|it| it.is_of_class(&[class])).len();
-        assert_eq!(of_class("0x030200"), 0, "there is none");
+        let count_of_class =
+            |class: &str| host.pci_functions(|kind| kind.is_of_class(&[class])).len();
+        assert_eq!(count_of_class("0x030200"), 0, "the host has no functions");
         plug(&root, "0x030200");
-        assert_eq!(of_class("0x030200"), 1);
+        assert_eq!(count_of_class("0x030200"), 1);
         let file = root.path().join("sys/devices/pci0000:00/0x030200").join(ADDRESS).join("class");
         fs::write(file, "0x999999").expect("written");
-        assert_eq!(of_class("0x030200"), 1, "vendor and class are constant");
+        assert_eq!(count_of_class("0x030200"), 1, "vendor and class are constant");
         plug(&root, "0x120000");
-        assert_eq!((of_class("0x030200"), of_class("0x120000")), (0, 1));
+        assert_eq!((count_of_class("0x030200"), count_of_class("0x120000")), (0, 1));
     }
 
     #[test]
@@ -195,8 +196,8 @@ mod tests {
         let host = Host::new(root.path(), root.path());
         let entries = host.read_dir(PCI_DEVICES).expect("listed");
         assert!(!lowest(&entries, 20).1);
-        let (some, exceeds_limit) = lowest(&entries, 7);
-        let buses: Vec<_> = some.keys().map(ToString::to_string).collect();
+        let (functions, exceeds_limit) = lowest(&entries, 7);
+        let buses: Vec<_> = functions.keys().map(ToString::to_string).collect();
         assert!(exceeds_limit && buses.len() == 7, "{buses:?}");
         assert_eq!(buses.last().map(String::as_str), Some("0000:06:00.0"));
     }

@@ -1,10 +1,10 @@
 //! State of a driver call that may never return.
 //!
 //! ```text
-//!         begin           deadline
-//!   Idle ───────> Open ────────────> Overdue
-//!    ^             │                    │
-//!    └── answer ───┴────── answer ──────┘
+//!         begin              deadline
+//!   Idle ───────> Running ────────────> Overdue
+//!    ^               │                     │
+//!    └─── answer ────┴────── answer ───────┘
 //! ```
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub struct PendingCall {
 enum PendingCallState {
     #[default]
     Idle,
-    Open(Deadline),
+    Running(Deadline),
     Overdue,
 }
 
@@ -33,11 +33,11 @@ impl PendingCall {
     /// Starts a call unless one is running. Returns true if the caller must make the call. The call becomes overdue
     /// after `limit`.
     pub fn begin(&mut self, now: Instant, limit: Duration) -> bool {
-        let idle = self.is_idle();
-        if idle {
-            self.state = PendingCallState::Open(Deadline::starting_at(now, limit));
+        let is_idle = self.is_idle();
+        if is_idle {
+            self.state = PendingCallState::Running(Deadline::starting_at(now, limit));
         }
-        idle
+        is_idle
     }
 
     /// Records the answer, even one after the deadline.
@@ -47,25 +47,25 @@ impl PendingCall {
 
     /// True once, when the deadline passes.
     pub fn became_overdue(&mut self, now: Instant) -> bool {
-        let PendingCallState::Open(deadline) = &mut self.state else { return false };
-        let late = deadline.has_passed(now);
-        if late {
+        let PendingCallState::Running(deadline) = &mut self.state else { return false };
+        let is_overdue = deadline.has_passed(now);
+        if is_overdue {
             *self = Self { state: PendingCallState::Overdue, settled: true };
         }
-        late
+        is_overdue
     }
 
     /// Time of the next deadline check; `None` without a running call.
     pub fn next_check(&self) -> Option<Instant> {
         match self.state {
-            PendingCallState::Open(deadline) => Some(deadline.next_check()),
+            PendingCallState::Running(deadline) => Some(deadline.next_check()),
             PendingCallState::Idle | PendingCallState::Overdue => None,
         }
     }
 
     /// True while a call is running within its deadline.
     pub fn is_running(&self) -> bool {
-        matches!(self.state, PendingCallState::Open(_))
+        matches!(self.state, PendingCallState::Running(_))
     }
 
     /// True once any call was answered or overdue.
@@ -103,8 +103,8 @@ mod tests {
         assert!(!call.became_overdue(start));
         let overdue = overdue_at(&mut call);
         assert_eq!(overdue - start, DEADLINE);
-        assert!(!call.became_overdue(overdue), "returned once");
-        assert!(!call.begin(overdue, DEADLINE), "it still hangs");
+        assert!(!call.became_overdue(overdue), "true only once");
+        assert!(!call.begin(overdue, DEADLINE), "the call still hangs");
         assert!(call.is_settled() && !call.is_idle());
         call.settle();
         assert!(call.begin(overdue, DEADLINE));
@@ -114,8 +114,12 @@ mod tests {
     fn a_call_that_was_under_way_while_the_agent_was_stopped_has_a_fresh_deadline() {
         let (start, mut call) = (Instant::now(), PendingCall::default());
         assert!(call.begin(start, DEADLINE));
-        let woken = start + DEADLINE * 10;
-        assert!(!call.became_overdue(woken), "the agent was stopped");
-        assert_eq!(overdue_at(&mut call) - woken, DEADLINE, "and it hangs indeed");
+        let wake_up = start + DEADLINE * 10;
+        assert!(!call.became_overdue(wake_up), "the agent was stopped");
+        assert_eq!(
+            overdue_at(&mut call) - wake_up,
+            DEADLINE,
+            "a fresh deadline passes in its own time"
+        );
     }
 }

@@ -64,8 +64,8 @@ impl Host {
             path,
             |cache| &cache.texts,
             || {
-                let (folder, below) = self.at(path);
-                let file = retry_on_intr(|| openat(folder, &*below, READ_FLAGS, Mode::empty()))?;
+                let (folder, relative) = self.at(path);
+                let file = retry_on_intr(|| openat(folder, &*relative, READ_FLAGS, Mode::empty()))?;
                 let mut bytes = Vec::with_capacity(PAGE);
                 loop {
                     let space = bytes.capacity() - bytes.len();
@@ -84,25 +84,25 @@ impl Host {
         )
     }
 
-    /// Entries of a folder, by name. Of more entries than the limit only those with the lowest names are returned.
+    /// Entries of a folder, by name. A folder with more entries than the limit yields those with the lowest names.
     ///
     /// # Errors
     ///
     /// Fails if the folder is missing ([`io::ErrorKind::NotFound`]) or unreadable.
     pub fn read_dir(&self, folder: impl AsRef<Path>) -> io::Result<Arc<[Entry]>> {
         let path = folder.as_ref();
-        let listed = self.cached(
+        let entries = self.cached(
             AccessKind::Names,
             path,
             |cache| &cache.lists,
             || {
-                let (folder, below) = self.at(path);
+                let (folder, relative) = self.at(path);
                 let flags = READ_FLAGS | OFlags::DIRECTORY;
-                let folder = retry_on_intr(|| openat(folder, &*below, flags, Mode::empty()))?;
+                let folder = retry_on_intr(|| openat(folder, &*relative, flags, Mode::empty()))?;
                 entries(folder.as_fd())
             },
         );
-        Ok(listed?)
+        Ok(entries?)
     }
 
     /// Sorted names in a folder; empty if it is unreadable.
@@ -110,7 +110,7 @@ impl Host {
         self.try_entry_names(folder, MAX_ENTRIES).unwrap_or_default()
     }
 
-    /// Like [`Host::entry_names`], up to `most`.
+    /// Like [`Host::entry_names`], up to `max_names`.
     ///
     /// # Errors
     ///
@@ -118,15 +118,15 @@ impl Host {
     pub fn try_entry_names(
         &self,
         folder: impl AsRef<Path>,
-        most: usize,
+        max_names: usize,
     ) -> io::Result<Vec<String>> {
-        Ok(self.read_dir(folder)?.iter().take(most).map(|entry| entry.name.clone()).collect())
+        Ok(self.read_dir(folder)?.iter().take(max_names).map(|entry| entry.name.clone()).collect())
     }
 
     /// Sorted subfolders; links are excluded, so that a walk ends.
     pub fn subfolders(&self, folder: impl AsRef<Path>) -> Vec<PathBuf> {
-        let listed = self.read_dir(folder);
-        let entries = listed.iter().flat_map(|listed| listed.iter());
+        let listing = self.read_dir(folder);
+        let entries = listing.iter().flat_map(|listing| listing.iter());
         let folders = entries.filter(|entry| entry.kind == FileType::Directory);
         folders.map(|entry| PathBuf::from(&entry.name)).collect()
     }
@@ -143,8 +143,8 @@ impl Host {
             path,
             |cache| &cache.links,
             || {
-                let (folder, below) = self.at(path);
-                let target = readlinkat(folder, &*below, Vec::new())?;
+                let (folder, relative) = self.at(path);
+                let target = readlinkat(folder, &*relative, Vec::new())?;
                 target.to_str().map(Arc::from).map_err(|_: std::str::Utf8Error| Errno::ILSEQ)
             },
         )
@@ -180,18 +180,18 @@ impl Host {
             path,
             |cache| &cache.kinds,
             || {
-                let (folder, below) = self.at(path);
-                Ok(FileType::from_raw_mode(statat(folder, &*below, AtFlags::empty())?.st_mode))
+                let (folder, relative) = self.at(path);
+                Ok(FileType::from_raw_mode(statat(folder, &*relative, AtFlags::empty())?.st_mode))
             },
         )
     }
 
-    /// The answer in the scan's cache, or else the result of a read.
+    /// The result in the scan's cache, or else the result of a read.
     fn cached<A: Clone>(
         &self,
         access: AccessKind,
         path: &Path,
-        answers: impl FnOnce(&ScanCache) -> &CachedReads<A>,
+        cached_reads: impl FnOnce(&ScanCache) -> &CachedReads<A>,
         read: impl FnOnce() -> Result<A>,
     ) -> Result<A> {
         let read = || {
@@ -201,7 +201,7 @@ impl Host {
             read()
         };
         match &self.scan_cache {
-            Some(cache) => answers(cache).get(path, read),
+            Some(cache) => cached_reads(cache).get(path, read),
             None => read(),
         }
     }
@@ -209,10 +209,10 @@ impl Host {
     /// Start folder and relative path of a lookup.
     fn at<'a>(&'a self, absolute: &'a Path) -> (BorrowedFd<'a>, Cow<'a, Path>) {
         match (&self.opened, absolute.strip_prefix("/")) {
-            (Some(root), Ok(below)) if below == Path::new("") => {
+            (Some(root), Ok(relative)) if relative == Path::new("") => {
                 (root.as_fd(), Path::new(".").into())
             }
-            (Some(root), Ok(below)) => (root.as_fd(), below.into()),
+            (Some(root), Ok(relative)) => (root.as_fd(), relative.into()),
             _ => (CWD, self.path(absolute).into()),
         }
     }
@@ -222,15 +222,15 @@ impl Host {
 fn entries(folder: BorrowedFd<'_>) -> Result<Arc<[Entry]>> {
     let (mut entries, mut buffer) = (Vec::new(), Vec::with_capacity(ENTRIES_BYTES));
     let mut listing = RawDir::new(folder, buffer.spare_capacity_mut());
-    while let Some(listed) = listing.next() {
-        let listed = listed?;
-        let name = listed.file_name();
+    while let Some(entry) = listing.next() {
+        let entry = entry?;
+        let name = entry.file_name();
         let Ok(text) = name.to_str() else { continue };
         if matches!(text, "." | "..") {
             continue;
         }
-        let Some(kind) = file_type(folder, name, listed.file_type()) else { continue };
-        entries.push(Entry { name: text.to_owned(), inode: listed.ino(), kind });
+        let Some(kind) = file_type(folder, name, entry.file_type()) else { continue };
+        entries.push(Entry { name: text.to_owned(), inode: entry.ino(), kind });
         if entries.len() >= 2 * MAX_ENTRIES {
             keep_lowest(&mut entries);
         }
@@ -240,12 +240,12 @@ fn entries(folder: BorrowedFd<'_>) -> Result<Arc<[Entry]>> {
 }
 
 /// Type of an entry, which some file systems do not list with the name. `None` if the entry has disappeared.
-fn file_type(folder: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Option<FileType> {
-    if listed != FileType::Unknown {
-        return Some(listed);
+fn file_type(folder: BorrowedFd<'_>, name: &CStr, listed_type: FileType) -> Option<FileType> {
+    if listed_type != FileType::Unknown {
+        return Some(listed_type);
     }
-    let found = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    Some(FileType::from_raw_mode(found.st_mode))
+    let stat = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    Some(FileType::from_raw_mode(stat.st_mode))
 }
 
 fn keep_lowest(entries: &mut Vec<Entry>) {

@@ -23,11 +23,11 @@ impl Host {
 
     /// Error of an unreadable PCI function of this scan; `None` if all are readable.
     pub fn pci_function_error(&self) -> Option<String> {
-        let listed = self.scan_cache.as_ref()?.pci.get()?;
-        let unread = |(address, kind): (&PciAddress, &Arc<PciKind>)| {
+        let kinds = self.scan_cache.as_ref()?.pci.get()?;
+        let unreadable = |(address, kind): (&PciAddress, &Arc<PciKind>)| {
             Some((pci_folder(*address), kind.read_error?))
         };
-        let (folder, error) = listed.iter().find_map(unread)?;
+        let (folder, error) = kinds.iter().find_map(unreadable)?;
         Some(format!("cannot read {}: {}", folder.display(), io::Error::from(error)))
     }
 }
@@ -47,11 +47,11 @@ mod tests {
         let list = root.path().join("sys/bus/pci/devices");
         // Root can read despite any mode; these paths fail for everybody.
         symlink(&list, &list).expect("linked");
-        let why = host.folder_error("/sys/bus/pci/devices").expect("a link to itself");
-        assert!(why.starts_with("cannot read /sys/bus/pci/devices: "), "{why}");
+        let error = host.folder_error("/sys/bus/pci/devices").expect("a link to itself");
+        assert!(error.starts_with("cannot read /sys/bus/pci/devices: "), "{error}");
         fs::remove_file(&list).expect("removed");
         fs::create_dir(&list).expect("made");
-        assert_eq!(host.folder_error("/sys/bus/pci/devices"), None, "it is empty");
+        assert_eq!(host.folder_error("/sys/bus/pci/devices"), None, "the folder is empty");
     }
 
     #[test]
@@ -66,8 +66,8 @@ mod tests {
         assert_eq!(host.has_pci_vendor("10de"), Ok(false), "there is no such bus");
         let unreadable = file("0000:02:00.0", "vendor");
         symlink(&unreadable, &unreadable).expect("linked");
-        let why = host.has_pci_vendor("10de").expect_err("unknown");
-        assert!(why.starts_with("cannot read /sys/bus/pci/devices/0000:02:00.0: "), "{why}");
+        let error = host.has_pci_vendor("10de").expect_err("unknown");
+        assert!(error.starts_with("cannot read /sys/bus/pci/devices/0000:02:00.0: "), "{error}");
         fs::write(file("0000:03:00.0", "vendor"), "0x10de\n").expect("written");
         assert_eq!(host.has_pci_vendor("10de"), Ok(true));
         fs::remove_file(&unreadable).expect("removed");

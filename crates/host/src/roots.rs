@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::Host;
 
-/// Roots of a device's files. On most nodes all three are equal. With a driver container, those of driver and devices
-/// are below `/run/nvidia/driver`.
+/// Roots of a device's files. On most nodes all three are equal. With a driver container, the roots of driver and
+/// devices are below `/run/nvidia/driver`.
 #[derive(Clone, Debug)]
 pub struct Roots {
     /// `/sys`, `/proc`, `/run`.
@@ -49,15 +49,16 @@ impl Roots {
     #[must_use]
     pub fn for_one_scan(&self) -> Self {
         let host = self.host.for_one_scan();
-        let is_host = |tree: &Host| tree.root == self.host.root;
-        let cached = |tree: &Host| if is_host(tree) { host.clone() } else { tree.for_one_scan() };
-        Self { driver: cached(&self.driver), dev: cached(&self.dev), host }
+        let is_host = |other: &Host| other.root == self.host.root;
+        let with_cache =
+            |other: &Host| if is_host(other) { host.clone() } else { other.for_one_scan() };
+        Self { driver: with_cache(&self.driver), dev: with_cache(&self.dev), host }
     }
 
     /// Path of NVML: the configured one, or else the driver's, or else the host's.
     pub fn nvml_library(&self, configured: Option<PathBuf>) -> Option<PathBuf> {
-        let of_driver = || self.driver.nvml_library();
-        configured.or_else(of_driver).or_else(|| self.host.nvml_library())
+        let driver_library = || self.driver.nvml_library();
+        configured.or_else(driver_library).or_else(|| self.host.nvml_library())
     }
 
     /// Path of the CUDA driver library, which every installation has in NVML's folder, in the same version.

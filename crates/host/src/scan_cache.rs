@@ -12,7 +12,7 @@ use rustix::{fs::FileType, io::Result};
 use super::pci_index::PciKinds;
 use crate::{entry::Entry, shared::Shared};
 
-/// Cached answers of the file system.
+/// Cached reads of the file system, by kind of read.
 #[derive(Debug, Default)]
 pub(super) struct ScanCache {
     pub(super) texts: CachedReads<Arc<[u8]>>,
@@ -22,22 +22,22 @@ pub(super) struct ScanCache {
     pub(super) pci: OnceLock<Arc<PciKinds>>,
 }
 
-/// Answers of one kind, by path. Keys are strings, since hashing a `Path` is slower: it walks the components.
+/// Results of one kind of read, by path. Keys are strings, since hashing a `Path` is slower: it walks the components.
 #[derive(Debug)]
 pub(super) struct CachedReads<A>(Shared<HashMap<OsString, Result<A>>>);
 
 // === impl CachedReads ===
 
 impl<A: Clone> CachedReads<A> {
-    /// The cached answer, or that of `read`. The lock is not held during the read, because a device may hang.
+    /// The cached result, or that of `read`. The lock is not held during the read, because a device may hang.
     pub(super) fn get(&self, path: &Path, read: impl FnOnce() -> Result<A>) -> Result<A> {
         let path = path.as_os_str();
-        if let Some(answer) = self.0.with_lock(|cached| cached.get(path).cloned()) {
-            return answer;
+        if let Some(result) = self.0.with_lock(|cached| cached.get(path).cloned()) {
+            return result;
         }
-        let answer = read();
-        self.0.with_lock(|cached| cached.insert(path.to_owned(), answer.clone()));
-        answer
+        let result = read();
+        self.0.with_lock(|cached| cached.insert(path.to_owned(), result.clone()));
+        result
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! | version | checksum |
 //! | --- | --- |
-//! | 1 | content only; read, and written as 2 at the next change |
+//! | 1 | content only; the agent reads it, and writes version 2 at the next change |
 //! | 2 | version, boot id and content, since each affects devices |
 
 mod journal;
@@ -70,7 +70,7 @@ pub enum Boot {
     Current,
     /// An earlier boot.
     Earlier,
-    /// The kernel reported no boot id, then or now.
+    /// The kernel reported no boot id, at the write or now.
     Unknown,
 }
 
@@ -104,7 +104,7 @@ pub enum StateFileError {
 /// Metadata of the content.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Head {
+struct Header {
     version: u32,
     /// Kernel's boot id at the time of writing.
     boot: Option<String>,
@@ -115,7 +115,7 @@ struct Head {
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
-    head: Head,
+    head: Header,
     #[serde(flatten)]
     content: BTreeMap<&'static str, &'a RawValue>,
 }
@@ -161,17 +161,17 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     /// State of an earlier agent; `None` if there is none. If the file is absent or damaged, the copy is read
     /// instead. An unreadable copy counts as absent. Blocks.
     pub fn read(&self) -> Result<Option<SavedState<T>>, StateFileError> {
-        let own = self.read_own();
-        let is_lost = own.as_ref().map_or_else(|why| !why.is_retryable(), Option::is_none);
-        let Some(copy) = self.copy.as_ref().filter(|_| is_lost) else { return own };
+        let document = self.read_document();
+        let is_lost = document.as_ref().map_or_else(|error| !error.is_retryable(), Option::is_none);
+        let Some(copy) = self.copy.as_ref().filter(|_| is_lost) else { return document };
         let copy = Self::new(copy.clone(), self.format, self.host.clone());
-        let Some(earlier) = copy.load() else { return own };
+        let Some(saved) = copy.load() else { return document };
         let (path, copy) = (self.path.display(), copy.path.display());
         tracing::warn!(%path, %copy, "{} lost, read from its copy", self.format.name);
-        Ok(Some(earlier))
+        Ok(Some(saved))
     }
 
-    fn read_own(&self) -> Result<Option<SavedState<T>>, StateFileError> {
+    fn read_document(&self) -> Result<Option<SavedState<T>>, StateFileError> {
         let text = match files::read_regular(&self.path, Symlinks::Refused, MAX_BYTES) {
             Ok(text) => text,
             // Only a missing file means no state. If something else is in place of the folder, the state is unknown.
@@ -179,10 +179,12 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
             Err(source) => return Err(StateFileError::Read(self.path.clone(), source)),
         };
         let (head, content) = self.parts(&text)?;
-        self.check_sum(&head, content.get())?;
+        self.verify_checksum(&head, content.get())?;
         let content = self.parsed_or_error(serde_json::from_str(content.get()))?;
         let boot = match (head.boot, self.boot()) {
-            (Some(then), Some(now)) if then == now => Boot::Current,
+            (Some(written_boot), Some(current_boot)) if written_boot == current_boot => {
+                Boot::Current
+            }
             (Some(_), Some(_)) => Boot::Earlier,
             _ => Boot::Unknown,
         };
@@ -190,13 +192,14 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     }
 
     /// Metadata and raw content.
-    fn parts<'a>(&self, text: &'a [u8]) -> Result<(Head, &'a RawValue), StateFileError> {
-        let head: Head = self.parsed_or_error(serde_json::from_slice(text))?;
+    fn parts<'a>(&self, text: &'a [u8]) -> Result<(Header, &'a RawValue), StateFileError> {
+        let head: Header = self.parsed_or_error(serde_json::from_slice(text))?;
         self.check_version(head.version)?;
         let mut fields: BTreeMap<String, &RawValue> =
             self.parsed_or_error(serde_json::from_slice(text))?;
-        let about = self.format.content_key;
-        let content = fields.remove(about).ok_or_else(|| serde_json::Error::missing_field(about));
+        let content_key = self.format.content_key;
+        let content =
+            fields.remove(content_key).ok_or_else(|| serde_json::Error::missing_field(content_key));
         Ok((head, self.parsed_or_error(content)?))
     }
 
@@ -210,17 +213,22 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     /// Writes the copy. If that fails, removes it, so that the copy is never older than the document.
     fn write_copy(&self, document: &[u8]) -> io::Result<()> {
         let Some(copy) = &self.copy else { return Ok(()) };
-        let Err(refused) = files::replace(copy, document, files::FileAccess::Owner) else {
+        let Err(write_error) = files::replace(copy, document, files::FileAccess::Owner) else {
             return Ok(());
         };
         match fs::remove_file(copy) {
             Ok(()) => {
                 let copy = copy.display();
-                tracing::warn!(error = %refused, %copy, "copy of {} not written", self.format.name);
+                tracing::warn!(
+                    error = %write_error,
+                    %copy,
+                    "copy of {} not written",
+                    self.format.name
+                );
                 Ok(())
             }
             Err(error) if matches!(error.kind(), NotFound | NotADirectory | IsADirectory) => Ok(()),
-            Err(_) => Err(refused),
+            Err(_) => Err(write_error),
         }
     }
 
@@ -241,7 +249,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         let checksum = checksum_of(VERSION, boot.as_deref(), &content);
         let content = RawValue::from_string(content)?;
         let document = Document {
-            head: Head { version: VERSION, boot, checksum: Some(checksum) },
+            head: Header { version: VERSION, boot, checksum: Some(checksum) },
             content: [(self.format.content_key, &*content)].into(),
         };
         serde_json::to_vec_pretty(&document)
@@ -249,11 +257,11 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
 
     /// Renames an unusable file for inspection. Blocks.
     pub fn set_aside(&self) {
-        let Err(why) = self.read_own() else { return };
-        let (error, what) = (causes(&why), self.format.name);
+        let Err(read_error) = self.read_document() else { return };
+        let (error, name) = (causes(&read_error), self.format.name);
         match files::set_aside(&self.path) {
-            Ok(aside) => tracing::error!(error, aside = %aside.display(), "{what} set aside"),
-            Err(refused) => tracing::error!(error, %refused, "{what} cannot be read"),
+            Ok(new_path) => tracing::error!(error, aside = %new_path.display(), "{name} set aside"),
+            Err(refused) => tracing::error!(error, %refused, "{name} cannot be read"),
         }
     }
 
@@ -262,14 +270,14 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         parsed.map_err(|source| StateFileError::Parse(path, format, source))
     }
 
-    fn check_version(&self, found: u32) -> Result<(), StateFileError> {
-        match found {
+    fn check_version(&self, version: u32) -> Result<(), StateFileError> {
+        match version {
             CONTENT_CHECKSUM_VERSION | VERSION => Ok(()),
-            _ => Err(StateFileError::Version(self.path.clone(), found)),
+            _ => Err(StateFileError::Version(self.path.clone(), version)),
         }
     }
 
-    fn check_sum(&self, head: &Head, content: &str) -> Result<(), StateFileError> {
+    fn verify_checksum(&self, head: &Header, content: &str) -> Result<(), StateFileError> {
         let computed = match head.version {
             CONTENT_CHECKSUM_VERSION => checksum(content),
             version => checksum_of(version, head.boot.as_deref(), content),

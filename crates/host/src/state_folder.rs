@@ -23,16 +23,20 @@ pub async fn watch(
 ) {
     let mut last_error = None;
     loop {
-        let checked = path.clone();
+        let checked_path = path.clone();
         let error = tokio::select! {
             () = stop.cancelled() => return,
-            found = blocking(move || error(&checked)) => found,
+            error = blocking(move || error(&checked_path)) => error,
         };
         is_writable.set(i64::from(error.is_none()));
         if error != last_error {
             let path = path.display();
-            if let Some(why) = &error {
-                tracing::warn!(%path, why, "state folder not writable: claims wait until it is");
+            if let Some(error) = &error {
+                tracing::warn!(
+                    %path,
+                    why = error,
+                    "state folder not writable: claims wait until it is"
+                );
             } else {
                 tracing::info!(%path, "state folder writable again");
             }
@@ -50,16 +54,16 @@ fn error(path: &Path) -> Option<String> {
     let check = || -> io::Result<Option<&'static str>> {
         folder::create_dir_all(path)?;
         access(path, Access::WRITE_OK | Access::EXEC_OK)?;
-        let found = statvfs(path)?;
-        let is_read_only = found.f_flag.contains(StatVfsMountFlags::RDONLY);
-        let has_space = found.f_blocks == 0 || found.f_bavail > 0;
+        let stat = statvfs(path)?;
+        let is_read_only = stat.f_flag.contains(StatVfsMountFlags::RDONLY);
+        let has_space = stat.f_blocks == 0 || stat.f_bavail > 0;
         Ok(match (is_read_only, has_space) {
             (true, _) => Some("it is read-only"),
             (_, false) => Some("its disk is full"),
             _ => None,
         })
     };
-    check().map_or_else(|error| Some(error.to_string()), |why| why.map(str::to_owned))
+    check().map_or_else(|error| Some(error.to_string()), |reason| reason.map(str::to_owned))
 }
 
 #[cfg(test)]
@@ -80,11 +84,11 @@ mod tests {
         watching.spawn(watch(path.clone(), gauge.clone(), check, stop.clone()));
         sleep(check / 2).await;
         assert_eq!(gauge.get(), 0);
-        std::fs::remove_file(&path).expect("there");
+        std::fs::remove_file(&path).expect("the file exists");
         sleep(check).await;
         assert_eq!(gauge.get(), 1);
         stop.cancel();
-        watching.join_next().await.expect("it ran").expect("it ends");
+        watching.join_next().await.expect("a task").expect("the task ends");
         // No user can write there, root included.
         assert!(error(Path::new("/proc/self")).is_some());
     }

@@ -22,7 +22,8 @@ impl Host {
         let bytes = self.bytes(absolute.as_ref()).ok()?;
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_BYTES)]);
         // NUL separates the texts of a list in sysfs.
-        let words = text.split(|letter: char| letter.is_control() || letter.is_whitespace());
+        let words =
+            text.split(|character: char| character.is_control() || character.is_whitespace());
         let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
         (!line.is_empty()).then_some(line)
     }
@@ -37,24 +38,27 @@ impl Host {
 
     /// Bus device at or above a folder.
     pub fn device_of(&self, folder: &Path) -> Option<PathBuf> {
-        above(folder).find(|folder| self.bus_of(folder).is_some()).map(Path::to_owned)
+        ancestors(folder).find(|folder| self.bus_of(folder).is_some()).map(Path::to_owned)
     }
 
     /// Nearest PCI function at or above a folder.
     pub fn function_above(&self, folder: &Path) -> Option<PciFunction> {
         let address = |folder: &Path| folder.file_name()?.to_str()?.parse::<PciAddress>().ok();
-        above(folder)
+        ancestors(folder)
             .find_map(|folder| Some(self.pci_function_in(address(folder)?, folder.to_owned())))
     }
 
-    /// Place of a folder's device. The PCI address is set only if the device itself is a PCI function: a USB
+    /// Location of a folder's device. The PCI address is set only if the device itself is a PCI function: a USB
     /// device is not its controller.
     pub fn location_of(&self, folder: &Path) -> Location {
-        let own = self.device_of(folder).and_then(|device| self.bus_of(device));
+        let bus = self.device_of(folder).and_then(|device| self.bus_of(device));
         let function = self.function_above(folder);
-        let numa = above(folder).find_map(|folder| self.read_text(folder.join("numa_node")));
+        let numa = ancestors(folder).find_map(|folder| self.read_text(folder.join("numa_node")));
         Location {
-            pci: function.as_ref().filter(|_| own.as_deref() == Some("pci")).map(|it| it.address),
+            pci: function
+                .as_ref()
+                .filter(|_| bus.as_deref() == Some("pci"))
+                .map(|function| function.address),
             path: folder.to_str().and_then(PciePath::from_sysfs),
             // The kernel's -1 means no node.
             numa_node: numa.and_then(|node| node.parse().ok()),
@@ -67,10 +71,10 @@ impl Host {
     pub fn check_node(&self, node: &DeviceNode) -> Result<(), String> {
         let Some(folder) = &node.proof else { return Ok(()) };
         let path = node.path.display();
-        let own_group = node.path.strip_prefix("/dev/vfio").ok().and_then(Path::to_str);
+        let node_group = node.path.strip_prefix("/dev/vfio").ok().and_then(Path::to_str);
         let group = self.link_name(folder.join("iommu_group"));
         // The folder of a function under VFIO names its IOMMU group, any other folder its own node.
-        let owner = match own_group.zip(group) {
+        let owner = match node_group.zip(group) {
             Some((own, group)) if self.is_bound_to_vfio(folder) => {
                 Some((own.trim_start_matches("noiommu-") == group, group))
             }
@@ -90,7 +94,7 @@ impl Host {
 }
 
 /// A folder and its parents, up to the root of all devices.
-fn above(folder: &Path) -> impl Iterator<Item = &Path> {
+fn ancestors(folder: &Path) -> impl Iterator<Item = &Path> {
     folder
         .ancestors()
         .take_while(|folder| folder.starts_with(DEVICES) && *folder != Path::new(DEVICES))

@@ -24,7 +24,7 @@ pub struct MissingValue(String);
 enum Piece<'a> {
     Text(&'a str),
     /// Content of single braces.
-    Braces(&'a str),
+    Placeholder(&'a str),
     /// Content of double braces, which stand for literal single braces.
     Literal(&'a str),
 }
@@ -45,8 +45,8 @@ const DOMAIN: &str = "windlass.dev";
 /// Checks that every placeholder is known.
 pub fn check(text: &str) -> Result<(), UnknownPlaceholder> {
     pieces(text).into_iter().try_for_each(|piece| match piece {
-        Piece::Braces(word) if !is_known(word) => Err(UnknownPlaceholder(word.to_owned())),
-        Piece::Text(_) | Piece::Braces(_) | Piece::Literal(_) => Ok(()),
+        Piece::Placeholder(word) if !is_known(word) => Err(UnknownPlaceholder(word.to_owned())),
+        Piece::Text(_) | Piece::Placeholder(_) | Piece::Literal(_) => Ok(()),
     })
 }
 
@@ -63,8 +63,8 @@ pub fn fill_with(
 ) -> Result<String, MissingValue> {
     let piece = |piece| match piece {
         Piece::Text(text) => Ok(text.to_owned()),
-        Piece::Literal(word) | Piece::Braces(word @ POSITION) => Ok(format!("{{{word}}}")),
-        Piece::Braces(word) => {
+        Piece::Literal(word) | Piece::Placeholder(word @ POSITION) => Ok(format!("{{{word}}}")),
+        Piece::Placeholder(word) => {
             let value = value(word, device).ok_or_else(|| MissingValue(word.to_owned()))?;
             Ok(quote(&value))
         }
@@ -77,32 +77,33 @@ pub fn placeholder(attribute: &str) -> String {
     format!("{{{ATTRIBUTE}{attribute}}}")
 }
 
-/// The text with `other` in place of every placeholder.
-pub fn fill_all(text: &str, other: &str) -> String {
+/// The text with `value` in place of every placeholder.
+pub fn fill_all(text: &str, value: &str) -> String {
     let piece = |piece| match piece {
         Piece::Text(text) => text.to_owned(),
         Piece::Literal(word) => format!("{{{word}}}"),
-        Piece::Braces(_) => other.to_owned(),
+        Piece::Placeholder(_) => value.to_owned(),
     };
     pieces(text).into_iter().map(piece).collect()
 }
 
 fn pieces(text: &str) -> Vec<Piece<'_>> {
-    let (mut pieces, mut begin, mut at) = (Vec::new(), 0, 0);
-    while let Some(open) = text[at..].find('{').map(|open| at + open) {
-        let is_double = text[open..].starts_with("{{");
-        let (from, end) = if is_double { (open + 2, "}}") } else { (open + 1, "}") };
-        let word = text[from..].find(end).map(|length| &text[from..from + length]);
+    let (mut pieces, mut text_start, mut index) = (Vec::new(), 0, 0);
+    while let Some(brace) = text[index..].find('{').map(|brace| index + brace) {
+        let is_double = text[brace..].starts_with("{{");
+        let (word_start, closing) = if is_double { (brace + 2, "}}") } else { (brace + 1, "}") };
+        let word =
+            text[word_start..].find(closing).map(|length| &text[word_start..word_start + length]);
         let Some(word) = word.filter(|word| is_word(word)) else {
-            at = open + 1;
+            index = brace + 1;
             continue;
         };
-        pieces.push(Piece::Text(&text[begin..open]));
-        pieces.push(if is_double { Piece::Literal(word) } else { Piece::Braces(word) });
-        at = from + word.len() + end.len();
-        begin = at;
+        pieces.push(Piece::Text(&text[text_start..brace]));
+        pieces.push(if is_double { Piece::Literal(word) } else { Piece::Placeholder(word) });
+        index = word_start + word.len() + closing.len();
+        text_start = index;
     }
-    pieces.push(Piece::Text(&text[begin..]));
+    pieces.push(Piece::Text(&text[text_start..]));
     pieces
 }
 
@@ -122,33 +123,36 @@ fn is_known(word: &str) -> bool {
 }
 
 fn value(word: &str, device: &Device) -> Option<String> {
-    let own = |name| attribute(device, DOMAIN, name);
+    let windlass_attribute = |name| attribute(device, DOMAIN, name);
     if let Some(name) = word.strip_prefix(ATTRIBUTE) {
         let qualified = name.rsplit_once('/');
-        return qualified.map_or_else(|| own(name), |(it, name)| attribute(device, it, name));
+        return qualified.map_or_else(
+            || windlass_attribute(name),
+            |(domain, name)| attribute(device, domain, name),
+        );
     }
     match word {
         "id" => Some(device.id.to_string()),
         "index" => Some(device.index.to_string()),
         "pci" => device.place.pci.map(|address| address.to_string()),
         "numa" => device.place.numa_node.map(|node| node.to_string()),
-        "serial" => own("serial").or_else(|| own("usbSerial")),
+        "serial" => windlass_attribute("serial").or_else(|| windlass_attribute("usbSerial")),
         "path" => device.origin.clone().filter(|origin| origin.starts_with('/')),
         "node" => device.own_nodes().next().map(|node| node.path.display().to_string()),
         // The origin comes first, since long attributes are truncated.
         "endpoint" => {
-            let origin = device.origin.clone().filter(|it| !Path::new(it).is_absolute());
-            origin.or_else(|| own("endpoint"))
+            let origin = device.origin.clone().filter(|origin| !Path::new(origin).is_absolute());
+            origin.or_else(|| windlass_attribute("endpoint"))
         }
-        "name" | "host" | "driver" => own(word),
+        "name" | "host" | "driver" => windlass_attribute(word),
         _ => None,
     }
 }
 
 fn attribute(device: &Device, domain: &str, name: &str) -> Option<String> {
-    let is_named = |known: &&AttributeName| known.domain() == domain && known.name() == name;
-    let known = device.attributes.keys().find(is_named)?;
-    device.attributes.get(known).map(AttributeValue::to_string)
+    let is_named = |key: &&AttributeName| key.domain() == domain && key.name() == name;
+    let key = device.attributes.keys().find(is_named)?;
+    device.attributes.get(key).map(AttributeValue::to_string)
 }
 
 #[cfg(test)]
@@ -162,18 +166,18 @@ mod tests {
     fn device() -> Device {
         let (id, source) = ("video-1".parse(), "video".parse());
         let (id, source) = (id.expect("valid"), source.expect("valid"));
-        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
-        let of = |name| AttributeName::new(DOMAIN, name);
+        let device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        let attribute_name = |name| AttributeName::new(DOMAIN, name);
         let attributes = [("name", "video0"), ("usbSerial", "A1"), ("driver", "uvcvideo")];
         Device {
             origin: Some("/sys/devices/video0".to_owned()),
             attributes: attributes
-                .map(|(name, text)| (of(name), AttributeValue::string(text)))
+                .map(|(name, text)| (attribute_name(name), AttributeValue::string(text)))
                 .into(),
             place: Location { numa_node: Some(1), ..Location::default() },
             nodes: vec![DeviceNode::shared("/dev/all"), DeviceNode::new("/dev/video0")],
             index: 3,
-            ..new
+            ..device
         }
     }
 

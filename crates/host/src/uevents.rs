@@ -91,11 +91,13 @@ fn is_relevant(message: &[u8]) -> bool {
     else {
         return false;
     };
-    let of_container = value("DEVPATH=")
+    let is_of_container = value("DEVPATH=")
         .is_some_and(|path| CONTAINER_PATHS.iter().any(|folder| path.starts_with(folder)));
     match action {
         Some("change") => CHANGE_SUBSYSTEMS.contains(&subsystem),
-        Some("add" | "remove" | "move" | "bind" | "unbind" | "online" | "offline") => !of_container,
+        Some("add" | "remove" | "move" | "bind" | "unbind" | "online" | "offline") => {
+            !is_of_container
+        }
         _ => false,
     }
 }

@@ -29,13 +29,13 @@ impl Host {
         let Some(group) = group.filter(|_| self.is_bound_to_vfio(folder)) else {
             return Vec::new();
         };
-        let by_group = [self.group_node(folder, &group), DeviceNode::shared(CONTAINER)];
-        let by_device = self.own_vfio_node(folder).filter(|_| self.exists(IOMMUFD));
-        let by_device = by_device.map(|node| [node, DeviceNode::shared(IOMMUFD)]);
+        let group_nodes = [self.group_node(folder, &group), DeviceNode::shared(CONTAINER)];
+        let device_nodes = self.own_vfio_node(folder).filter(|_| self.exists(IOMMUFD));
+        let device_nodes = device_nodes.map(|node| [node, DeviceNode::shared(IOMMUFD)]);
         // A kernel with device nodes may lack groups.
-        let has_group = self.exists(&by_group[0].path) || by_device.is_none();
-        let by_group = by_group.into_iter().filter(|_| has_group);
-        by_group.chain(by_device.into_iter().flatten()).collect()
+        let has_group = self.exists(&group_nodes[0].path) || device_nodes.is_none();
+        let group_nodes = group_nodes.into_iter().filter(|_| has_group);
+        group_nodes.chain(device_nodes.into_iter().flatten()).collect()
     }
 
     pub(super) fn is_bound_to_vfio(&self, folder: &Path) -> bool {
@@ -44,21 +44,25 @@ impl Host {
 
     /// Node of the function's group. Its `proof` is the folder of the function, which names the current group.
     fn group_node(&self, folder: &Path, group: &str) -> DeviceNode {
-        let (path, inside) = self.group_paths(group);
-        DeviceNode { inside, proof: Some(folder.to_owned()), ..DeviceNode::new(path) }
+        let (path, container_path) = self.group_paths(group);
+        DeviceNode {
+            inside: container_path,
+            proof: Some(folder.to_owned()),
+            ..DeviceNode::new(path)
+        }
     }
 
     /// Path of a group node on the host, and in the container if it differs: without an IOMMU, the host's name begins
     /// with `noiommu-`, but programs expect the usual name. The node itself is checked too, because the group's `name`
     /// file is not readable everywhere.
     fn group_paths(&self, group: &str) -> (PathBuf, Option<PathBuf>) {
-        let usual = Path::new("/dev/vfio").join(group);
-        let without_iommu = Path::new("/dev/vfio").join(format!("noiommu-{group}"));
+        let usual_path = Path::new("/dev/vfio").join(group);
+        let no_iommu_path = Path::new("/dev/vfio").join(format!("noiommu-{group}"));
         let name = self.read_text(format!("{GROUPS}/{group}/name"));
-        if name.as_deref() == Some("vfio-noiommu") || self.exists(&without_iommu) {
-            (without_iommu, Some(usual))
+        if name.as_deref() == Some("vfio-noiommu") || self.exists(&no_iommu_path) {
+            (no_iommu_path, Some(usual_path))
         } else {
-            (usual, None)
+            (usual_path, None)
         }
     }
 
@@ -82,7 +86,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary folder");
         let folder = root.path().join(&FOLDER[1..]);
         fs::create_dir_all(&folder).expect("made");
-        let link = |to: String, name: &str| symlink(to, folder.join(name)).expect("linked");
+        let link = |target: String, name: &str| symlink(target, folder.join(name)).expect("linked");
         link(format!("../../../kernel/iommu_groups/{group}"), "iommu_group");
         link(format!("../../../bus/pci/drivers/{driver}"), "driver");
         let host = Host::new(root.path(), "/");
@@ -100,8 +104,8 @@ mod tests {
             let link = root.path().join(&FOLDER[1..]).join("iommu_group");
             fs::remove_file(&link).expect("removed");
             symlink("../../../kernel/iommu_groups/13", &link).expect("linked");
-            let why = host.check_node(&nodes[0]).expect_err("renumbered");
-            assert_eq!(why, format!("/dev/vfio/12 is another device's now: {FOLDER} has 13"));
+            let error = host.check_node(&nodes[0]).expect_err("renumbered");
+            assert_eq!(error, format!("/dev/vfio/12 is another device's now: {FOLDER} has 13"));
         }
         let (_root, host) = host("mlx5_core", "12");
         assert_eq!(host.vfio_nodes(Path::new(FOLDER)), []);
@@ -110,9 +114,9 @@ mod tests {
     #[test]
     fn a_kernel_without_groups_has_a_node_for_each_function() {
         let (root, host) = host("vfio-pci", "12");
-        let own = root.path().join(&FOLDER[1..]).join("vfio-dev/vfio0");
-        fs::create_dir_all(&own).expect("made");
-        fs::write(own.join("uevent"), "DEVNAME=vfio/devices/vfio0\n").expect("written");
+        let device_folder = root.path().join(&FOLDER[1..]).join("vfio-dev/vfio0");
+        fs::create_dir_all(&device_folder).expect("made");
+        fs::write(device_folder.join("uevent"), "DEVNAME=vfio/devices/vfio0\n").expect("written");
         fs::create_dir_all(root.path().join("dev/vfio")).expect("made");
         fs::write(root.path().join("dev/iommu"), "").expect("written");
         let paths = || {

@@ -13,10 +13,10 @@ pub async fn changed<T>(receiver: &mut Receiver<T>) {
 
 /// Publishes a value unless it equals the last one. Returns true if it published.
 pub fn publish_if_changed<T: PartialEq>(sender: &Sender<T>, value: T) -> bool {
-    sender.send_if_modified(|known| {
-        let is_new = *known != value;
+    sender.send_if_modified(|current| {
+        let is_new = *current != value;
         if is_new {
-            *known = value;
+            *current = value;
         }
         is_new
     })

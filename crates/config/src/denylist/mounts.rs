@@ -1,4 +1,4 @@
-//! Denylist of read-only mounts, and allowlist of writable ones.
+//! Denylist of read-only mounts, and allowlist of writable mounts.
 
 use std::path::Path;
 
@@ -84,7 +84,7 @@ const DANGEROUS: &[(&str, &str)] = &[
 /// Socket by which root makes udev run programs; other files of its folder are harmless.
 const UDEV: &str = "/run/udev/control";
 
-/// Names of folders that contain keys, at any place.
+/// Names of folders that contain keys, anywhere in a path.
 const KEYS: [&str; 4] = [".ssh", ".kube", ".gnupg", ".aws"];
 
 const CLUSTER: &str = "has the node's own rights in the cluster";
@@ -97,65 +97,66 @@ const SECRETS: &str = "has the secrets of the node's own users";
 
 /// Folders for data, by the Filesystem Hierarchy Standard and by convention. The node neither executes nor trusts files
 /// below them.
-const FOR_DATA: [&str; 6] = ["/dev/shm", "/data", "/media", "/mnt", "/scratch", "/srv"];
+const DATA_FOLDERS: [&str; 6] = ["/dev/shm", "/data", "/media", "/mnt", "/scratch", "/srv"];
 
 /// Folders in which each program has a folder with its own name. The node's programs have such folders, too, so a
 /// source may write only to folders with its own names.
-const BY_OWNER: &[&str] =
+const OWNER_FOLDERS: &[&str] =
     &["/opt", "/run", "/tmp", "/var/cache", "/var/lib", "/var/log", "/var/tmp"];
 
 /// Danger of mounting a file or folder of the host, even read-only.
 pub fn mount_danger(path: &Path, kubelet_dir: &Path) -> Option<String> {
-    let shown = path.display();
+    let path_text = path.display();
     let path = &*without_links(path);
     let overlaps = |other: &Path| path.starts_with(other) || other.starts_with(path);
     if overlaps(kubelet_dir) {
-        return Some(format!("{shown} has the kubelet's sockets and every pod's secrets"));
+        return Some(format!("{path_text} has the kubelet's sockets and every pod's secrets"));
     }
-    if TOO_BROAD.iter().any(|whole| path == Path::new(whole)) {
-        return Some(format!("{shown} exposes the whole machine: name what is needed in it"));
+    if TOO_BROAD.iter().any(|folder| path == Path::new(folder)) {
+        return Some(format!("{path_text} exposes the whole machine: name what is needed in it"));
     }
-    if let Some((_, why)) = DANGEROUS.iter().find(|(folder, _)| path.starts_with(folder)) {
-        return Some(format!("{shown} {why}"));
+    if let Some((_, danger)) = DANGEROUS.iter().find(|(folder, _)| path.starts_with(folder)) {
+        return Some(format!("{path_text} {danger}"));
     }
     if overlaps(Path::new(UDEV)) {
         return Some(format!(
-            "{shown} {PROGRAMS}: name what is needed in it, such as /run/udev/data"
+            "{path_text} {PROGRAMS}: name what is needed in it, such as /run/udev/data"
         ));
     }
-    if path.iter().any(|part| KEYS.iter().any(|keys| part == *keys)) {
-        return Some(format!("{shown} {SECRETS}"));
+    if path.iter().any(|component| KEYS.iter().any(|keys| component == *keys)) {
+        return Some(format!("{path_text} {SECRETS}"));
     }
-    if let Some(why) = path.to_str().filter(|_| path.starts_with("/dev")).and_then(node_danger) {
-        return Some(why);
+    if let Some(danger) = path.to_str().filter(|_| path.starts_with("/dev")).and_then(node_danger) {
+        return Some(danger);
     }
     if is_of_process(path) {
-        return Some(format!("{shown} is a process of the node, with the files that it sees"));
+        return Some(format!("{path_text} is a process of the node, with the files that it sees"));
     }
-    let runtime = RUNTIMES.iter().any(|name| overlaps(&Path::new("/run").join(name)));
-    runtime.then(|| format!("{shown} exposes the container runtime, and with it the machine"))
+    let is_runtime = RUNTIMES.iter().any(|name| overlaps(&Path::new("/run").join(name)));
+    is_runtime
+        .then(|| format!("{path_text} exposes the container runtime, and with it the machine"))
 }
 
 /// Danger of a writable mount of the path. The node executes or trusts files in too many places to list them, so this
 /// is an allowlist.
 pub(crate) fn write_danger(path: &Path, owners: &[String]) -> Option<String> {
-    let shown = path.display();
+    let path_text = path.display();
     let path = &*without_links(path);
     let is_for_data = || {
-        let below = |folder: &&str| path.starts_with(folder) && path != Path::new(folder);
-        FOR_DATA.iter().any(below) || path == Path::new("/dev/shm")
+        let is_below = |folder: &&str| path.starts_with(folder) && path != Path::new(folder);
+        DATA_FOLDERS.iter().any(is_below) || path == Path::new("/dev/shm")
     };
     let is_owned = || {
-        let rest = BY_OWNER.iter().find_map(|folder| path.strip_prefix(folder).ok());
-        let name = rest.and_then(|rest| rest.iter().next()?.to_str());
+        let relative = OWNER_FOLDERS.iter().find_map(|folder| path.strip_prefix(folder).ok());
+        let name = relative.and_then(|relative| relative.iter().next()?.to_str());
         name.is_some_and(|name| owners.iter().any(|owner| owner.eq_ignore_ascii_case(name)))
     };
     (!is_for_data() && !is_owned()).then(|| {
         format!(
-            "{shown} would be writable, and the node may execute or trust files there: leave `writable` out, or mount \
+            "{path_text} would be writable, and the node may execute or trust files there: leave `writable` out, or mount \
              something below {}, or below {} in a folder that is called {}",
-            FOR_DATA.join(", "),
-            BY_OWNER.join(", "),
+            DATA_FOLDERS.join(", "),
+            OWNER_FOLDERS.join(", "),
             owners.join(" or ")
         )
     })
@@ -172,8 +173,8 @@ fn without_links(path: &Path) -> std::borrow::Cow<'_, Path> {
 
 /// True for a path through a process, such as `/proc/1/root`.
 fn is_of_process(path: &Path) -> bool {
-    let below = path.strip_prefix("/proc").ok().and_then(|below| below.iter().next()?.to_str());
-    below.is_some_and(|name| {
+    let name = path.strip_prefix("/proc").ok().and_then(|name| name.iter().next()?.to_str());
+    name.is_some_and(|name| {
         name.ends_with("self") || name.starts_with(|first: char| first.is_ascii_digit())
     })
 }

@@ -8,26 +8,29 @@ impl YamlNode {
     /// The items of a key's list.
     pub(crate) fn items_mut(&mut self, name: &str) -> &mut [Self] {
         let Value::Map(entries) = &mut self.value else { return &mut [] };
-        let found = entries.iter_mut().find(|(key, _)| key.text == name);
-        match found.map(|(_, node)| &mut node.value) {
+        let entry = entries.iter_mut().find(|(key, _)| key.text == name);
+        match entry.map(|(_, node)| &mut node.value) {
             Some(Value::List(items)) => items,
             _ => &mut [],
         }
     }
 
     /// Copies the keys that this map lacks from another map, as if they were written on the first line of this map. For
-    /// a key in `within` that both maps have, the values are merged in the same way.
-    pub(crate) fn complete(&mut self, from: &Self, within: &[&str]) {
+    /// a key in `merged_keys` that both maps have, the values are merged in the same way, one level deep.
+    pub(crate) fn complete(&mut self, other: &Self, merged_keys: &[&str]) {
         let line = self.line;
-        let (Value::Map(own), Value::Map(others)) = (&mut self.value, &from.value) else { return };
-        for (key, value) in others {
-            match own.iter_mut().find(|(own_key, _)| own_key.text == key.text) {
+        let (Value::Map(entries), Value::Map(other_entries)) = (&mut self.value, &other.value)
+        else {
+            return;
+        };
+        for (key, value) in other_entries {
+            match entries.iter_mut().find(|(own_key, _)| own_key.text == key.text) {
                 None => {
                     let mut copy = value.clone();
                     copy.move_to(line);
-                    own.push((Key { line, text: key.text.clone() }, copy));
+                    entries.push((Key { line, text: key.text.clone() }, copy));
                 }
-                Some((own_key, own_value)) if within.contains(&own_key.text.as_str()) => {
+                Some((own_key, own_value)) if merged_keys.contains(&own_key.text.as_str()) => {
                     own_value.complete(value, &[]);
                 }
                 Some(_) => {}

@@ -4,20 +4,20 @@ use serde::de::{Expected, Unexpected};
 use windlass_core::selector::nearest;
 
 /// Message for a value of a type that the key does not accept.
-pub(super) fn wrong_value(found: &Unexpected<'_>, expected: &dyn Expected) -> String {
+pub(super) fn wrong_value(value: &Unexpected<'_>, expected: &dyn Expected) -> String {
     let expected = expected_in_words(&expected.to_string());
-    match found {
+    match value {
         Unexpected::Unit | Unexpected::Option => {
             format!("nothing is written here: write {expected}")
         }
-        found => format!("{} is not valid here: write {expected}", found_in_words(found)),
+        value => format!("{} is not valid here: write {expected}", value_in_words(value)),
     }
 }
 
 /// Message for a text that is none of the known values.
 pub(crate) fn unknown_word(word: &str, known: &[&str]) -> String {
     let advice = match nearest(word, known.iter().copied()) {
-        Some(near) => format!("did you mean {near}?"),
+        Some(suggestion) => format!("did you mean {suggestion}?"),
         None => format!("write {}", alternatives(known)),
     };
     format!("{} is not a known value: {advice}", shown(word))
@@ -25,8 +25,8 @@ pub(crate) fn unknown_word(word: &str, known: &[&str]) -> String {
 
 /// Message for an unknown key. It lists the known keys only if none is similar, because there may be forty.
 pub(super) fn unknown_field(name: &str, known: &[&str]) -> String {
-    let advice = if let Some(near) = nearest(name, known.iter().copied()) {
-        format!("did you mean `{near}`?")
+    let advice = if let Some(suggestion) = nearest(name, known.iter().copied()) {
+        format!("did you mean `{suggestion}`?")
     } else {
         let known: Vec<_> = known.iter().map(|name| format!("`{name}`")).collect();
         format!("there are {}", known.join(", "))
@@ -34,13 +34,13 @@ pub(super) fn unknown_field(name: &str, known: &[&str]) -> String {
     format!("unknown field `{name}`: {advice}")
 }
 
-fn found_in_words(found: &Unexpected<'_>) -> String {
-    match found {
+fn value_in_words(value: &Unexpected<'_>) -> String {
+    match value {
         Unexpected::Bool(value) => value.to_string(),
         Unexpected::Unsigned(number) => number.to_string(),
         Unexpected::Signed(number) => number.to_string(),
         Unexpected::Float(number) => number.to_string(),
-        Unexpected::Char(letter) => shown(&letter.to_string()),
+        Unexpected::Char(character) => shown(&character.to_string()),
         Unexpected::Str(text) => shown(text),
         Unexpected::Seq => "a list".to_owned(),
         Unexpected::Map | Unexpected::StructVariant => "a group of keys".to_owned(),
@@ -51,7 +51,7 @@ fn found_in_words(found: &Unexpected<'_>) -> String {
 
 /// The expectation of serde or of a type of the standard library, in terms of the file.
 fn expected_in_words(expected: &str) -> String {
-    let number = |least: &str, most: &str| format!("a number from {least} to {most}");
+    let number = |min: &str, max: &str| format!("a number from {min} to {max}");
     match expected {
         "u8" => number("0", &u8::MAX.to_string()),
         "u16" => number("0", &u16::MAX.to_string()),
@@ -78,15 +78,15 @@ fn shown(text: &str) -> String {
     if text.chars().count() <= MAX {
         return format!("{text:?}");
     }
-    let begin: String = text.chars().take(MAX).collect();
-    format!("{:?}", begin + "...")
+    let prefix: String = text.chars().take(MAX).collect();
+    format!("{:?}", prefix + "...")
 }
 
 /// `a`, `a or b`, `a, b or c`.
 fn alternatives(words: &[&str]) -> String {
     match words {
         [] => "nothing".to_owned(),
-        [only] => (*only).to_owned(),
-        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+        [word] => (*word).to_owned(),
+        [others @ .., last] => format!("{} or {last}", others.join(", ")),
     }
 }

@@ -1,4 +1,4 @@
-//! Reads a tree into structs, and reports every mistake. A node that cannot be read is recorded and omitted; then
+//! Reads a tree into structs, and reports every error. A node that cannot be read is recorded and omitted; then
 //! reading starts again.
 //!
 //! A tuple of structs is read from one map: each struct reads the keys that it knows.
@@ -24,9 +24,9 @@ use super::{
 /// Result of reading a document.
 #[derive(Debug)]
 pub struct Reading<T> {
-    /// The readable part; `None` if the root is unreadable, or if there are too many mistakes.
+    /// The readable part; `None` if the root is unreadable, or if there are too many errors.
     pub value: Option<T>,
-    /// Mistakes, in the order of the lines.
+    /// Errors, in the order of the lines.
     pub errors: Vec<Diagnostic>,
     /// Ignored keys, in the order of the lines.
     pub ignored: Vec<Diagnostic>,
@@ -37,7 +37,7 @@ pub struct Reading<T> {
 /// Treatment of unknown keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownKeys {
-    /// A mistake; keys are spelled exactly.
+    /// An error. Keys must be spelled exactly.
     #[default]
     Denied,
     /// Ignored. Keys match in any case, as in Go.
@@ -47,33 +47,34 @@ pub enum UnknownKeys {
 /// Reads a document.
 pub fn read<'n, T: Deserialize<'n>>(root: &'n YamlNode, unknown: UnknownKeys) -> Reading<T> {
     let mut reader = Reader { unknown, ..Reader::default() };
-    let mut mistakes = Vec::new();
+    let mut errors = Vec::new();
     let value = loop {
         reader.key_diagnostics.take();
         reader.incomplete.take();
-        let failure = match T::deserialize(Cursor { node: root, reader: &reader, part: None }) {
+        let failure = match T::deserialize(Cursor { node: root, reader: &reader, tuple_keys: None })
+        {
             Ok(value) => break Some(value),
-            Err(Failure { is_blank: true, .. }) => continue,
+            Err(Failure { lacks_value: true, .. }) => continue,
             Err(failure) => failure.or_at(root),
         };
-        // The failure of a node with an omitted child is a consequence, not a mistake of its own.
+        // A node with an omitted child fails because of that child, so its failure is not reported.
         if !reader.incomplete.borrow().contains(&failure.id) {
-            mistakes.push(Diagnostic::new(failure.line, failure.problem));
+            errors.push(Diagnostic::new(failure.line, failure.problem));
         }
-        if failure.id == root.id || mistakes.len() >= MAX_MISTAKES {
+        if failure.id == root.id || errors.len() >= MAX_ERRORS {
             break None;
         }
         reader.omitted.insert(failure.id);
     };
-    let KeyDiagnostics { wrong, mut ignored } = reader.key_diagnostics.into_inner();
-    mistakes.extend(wrong);
-    mistakes.sort();
+    let KeyDiagnostics { errors: key_errors, mut ignored } = reader.key_diagnostics.into_inner();
+    errors.extend(key_errors);
+    errors.sort();
     ignored.sort();
-    Reading { value, errors: mistakes, ignored, omitted: reader.omitted }
+    Reading { value, errors, ignored, omitted: reader.omitted }
 }
 
-/// Maximum number of reported mistakes. Each mistake costs another pass.
-const MAX_MISTAKES: usize = 100;
+/// Maximum number of reported errors. Each error costs another pass.
+const MAX_ERRORS: usize = 100;
 
 /// State of a reading.
 #[derive(Default)]
@@ -85,14 +86,14 @@ struct Reader {
     incomplete: RefCell<BTreeSet<u32>>,
     /// Keys, by struct and name, that count as absent if they have no value. serde does not report which keys accept
     /// null, so a key enters this set at its first failure.
-    blank: RefCell<BTreeSet<(&'static str, String)>>,
+    keys_without_value: RefCell<BTreeSet<(&'static str, String)>>,
     key_diagnostics: RefCell<KeyDiagnostics>,
 }
 
 /// Diagnostics about keys, collected anew in each pass.
 #[derive(Default)]
 struct KeyDiagnostics {
-    wrong: Vec<Diagnostic>,
+    errors: Vec<Diagnostic>,
     ignored: Vec<Diagnostic>,
 }
 
@@ -102,7 +103,7 @@ struct Cursor<'n, 'r> {
     node: &'n YamlNode,
     reader: &'r Reader,
     /// Known keys of the structs of a tuple, which are read from this node together; `None` for a single struct.
-    part: Option<&'r RefCell<Vec<&'static str>>>,
+    tuple_keys: Option<&'r RefCell<Vec<&'static str>>>,
 }
 
 /// Reason that a node cannot be read. The caller adds the node's id and line.
@@ -113,10 +114,10 @@ struct Failure {
     problem: String,
     /// A required key that is absent.
     missing: Option<&'static str>,
-    /// True if a list was expected: a list without a value is a mistake.
+    /// True if a list was expected: a list without a value is an error.
     expected_list: bool,
-    /// True if the cause is a key without a value, which counts as absent in the next pass.
-    is_blank: bool,
+    /// True if the cause is a key without a value. Such a key counts as absent in the next pass.
+    lacks_value: bool,
 }
 
 /// Line of a failure whose node is not known yet.
@@ -125,7 +126,7 @@ const NO_LINE: u64 = 0;
 // === impl Failure ===
 
 impl Failure {
-    /// This failure at its node, or at the given one if it has none yet.
+    /// This failure with the id and line of a node, unless it has them already.
     fn or_at(self, node: &YamlNode) -> Self {
         if self.line == NO_LINE { Self { id: node.id, line: node.line, ..self } } else { self }
     }
@@ -173,11 +174,11 @@ impl fmt::Display for Failure {
 
 impl UnknownKeys {
     fn match_key(self, key: &str, fields: &[&'static str]) -> Option<&'static str> {
-        let same = |field: &str| match self {
+        let is_match = |field: &str| match self {
             Self::Denied => field == key,
             Self::Ignored => field.eq_ignore_ascii_case(key),
         };
-        fields.iter().copied().find(|field| same(field))
+        fields.iter().copied().find(|field| is_match(field))
     }
 }
 
@@ -186,11 +187,11 @@ impl UnknownKeys {
 impl Reader {
     /// True for an omitted node. Its parent is then incomplete.
     fn omits(&self, node: &YamlNode, parent: &YamlNode) -> bool {
-        let omitted = self.omitted.contains(&node.id);
-        if omitted {
+        let is_omitted = self.omitted.contains(&node.id);
+        if is_omitted {
             self.incomplete.borrow_mut().insert(parent.id);
         }
-        omitted
+        is_omitted
     }
 
     fn unknown_key(&self, key: &Key, fields: &[&str]) {
@@ -198,7 +199,7 @@ impl Reader {
         match self.unknown {
             UnknownKeys::Denied => {
                 key_diagnostics
-                    .wrong
+                    .errors
                     .push(Diagnostic::new(key.line, messages::unknown_field(name, fields)));
             }
             UnknownKeys::Ignored => {
@@ -212,7 +213,7 @@ impl Reader {
 
     fn repeated_key(&self, key: &Key, first: &Key) {
         let text = format!("`{}` is already on line {}: keep one", key.text, first.line);
-        self.key_diagnostics.borrow_mut().wrong.push(Diagnostic::new(key.line, text));
+        self.key_diagnostics.borrow_mut().errors.push(Diagnostic::new(key.line, text));
     }
 }
 
@@ -220,32 +221,34 @@ impl Reader {
 
 impl<'n, 'r> Cursor<'n, 'r> {
     fn at(self, node: &'n YamlNode) -> Self {
-        Self { node, part: None, ..self }
+        Self { node, tuple_keys: None, ..self }
     }
 
-    /// Entries of a map that the struct named `of` knows, under the struct's field names.
+    /// Entries of a map that the struct `struct_name` knows, under the struct's field names.
     fn fields(
         self,
-        of: &'static str,
+        struct_name: &'static str,
         entries: &'n [(Key, YamlNode)],
         names: &'static [&'static str],
     ) -> Fields<'n> {
-        let mut found: Vec<(&'static str, &'n Key, &'n YamlNode)> = Vec::new();
+        let mut fields: Vec<(&'static str, &'n Key, &'n YamlNode)> = Vec::new();
         for (key, node) in entries {
             let Some(name) = self.reader.unknown.match_key(&key.text, names) else { continue };
-            let is_blank = || self.reader.blank.borrow().contains(&(of, name.to_owned()));
-            match found.iter().find(|(earlier, ..)| *earlier == name) {
-                Some((_, first, _)) => self.reader.repeated_key(key, first),
+            let lacks_value = || {
+                self.reader.keys_without_value.borrow().contains(&(struct_name, name.to_owned()))
+            };
+            match fields.iter().find(|(earlier, ..)| *earlier == name) {
+                Some((_, first_key, _)) => self.reader.repeated_key(key, first_key),
                 None if self.reader.omits(node, self.node) => {}
-                None if matches!(node.value, Value::Null) && is_blank() => {}
-                None => found.push((name, key, node)),
+                None if matches!(node.value, Value::Null) && lacks_value() => {}
+                None => fields.push((name, key, node)),
             }
         }
-        match self.part {
-            Some(part) => part.borrow_mut().extend(names),
+        match self.tuple_keys {
+            Some(tuple_keys) => tuple_keys.borrow_mut().extend(names),
             None => self.unknown_keys(entries, names),
         }
-        found.into_iter().map(|(name, _, node)| (name, node)).collect()
+        fields.into_iter().map(|(name, _, node)| (name, node)).collect()
     }
 
     /// The map from which a struct is read. serde's own structs also accept a list, in the order of the fields.
@@ -259,8 +262,12 @@ impl<'n, 'r> Cursor<'n, 'r> {
         }
     }
 
-    fn entries(self, of: &'static str, entries: Vec<(&'n str, &'n YamlNode)>) -> Entries<'n, 'r> {
-        Entries { cursor: self, of, rest: entries.into_iter(), value: None }
+    fn entries(
+        self,
+        struct_name: &'static str,
+        entries: Vec<(&'n str, &'n YamlNode)>,
+    ) -> Entries<'n, 'r> {
+        Entries { cursor: self, struct_name, rest: entries.into_iter(), value: None }
     }
 
     fn unexpected(self) -> Unexpected<'n> {
@@ -286,10 +293,10 @@ impl<'n, 'r> Cursor<'n, 'r> {
     /// Adds a line to a failure of a struct: the line of a required key without a value, else the line of the map.
     fn with_line(self, failure: Failure) -> Failure {
         let missing = failure.missing.and_then(|name| Some((name, self.node.child(name)?)));
-        let blank = missing.filter(|(_, node)| {
+        let without_value = missing.filter(|(_, node)| {
             matches!(node.value, Value::Null) && !self.reader.omitted.contains(&node.id)
         });
-        match blank {
+        match without_value {
             Some((name, node)) => {
                 let problem = format!("nothing is written here, and `{name}` cannot be left out");
                 Failure::custom(problem).or_at(node)
@@ -306,7 +313,7 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
     type Error = Failure;
 
     fn deserialize_any<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Failure> {
-        let read = match &self.node.value {
+        let result = match &self.node.value {
             Value::Null => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(*value),
             Value::Unsigned(value) => visitor.visit_u64(*value),
@@ -315,12 +322,12 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
             Value::Text(value) => visitor.visit_borrowed_str(value),
             Value::List(items) => visitor.visit_seq(Items { cursor: self, rest: items.iter() }),
             Value::Map(entries) => {
-                let rest: Vec<_> =
+                let named_nodes: Vec<_> =
                     entries.iter().map(|(key, node)| (key.text.as_str(), node)).collect();
-                visitor.visit_map(self.entries("", rest))
+                visitor.visit_map(self.entries("", named_nodes))
             }
         };
-        read.map_err(|failure: Failure| failure.or_at(self.node))
+        result.map_err(|failure: Failure| failure.or_at(self.node))
     }
 
     fn deserialize_option<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Failure> {
@@ -369,8 +376,8 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
     ) -> Result<V::Value, Failure> {
         let entries = self.map()?;
         let fields = self.fields(name, entries, names);
-        let read = visitor.visit_map(self.entries(name, fields));
-        read.map_err(|failure| self.with_line(failure))
+        let result = visitor.visit_map(self.entries(name, fields));
+        result.map_err(|failure| self.with_line(failure))
     }
 
     fn deserialize_tuple<V: Visitor<'n>>(
@@ -380,10 +387,10 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
     ) -> Result<V::Value, Failure> {
         let entries = self.map()?;
         let names = RefCell::default();
-        let parts = Parts { cursor: Cursor { part: Some(&names), ..self }, left: len };
-        let read = visitor.visit_seq(parts)?;
+        let parts = Parts { cursor: Cursor { tuple_keys: Some(&names), ..self }, remaining: len };
+        let value = visitor.visit_seq(parts)?;
         self.unknown_keys(entries, &names.borrow());
-        Ok(read)
+        Ok(value)
     }
 
     fn deserialize_newtype_struct<V: Visitor<'n>>(
@@ -430,7 +437,7 @@ impl<'n> SeqAccess<'n> for Items<'n, '_> {
 struct Entries<'n, 'r> {
     cursor: Cursor<'n, 'r>,
     /// Name of the struct that is read; empty for a map.
-    of: &'static str,
+    struct_name: &'static str,
     rest: std::vec::IntoIter<(&'n str, &'n YamlNode)>,
     value: Option<(&'n str, &'n YamlNode)>,
 }
@@ -452,14 +459,18 @@ impl<'n> MapAccess<'n> for Entries<'n, '_> {
         let (name, node) = self.value.take().unwrap_or(("", self.cursor.node));
         seed.deserialize(self.cursor.at(node)).map_err(|failure| {
             let failure = failure.or_at(node);
-            let is_blank = !self.of.is_empty()
+            let lacks_value = !self.struct_name.is_empty()
                 && matches!(node.value, Value::Null)
                 && failure.id == node.id
                 && !failure.expected_list;
-            if is_blank {
-                self.cursor.reader.blank.borrow_mut().insert((self.of, name.to_owned()));
+            if lacks_value {
+                self.cursor
+                    .reader
+                    .keys_without_value
+                    .borrow_mut()
+                    .insert((self.struct_name, name.to_owned()));
             }
-            Failure { is_blank: is_blank || failure.is_blank, ..failure }
+            Failure { lacks_value: lacks_value || failure.lacks_value, ..failure }
         })
     }
 }
@@ -510,7 +521,7 @@ impl<'n> VariantAccess<'n> for Cursor<'n, '_> {
 /// The structs of a tuple, each of which reads the same map.
 struct Parts<'n, 'r> {
     cursor: Cursor<'n, 'r>,
-    left: usize,
+    remaining: usize,
 }
 
 impl<'n> SeqAccess<'n> for Parts<'n, '_> {
@@ -520,8 +531,8 @@ impl<'n> SeqAccess<'n> for Parts<'n, '_> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, Failure> {
-        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
-        self.left = left;
+        let Some(remaining) = self.remaining.checked_sub(1) else { return Ok(None) };
+        self.remaining = remaining;
         seed.deserialize(self.cursor).map(Some)
     }
 }

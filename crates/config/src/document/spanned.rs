@@ -43,9 +43,9 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for SpannedVisitor<T> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Spanned<T>, A::Error> {
-        let missing = || A::Error::custom("a value with its line has two parts");
-        let line = parts.next_element()?.ok_or_else(missing)?;
-        let value = parts.next_element()?.ok_or_else(missing)?;
+        let missing_part = || A::Error::custom("a value with its line has two parts");
+        let line = parts.next_element()?.ok_or_else(missing_part)?;
+        let value = parts.next_element()?.ok_or_else(missing_part)?;
         Ok(Spanned { line, value })
     }
 }
@@ -96,7 +96,7 @@ impl<T> OneOrMany<T> {
     {
         let list: Vec<_> = list.into_iter().collect();
         match list.as_slice() {
-            [only] => only.serialize(serializer),
+            [value] => value.serialize(serializer),
             list => list.serialize(serializer),
         }
     }
@@ -112,7 +112,7 @@ impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let one = generator.subschema_for::<T>();
-        json_schema!({ "anyOf": [one, { "type": "array", "items": one }] })
+        let item = generator.subschema_for::<T>();
+        json_schema!({ "anyOf": [item, { "type": "array", "items": item }] })
     }
 }

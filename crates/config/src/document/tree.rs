@@ -17,7 +17,7 @@ pub struct YamlNode {
     pub(super) id: u32,
     /// The line on which it begins, from 1.
     pub line: u64,
-    /// Source text of a scalar, since a string may look like a number.
+    /// Source text of a scalar: a number or boolean may be meant as text.
     pub(super) written: String,
     pub(super) value: Value,
 }
@@ -49,7 +49,7 @@ const MAX_DEPTH: usize = 32;
 /// rules.
 const MAX_VALUES: usize = 250_000;
 
-/// Parses a document; an empty one is a mistake.
+/// Parses a document; an empty one is an error.
 pub fn parse(text: &str) -> Result<YamlNode, Diagnostic> {
     if is_empty_document(text) {
         return Err(empty_document_error(text));
@@ -70,7 +70,7 @@ pub(crate) fn to_tree<T: Serialize>(value: &T) -> YamlNode {
     let mut options = options();
     options.budget = None;
     let tree = serde_saphyr::from_str_with_options::<Spanned<Tree>>(&text, options);
-    YamlNode::new(tree.expect("it was just written"), &text)
+    YamlNode::new(tree.expect("the serialiser writes valid YAML"), &text)
 }
 
 /// True for a text of empty lines and comments.
@@ -81,8 +81,8 @@ pub fn is_empty_document(text: &str) -> bool {
 /// Error message for an empty document. An empty document does not stand for the defaults: more likely the file is just
 /// being written, or a template rendered to nothing.
 pub fn empty_document_error(text: &str) -> Diagnostic {
-    let first = text.lines().position(|line| !line.trim().is_empty());
-    let line = first.map_or(text.lines().count(), |above| above + 1).max(1);
+    let empty_lines = text.lines().position(|line| !line.trim().is_empty());
+    let line = empty_lines.map_or(text.lines().count(), |lines| lines + 1).max(1);
     let text = "the configuration says nothing: write `{}` for the defaults";
     Diagnostic::new(line as u64, text)
 }
@@ -116,8 +116,8 @@ fn diagnostic(error: &serde_saphyr::Error) -> Diagnostic {
 /// Message for the limit that a document exceeds; `None` for other problems. The library reports an excess of aliases
 /// only by the text of its messages.
 fn exceeded_limit(problem: &str) -> Option<String> {
-    let of_aliases = ["alias replay", "alias expansion", "budget breached: AliasAnchorRatio"];
-    if of_aliases.iter().any(|begin| problem.starts_with(begin)) {
+    let alias_problems = ["alias replay", "alias expansion", "budget breached: AliasAnchorRatio"];
+    if alias_problems.iter().any(|prefix| problem.starts_with(prefix)) {
         return Some(
             "too large: its aliases (*name) repeat more than any configuration does".to_owned(),
         );
@@ -135,13 +135,13 @@ fn exceeded_limit(problem: &str) -> Option<String> {
 impl YamlNode {
     fn new(Spanned { value, referenced, defined, .. }: Spanned<Tree>, text: &str) -> Self {
         let span = defined.span();
-        let written = span.byte_offset().zip(span.byte_len()).and_then(|(start, length)| {
+        let source = span.byte_offset().zip(span.byte_len()).and_then(|(start, length)| {
             let start = usize::try_from(start).ok()?;
             text.get(start..start.checked_add(usize::try_from(length).ok()?)?)
         });
-        let scalar = !matches!(value, Tree::List(_) | Tree::Map(_));
-        let written = written.filter(|_| scalar).unwrap_or_default().trim().to_owned();
-        Self { id: 0, line: referenced.line(), written, value: Value::new(value, text) }
+        let is_scalar = !matches!(value, Tree::List(_) | Tree::Map(_));
+        let source = source.filter(|_| is_scalar).unwrap_or_default().trim().to_owned();
+        Self { id: 0, line: referenced.line(), written: source, value: Value::new(value, text) }
     }
 
     /// Gives every node an id that is unique in the document.
@@ -226,8 +226,8 @@ impl YamlNode {
         let Value::Map(entries) = &mut self.value else { return };
         entries.retain_mut(|(key, node)| {
             match other.child(&key.text) {
-                Some(same) if same == node => return false,
-                Some(same) => node.remove_equal(same),
+                Some(other_node) if other_node == node => return false,
+                Some(other_node) => node.remove_equal(other_node),
                 None => {}
             }
             true
@@ -325,7 +325,8 @@ impl<'de> Visitor<'de> for TreeVisitor {
     }
 
     fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Tree, E> {
-        u64::try_from(value).map_or(Ok(Tree::Scalar(Value::Signed(value))), |it| self.visit_u64(it))
+        u64::try_from(value)
+            .map_or(Ok(Tree::Scalar(Value::Signed(value))), |unsigned| self.visit_u64(unsigned))
     }
 
     #[expect(clippy::cast_precision_loss, reason = "no key takes a number of that size")]

@@ -1,4 +1,4 @@
-//! Checks that need several keys, with the line of each mistake.
+//! Checks that need several keys, with the line of each error.
 
 use windlass_core::{
     device::{DeviceKind, MemoryLimiter, SourceName},
@@ -19,39 +19,39 @@ use crate::{
     source::SourceRule,
 };
 
-/// Mistakes that the types of a configuration cannot exclude. `read_mistakes` were found while the file was read.
+/// Errors that the types of a configuration do not exclude. `read_errors` are those of the reader.
 pub(super) fn validate(
     config: &Config,
     root: &YamlNode,
-    read_mistakes: &[Diagnostic],
+    read_errors: &[Diagnostic],
 ) -> Vec<Diagnostic> {
     let policy = &config.policy;
     let sources = spanned(&policy.sources, root.list("sources"), |node| node.line_of("name"));
-    let mut checker = Checker { sources, read_mistakes, wrong: Vec::new() };
+    let mut checker = Checker { sources, read_errors, errors: Vec::new() };
     checker.sources(config);
     checker.resources(policy, root);
     checker.dra(policy, root);
     checker.section(root, "health", policy.health.validate());
     checker.section(root, "nics", policy.nics.validate());
     checker.section(root, "watchdog", policy.watchdog.validate());
-    let mistakes = policy.memory_limits.validate(policy.watchdog.action);
-    checker.section(root, "memoryLimits", mistakes);
+    let errors = policy.memory_limits.validate(policy.watchdog.action);
+    checker.section(root, "memoryLimits", errors);
     checker.section(root, "nvFractions", config.nv_fractions.validate());
     checker.section(root, "shares", policy.shares.validate(&policy.names_of_devices()));
     checker.section(root, "gpu", policy.families.validate_gpu());
     checker.section(root, "fpga", policy.families.fpga.validate());
     if policy.delivery.strategies.is_empty() {
-        checker.wrong(root.line_of("deviceList"), NO_DEVICE_LIST);
+        checker.add_error(root.line_of("deviceList"), NO_DEVICE_LIST);
     }
-    checker.wrong.extend(rules::overwrite_under_mps_error(root.line_of("gpu"), policy));
-    checker.wrong
+    checker.errors.extend(rules::overwrite_under_mps_error(root.line_of("gpu"), policy));
+    checker.errors
 }
 
-/// Collects mistakes.
+/// Collects errors.
 struct Checker<'c> {
     sources: Vec<Spanned<SourceRule>>,
-    read_mistakes: &'c [Diagnostic],
-    wrong: Vec<Diagnostic>,
+    read_errors: &'c [Diagnostic],
+    errors: Vec<Diagnostic>,
 }
 
 const UNMATCHED_ALONE: &str = "unmatched is about devices that no rule takes, and there are no \
@@ -76,23 +76,24 @@ fn spanned<T: Clone>(
 // === impl Checker ===
 
 impl Checker<'_> {
-    fn wrong(&mut self, line: u64, text: impl Into<String>) {
-        self.wrong.push(Diagnostic::new(line, text));
+    fn add_error(&mut self, line: u64, text: impl Into<String>) {
+        self.errors.push(Diagnostic::new(line, text));
     }
 
-    fn section(&mut self, root: &YamlNode, name: &str, mistakes: Vec<String>) {
+    fn section(&mut self, root: &YamlNode, name: &str, errors: Vec<String>) {
         let line = root.line_of(name);
-        self.wrong.extend(mistakes.into_iter().map(|text| Diagnostic::new(line, text)));
+        self.errors.extend(errors.into_iter().map(|text| Diagnostic::new(line, text)));
     }
 
     fn sources(&mut self, config: &Config) {
-        let both = |rule: &SourceRule| rule.resource.is_some() && rule.resource_domain.is_some();
-        for source in self.sources.iter().filter(|source| both(&source.value)) {
+        let has_both =
+            |rule: &SourceRule| rule.resource.is_some() && rule.resource_domain.is_some();
+        for source in self.sources.iter().filter(|source| has_both(&source.value)) {
             let text = "write resource or resourceDomain, not both";
-            self.wrong.push(Diagnostic::new(source.line, text));
+            self.errors.push(Diagnostic::new(source.line, text));
         }
-        self.wrong.extend(rules::repeated_sources(&self.sources));
-        self.wrong.extend(rules::source_errors(&self.sources, &config.places.kubelet_dir));
+        self.errors.extend(rules::repeated_sources(&self.sources));
+        self.errors.extend(rules::source_errors(&self.sources, &config.places.kubelet_dir));
     }
 
     fn resources(&mut self, policy: &Policy, root: &YamlNode) {
@@ -101,8 +102,8 @@ impl Checker<'_> {
             self.selector(selector, node);
         }
         let Resources::Rules(rules) = &policy.resources else {
-            if let Some(unmatched) = root.child("unmatched").filter(|it| !it.is_null()) {
-                self.wrong(unmatched.line, UNMATCHED_ALONE);
+            if let Some(unmatched) = root.child("unmatched").filter(|node| !node.is_null()) {
+                self.add_error(unmatched.line, UNMATCHED_ALONE);
             }
             return;
         };
@@ -112,16 +113,16 @@ impl Checker<'_> {
             if let Some(devices) = node.child("devices") {
                 self.selector(&rule.devices, devices);
             }
-            if let Some(problem) = sharing_mistake(rule.sharing, &rule.devices) {
-                self.wrong(node.line_of("sharing"), problem);
+            if let Some(problem) = sharing_error(rule.sharing, &rule.devices) {
+                self.add_error(node.line_of("sharing"), problem);
             }
             if rule.sharing.required_enforcement() > Enforcement::None && !has_hook {
-                self.wrong(node.line_of("sharing"), METHOD_WITHOUT_HOOK);
+                self.add_error(node.line_of("sharing"), METHOD_WITHOUT_HOOK);
             }
         }
         let rules = spanned(rules, nodes, |node| node.line_of("name"));
         let excluded = spanned(&policy.exclude, excluded, |node| node.line);
-        self.wrong.extend(rules::contradictions(&rules, &excluded, policy.unmatched));
+        self.errors.extend(rules::contradictions(&rules, &excluded, policy.unmatched));
     }
 
     fn dra(&mut self, policy: &Policy, root: &YamlNode) {
@@ -135,58 +136,58 @@ impl Checker<'_> {
             }
             let (method, family) =
                 (rule.manner.method, rule.devices.source().map(SourceName::family));
-            if let Some(mistake) = family.and_then(|family| method.unsupported_reason(family)) {
-                self.wrong(node.line_of("devices"), mistake);
+            if let Some(problem) = family.and_then(|family| method.unsupported_reason(family)) {
+                self.add_error(node.line_of("devices"), problem);
             }
             if method.required_enforcement() > Enforcement::None
                 && policy.memory_limits.hook.is_none()
             {
-                self.wrong(node.line_of("method"), METHOD_WITHOUT_HOOK);
+                self.add_error(node.line_of("method"), METHOD_WITHOUT_HOOK);
             }
         }
         if let Some(problem) = policy.dra.validate_mig_mode() {
-            self.wrong(node.line_of("migMode"), problem);
+            self.add_error(node.line_of("migMode"), problem);
         }
     }
 
     fn selector(&mut self, selector: &Selector, node: &YamlNode) {
         let line = node.line;
-        // A kind that could not be read is a mistake already.
-        let is_reported = self.read_mistakes.iter().any(|mistake| mistake.line >= line);
+        // The reader has reported a kind that it could not read.
+        let is_reported = self.read_errors.iter().any(|error| error.line >= line);
         if selector.kind.is_none() && selector.source.is_none() && !is_reported {
-            self.wrong(line, "which devices? write kind, source, or both");
+            self.add_error(line, "which devices? write kind, source, or both");
         }
         let is_instance = selector.kind.is_some_and(DeviceKind::is_mig_instance);
         if !is_instance && !selector.mig_profiles.is_empty() {
             let text = "only MIG instances have profiles; write kind: mig, or leave them out";
-            self.wrong(line, text);
+            self.add_error(line, text);
         }
         if let Some((expression, sample)) = selector.expression.as_ref().zip(self.sample(selector))
         {
-            let mistakes = lint::check(expression, &sample);
-            self.wrong.extend(mistakes.into_iter().map(|text| Diagnostic::new(line, text)));
+            let errors = lint::check(expression, &sample);
+            self.errors.extend(errors.into_iter().map(|text| Diagnostic::new(line, text)));
         }
     }
 
     /// A sample of the selected devices, if their source is built in or configured.
     fn sample(&self, selector: &Selector) -> Option<SampleDevice> {
         let source = selector.source().or_else(|| selector.kind?.facts().only_source.as_ref())?;
-        let described = self.sources.iter().find(|described| described.value.name == *source);
-        match described {
-            Some(described) => Some(described.value.sample()),
+        let configured = self.sources.iter().find(|configured| configured.value.name == *source);
+        match configured {
+            Some(configured) => Some(configured.value.sample()),
             None => SampleDevice::built_in(source),
         }
     }
 }
 
 /// Error message for a sharing method that the devices do not support.
-fn sharing_mistake(sharing: Sharing, devices: &Selector) -> Option<String> {
+fn sharing_error(sharing: Sharing, devices: &Selector) -> Option<String> {
     let Sharing::Shared(shared) = sharing else { return None };
     let family = devices.source().map(SourceName::family);
-    let is_managed = family.is_some_and(|family| family.has_nvml);
+    let has_nvml = family.is_some_and(|family| family.has_nvml);
     let limiter = family.and_then(|family| family.memory_limiter);
     match (shared.method, devices.kind) {
-        (SharingMethod::Mps, _) if is_managed => mps_clients_error(shared.replicas),
+        (SharingMethod::Mps, _) if has_nvml => mps_clients_error(shared.replicas),
         (SharingMethod::Mps, _) => Some(MPS_OF_OTHERS.to_owned()),
         (SharingMethod::Driver, _) if limiter != Some(MemoryLimiter::Driver) => {
             Some(DRIVER_OF_OTHERS.to_owned())

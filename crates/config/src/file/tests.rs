@@ -126,12 +126,12 @@ labels: {to: file, file: /f, timestamp: true, machineTypeFile: /t, devices: true
 fn an_empty_file_is_refused_and_braces_are_the_defaults() {
     assert_eq!(parse("{}"), Ok(Config::default()));
     assert_eq!(parse("health:\nresources:\n"), Ok(Config::default()));
-    let nothing = "the configuration says nothing: write `{}` for the defaults";
+    let empty = "the configuration says nothing: write `{}` for the defaults";
     check_mistakes([
-        (String::new(), 1, nothing),
-        (" \n\n".to_owned(), 2, nothing),
-        ("\n# nothing yet\n\n".to_owned(), 2, nothing),
-        ("null\n".to_owned(), 1, nothing),
+        (String::new(), 1, empty),
+        (" \n\n".to_owned(), 2, empty),
+        ("\n# nothing yet\n\n".to_owned(), 2, empty),
+        ("null\n".to_owned(), 1, empty),
     ]);
 }
 
@@ -155,17 +155,17 @@ fn every_key_is_read() {
     assert_eq!(policy.health.quiet_period, Duration::from_secs(120));
     assert_eq!(policy.health.probe_interval, Duration::from_millis(500));
     assert_eq!(policy.labels.output, LabelOutput::File("/f".into()));
-    let Resources::Rules(rules) = policy.resources else { panic!("rules were given") };
+    let Resources::Rules(rules) = policy.resources else { panic!("no rules") };
     assert_eq!(rules[0].devices.index, BTreeSet::from([1, 2]));
-    let Sharing::Shared(shared) = rules[0].sharing else { panic!("it is shared") };
+    let Sharing::Shared(shared) = rules[0].sharing else { panic!("not shared") };
     assert_eq!(shared.per_container, PerContainer::Any);
     assert_eq!(rules[0].placement(), placement::Policy::Packed);
-    let Sharing::Shared(shared) = rules[1].sharing else { panic!("it is shared") };
+    let Sharing::Shared(shared) = rules[1].sharing else { panic!("not shared") };
     assert_eq!((shared.replicas.get(), shared.per_container), (8, PerContainer::Any));
     assert_eq!(rules[1].placement(), placement::Policy::Distributed);
-    let Sharing::Pooled(pool) = rules[2].sharing else { panic!("it is pooled") };
+    let Sharing::Pooled(pool) = rules[2].sharing else { panic!("not pooled") };
     assert_eq!(pool.tokens.get(), 3);
-    let Sharing::Shared(shared) = rules[3].sharing else { panic!("it is shared") };
+    let Sharing::Shared(shared) = rules[3].sharing else { panic!("not shared") };
     assert_eq!((shared.replicas.get(), shared.memory_mib), (Replicas::MAX, Some(10_240)));
     assert_eq!(policy.nics.ids, NicIds::PciAddress);
     assert!(policy.labels.devices);
@@ -178,8 +178,8 @@ fn every_key_is_read() {
     assert_eq!(policy.nics.info["0000:3b:02.0"]["a"], "c");
 }
 
-/// Checks that each text is refused with these words.
-fn refused(cases: &[(&str, &str)]) {
+/// Checks that each text is refused with an error that contains the expected words.
+fn check_refused(cases: &[(&str, &str)]) {
     for (text, expected) in cases {
         let error = parse(text).expect_err(text);
         assert!(error.contains(expected), "{error}");
@@ -188,7 +188,7 @@ fn refused(cases: &[(&str, &str)]) {
 
 #[test]
 fn a_required_limit_without_memory_hook_or_fitting_gpu_is_refused() {
-    refused(&[
+    check_refused(&[
         (
             "resources: [{name: a.com/x, devices: {kind: gpu}, \
              sharing: {method: driver, replicas: 4}}]",
@@ -238,8 +238,8 @@ fn a_required_limit_without_memory_hook_or_fitting_gpu_is_refused() {
 
 #[test]
 fn shares_need_a_memory_limiter_and_virtual_gpus_are_nvidias() {
-    parse("shares: {source: intel, memory: a.com/m}").expect("good");
-    refused(&[
+    parse("shares: {source: intel, memory: a.com/m}").expect("valid");
+    check_refused(&[
         ("shares: {source: nics, memory: a.com/m}", "source: nics: write nvidia, amd or intel"),
         (
             "shares: {source: amd, gpus: nvidia.com/gpu}",
@@ -250,7 +250,7 @@ fn shares_need_a_memory_limiter_and_virtual_gpus_are_nvidias() {
 
 #[test]
 fn contradictory_rules_for_nics_and_shares_are_refused() {
-    refused(&[
+    check_refused(&[
         ("nics: {rdmaNodes: [umad]}", "rdmaNodes without uverbs"),
         ("nics: {info: {ens1: {a: b}}}", "write a PCI address such as 0000:3b:02.0, or *"),
         (
@@ -351,9 +351,9 @@ fn devices_are_found_in_one_of_the_known_ways() {
 fn every_key_that_differs_is_among_the_changed_ones() {
     let config = parse(EVERYTHING).expect("valid");
     let changed: BTreeSet<_> = config.changed_keys(&Config::default()).into_iter().collect();
-    let every = json(EVERYTHING);
-    let every: BTreeSet<_> = every.as_object().expect("a map").keys().cloned().collect();
-    assert_eq!(changed, every);
+    let all_keys = json(EVERYTHING);
+    let all_keys: BTreeSet<_> = all_keys.as_object().expect("a map").keys().cloned().collect();
+    assert_eq!(changed, all_keys);
     assert!(config.changed_keys(&config).is_empty());
 }
 
@@ -363,9 +363,9 @@ fn json_is_accepted_too() {
     assert!(parse(text).expect_err("a mistake").starts_with("w.yaml:3: unknown field `quiet`"));
 }
 
-/// A rule for GPUs, from its first line on.
-fn gpus(name: &str, rest: &str) -> String {
-    format!("- name: {name}\n  devices: {{kind: gpu{rest}}}\n")
+/// YAML of a rule for GPUs, as two lines.
+fn gpus(name: &str, other_keys: &str) -> String {
+    format!("- name: {name}\n  devices: {{kind: gpu{other_keys}}}\n")
 }
 
 fn rule(name: &str, devices: &str, sharing: &str) -> String {
@@ -377,7 +377,7 @@ fn expression_on(domain: &str, condition: &str) -> String {
     format!("device.attributes[\"{domain}\"].{condition}")
 }
 
-/// Checks documents of one mistake each: its line and its message.
+/// Checks the line and the message of the single error in each document.
 fn check_mistakes<const N: usize>(cases: [(String, u64, &str); N]) {
     for (text, line, expected) in cases {
         let error = parse(&text).expect_err(&text);
@@ -390,8 +390,8 @@ fn check_mistakes<const N: usize>(cases: [(String, u64, &str); N]) {
 /// A document whose nested aliases multiply its size by a thousand several times.
 fn alias_bomb() -> String {
     let levels = (1..9).map(|level| {
-        let below = format!("*a{}, ", level - 1).repeat(10);
-        format!("a{level}: &a{level} [{below}]\n")
+        let references = format!("*a{}, ", level - 1).repeat(10);
+        format!("a{level}: &a{level} [{references}]\n")
     });
     ["a0: &a0 [x]\n".to_owned()].into_iter().chain(levels).collect()
 }
@@ -477,21 +477,21 @@ fn mistakes_are_refused_with_line_and_correction() {
 
 #[test]
 fn resources_of_amounts_have_distinct_names() {
-    let taken = "is the name of another resource already";
+    let used_twice = "is the name of another resource already";
     check_mistakes([
         (
             "shares: {memory: a.com/m, compute: a.com/m}".to_owned(),
             1,
             "memory and compute have the same resource name",
         ),
-        ("mig: none\nshares: {memory: nvidia.com/gpu}".to_owned(), 2, taken),
+        ("mig: none\nshares: {memory: nvidia.com/gpu}".to_owned(), 2, used_twice),
         (
             "resources: [{name: a.com/m, devices: {kind: gpu}}]\nshares: {compute: a.com/m}\n"
                 .to_owned(),
             2,
-            taken,
+            used_twice,
         ),
-        ("shares: {gpus: nvidia.com/gpu, memory: nvidia.com/gpu}".to_owned(), 1, taken),
+        ("shares: {gpus: nvidia.com/gpu, memory: nvidia.com/gpu}".to_owned(), 1, used_twice),
         (
             "shares: {gpus: nvidia.com/gpu, perGpu: 1001}".to_owned(),
             1,
@@ -601,23 +601,23 @@ fn an_expression_without_an_answer_for_any_device_is_refused() {
 }
 
 /// A rule with an expression, beside a source of the configuration.
-fn rule_with_expression(devices: &str, asked: &str) -> String {
+fn rule_with_expression(devices: &str, expression: &str) -> String {
     format!(
         "sources:\n- {{name: s, find: {{bus: pci}}, match: 'true', attributes: {{firmware: fw}}}}\n\
-         resources:\n- name: a.com/x\n  devices: {{{devices}, match: '{asked}'}}\n"
+         resources:\n- name: a.com/x\n  devices: {{{devices}, match: '{expression}'}}\n"
     )
 }
 
 #[test]
 fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
-    let k8s = |asked: &str| expression_on("resource.kubernetes.io", asked);
+    let standard = |expression: &str| expression_on("resource.kubernetes.io", expression);
     let cuda = expression_on("nvidia.com", "cudaComputeCapability == \"9.0\"");
     let memory = "device.capacity[\"nvidia.com\"].memory == 80".to_owned();
-    let domain = expression_on("nvidia.co", "brand == \"x\"");
-    for (devices, asked, expected) in [
+    let wrong_domain = expression_on("nvidia.co", "brand == \"x\"");
+    for (devices, expression, expected) in [
         (
             "kind: gpu",
-            &k8s("numaNode == \"0\""),
+            &standard("numaNode == \"0\""),
             "numaNode is a number, and \"0\" is a string: write 0, without quotes",
         ),
         (
@@ -643,7 +643,7 @@ fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
         ),
         (
             "kind: gpu",
-            &domain,
+            &wrong_domain,
             "no such device has attributes of nvidia.co: did you mean nvidia.com?",
         ),
         (
@@ -653,21 +653,21 @@ fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
         ),
         ("source: s", &expression_on("windlass.dev", "firmwre == \"2\""), "did you mean firmware?"),
     ] {
-        check_mistakes([(rule_with_expression(devices, asked), 5, expected)]);
+        check_mistakes([(rule_with_expression(devices, expression), 5, expected)]);
     }
 }
 
 #[test]
 fn expressions_may_use_attributes_of_some_devices_only() {
-    let k8s = |asked: &str| expression_on("resource.kubernetes.io", asked);
-    for (devices, asked) in [
+    let standard = |expression: &str| expression_on("resource.kubernetes.io", expression);
+    for (devices, expression) in [
         ("kind: gpu", expression_on("nvidia.com", "whatever == 3")),
         ("kind: gpu", expression_on("nvidia.com", "driverVersion == \"580\"")),
-        ("kind: gpu", k8s("numaNode == 0.0")),
+        ("kind: gpu", standard("numaNode == 0.0")),
         ("source: nics", expression_on("windlass.dev", "pciClass == \"0x020000\"")),
         ("source: s", format!("has({})", expression_on("windlass.dev", "usbSerial"))),
     ] {
-        let text = rule_with_expression(devices, &asked);
+        let text = rule_with_expression(devices, &expression);
         parse(&text).expect(&text);
     }
 }
@@ -744,7 +744,7 @@ fn the_schema_has_every_key_and_refuses_the_same_documents_as_the_reader() {
     let errors: Vec<_> =
         schema.iter_errors(&json(EVERYTHING)).map(|error| error.to_string()).collect();
     assert!(errors.is_empty(), "{errors:#?}");
-    for wrong in [
+    for invalid in [
         "kubletDir: /k",
         "mig: both",
         "deviceList: csv",
@@ -759,8 +759,8 @@ fn the_schema_has_every_key_and_refuses_the_same_documents_as_the_reader() {
         "sources: [{name: , find: {nodes: /dev/x}, profile: }]",
         "sources: [{name: a, find: }]",
     ] {
-        assert!(!schema.is_valid(&json(wrong)), "{wrong}");
-        assert!(parse(wrong).is_err(), "{wrong}");
+        assert!(!schema.is_valid(&json(invalid)), "{invalid}");
+        assert!(parse(invalid).is_err(), "{invalid}");
     }
 }
 
@@ -771,16 +771,16 @@ fn the_schema_describes_every_key() {
     for (key, property) in properties {
         assert!(property["description"].is_string(), "{key} has no description: {property}");
     }
-    let every: Vec<_> = json(EVERYTHING).as_object().expect("a map").keys().cloned().collect();
-    assert!(properties.keys().all(|key| every.contains(key)), "the test's file lacks a key");
+    let all_keys: Vec<_> = json(EVERYTHING).as_object().expect("a map").keys().cloned().collect();
+    assert!(properties.keys().all(|key| all_keys.contains(key)), "the test's file lacks a key");
 }
 
 #[test]
 fn the_documentation_shows_every_key_and_each_is_accepted() {
     let page = include_str!("../../../../docs/configuration.md");
-    let section = page.split_once("\n## Every key\n").map(|(_, rest)| rest);
-    let block = section.and_then(|rest| rest.split_once("```yaml\n"));
-    let block = block.and_then(|(_, rest)| rest.split_once("```"));
+    let section = page.split_once("\n## Every key\n").map(|(_, text)| text);
+    let block = section.and_then(|text| text.split_once("```yaml\n"));
+    let block = block.and_then(|(_, text)| text.split_once("```"));
     let (example, _) = block.expect("an example");
     let config = parse(example).unwrap_or_else(|error| panic!("{error}"));
     assert_ne!(config, Config::default());
@@ -789,9 +789,9 @@ fn the_documentation_shows_every_key_and_each_is_accepted() {
     let errors: Vec<_> =
         validator.iter_errors(&json(example)).map(|error| error.to_string()).collect();
     assert!(errors.is_empty(), "{errors:#?}");
-    let shown = json(example);
+    let documented = json(example);
     for key in schema["properties"].as_object().expect("properties").keys() {
-        assert!(shown.get(key).is_some(), "{key} is not documented");
+        assert!(documented.get(key).is_some(), "{key} is not documented");
     }
 }
 
@@ -802,7 +802,9 @@ fn code(page: &str) -> String {
         let is_block = position % 2 == 1;
         let spans = part.split('`').skip(1).step_by(2);
         code.extend(
-            if is_block { vec![part] } else { spans.collect() }.iter().flat_map(|it| [it, "\n"]),
+            if is_block { vec![part] } else { spans.collect() }
+                .iter()
+                .flat_map(|span| [span, "\n"]),
         );
     }
     code
@@ -812,34 +814,35 @@ fn words(code: &str) -> BTreeSet<&str> {
     code.split(|letter: char| !letter.is_ascii_alphanumeric()).collect()
 }
 
-/// Every key below a place of the schema.
+/// Adds every key below a node of the schema to `keys_found`.
 fn keys_below<'a>(
     schema: &'a Value,
-    place: &'a Value,
+    node: &'a Value,
     seen: &mut BTreeSet<&'a str>,
-    found: &mut BTreeSet<&'a str>,
+    keys_found: &mut BTreeSet<&'a str>,
 ) {
-    match place {
-        Value::Array(places) => {
-            for place in places {
-                keys_below(schema, place, seen, found);
+    match node {
+        Value::Array(nodes) => {
+            for node in nodes {
+                keys_below(schema, node, seen, keys_found);
             }
         }
         Value::Object(fields) => {
-            for (word, value) in fields {
-                match (word.as_str(), value) {
+            for (keyword, value) in fields {
+                match (keyword.as_str(), value) {
                     ("default" | "examples" | "enum" | "const", _) => {}
-                    ("$ref", Value::String(at)) if seen.insert(at) => {
-                        let at = schema.pointer(at.trim_start_matches('#')).expect("defined");
-                        keys_below(schema, at, seen, found);
+                    ("$ref", Value::String(reference)) if seen.insert(reference) => {
+                        let reference =
+                            schema.pointer(reference.trim_start_matches('#')).expect("defined");
+                        keys_below(schema, reference, seen, keys_found);
                     }
                     ("properties", Value::Object(keys)) => {
-                        found.extend(keys.keys().map(String::as_str));
+                        keys_found.extend(keys.keys().map(String::as_str));
                         for key in keys.values() {
-                            keys_below(schema, key, seen, found);
+                            keys_below(schema, key, seen, keys_found);
                         }
                     }
-                    _ => keys_below(schema, value, seen, found),
+                    _ => keys_below(schema, value, seen, keys_found),
                 }
             }
         }
@@ -849,8 +852,8 @@ fn keys_below<'a>(
 
 /// The pages that the example names beside a section: `# docs/shares.md`.
 fn pages_of<'a>(page: &'a str, section: &str) -> impl Iterator<Item = &'a str> {
-    let (_, rest) = page.split_once(&format!("\n{section}:")).unwrap_or_default();
-    let lines = rest.lines().enumerate();
+    let (_, text) = page.split_once(&format!("\n{section}:")).unwrap_or_default();
+    let lines = text.lines().enumerate();
     let lines = lines.take_while(|(number, line)| *number == 0 || line.starts_with([' ', '#']));
     let words = lines.flat_map(|(_, line)| line.split([' ', ',', ';', '#']));
     words.filter(|word| word.starts_with("docs/"))
@@ -862,14 +865,14 @@ fn the_documentation_shows_every_nested_key_of_a_section() {
     let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let schema = schema();
     let mut missing = Vec::new();
-    for (section, place) in schema["properties"].as_object().expect("properties") {
+    for (section, node) in schema["properties"].as_object().expect("properties") {
         let mut text = code(page);
         for linked in pages_of(page, section) {
             text += &code(&std::fs::read_to_string(root.join(linked)).expect(linked));
         }
-        let (shown, mut keys) = (words(&text), BTreeSet::new());
-        keys_below(&schema, place, &mut BTreeSet::new(), &mut keys);
-        let absent = keys.into_iter().filter(|key| !shown.contains(key));
+        let (words_shown, mut keys) = (words(&text), BTreeSet::new());
+        keys_below(&schema, node, &mut BTreeSet::new(), &mut keys);
+        let absent = keys.into_iter().filter(|key| !words_shown.contains(key));
         missing.extend(absent.map(|key| format!("{section}: {key}")));
     }
     assert!(missing.is_empty(), "neither docs/configuration.md nor its page: {missing:#?}");
@@ -955,9 +958,9 @@ prop_compose! {
 
 #[test]
 fn endless_nesting_is_refused_before_the_stack_overflows() {
-    for (open, lines) in [("{a: ", 200), ("[", 5000), ("- ", 5000), ("{a\n: ", 100_000)] {
-        let refused = parse(&format!("sources: {}", open.repeat(lines))).expect_err(open);
-        assert!(refused.starts_with("w.yaml:"), "{open}: {refused}");
+    for (open, repetitions) in [("{a: ", 200), ("[", 5000), ("- ", 5000), ("{a\n: ", 100_000)] {
+        let error = parse(&format!("sources: {}", open.repeat(repetitions))).expect_err(open);
+        assert!(error.starts_with("w.yaml:"), "{open}: {error}");
     }
 }
 

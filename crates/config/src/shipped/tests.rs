@@ -16,10 +16,12 @@ fn only_source(text: &str) -> SourceRule {
 #[test]
 fn every_file_is_shipped_and_every_shipped_profile_is_complete() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/devices");
-    let files = fs::read_dir(folder).expect("the profiles").map(|file| file.expect("one").path());
-    let stems = files.map(|file| file.file_stem().expect("a name").display().to_string());
+    let files = fs::read_dir(folder)
+        .expect("the profiles")
+        .map(|file| file.expect("a folder entry").path());
+    let file_names = files.map(|file| file.file_stem().expect("a name").display().to_string());
     let names = DeviceProfile::ALL.iter().map(|profile| profile.name.to_owned());
-    assert_eq!(stems.collect::<BTreeSet<_>>(), names.collect());
+    assert_eq!(file_names.collect::<BTreeSet<_>>(), names.collect());
     for profile in DeviceProfile::ALL {
         let document = profile.document();
         let keys: Vec<_> = document.keys().collect();
@@ -43,23 +45,24 @@ fn a_source_from_a_profile_survives_a_round_trip() {
 #[test]
 fn an_entry_wins_over_its_profile_key_by_key() {
     let hailo = "hailo".parse::<DeviceProfile>().expect("shipped").rule();
-    let named = only_source("sources:\n- profile: hailo\n  name: npu\n  resource: hailo.ai/h10\n");
-    assert_eq!(named.name.as_str(), "npu");
-    assert_eq!(named.resource.map(|name| name.to_string()).as_deref(), Some("hailo.ai/h10"));
-    assert_eq!((&named.find, &named.expression), (&hailo.find, &hailo.expression));
+    let renamed =
+        only_source("sources:\n- profile: hailo\n  name: npu\n  resource: hailo.ai/h10\n");
+    assert_eq!(renamed.name.as_str(), "npu");
+    assert_eq!(renamed.resource.map(|name| name.to_string()).as_deref(), Some("hailo.ai/h10"));
+    assert_eq!((&renamed.find, &renamed.expression), (&hailo.find, &hailo.expression));
     let text = "sources:\n- profile: hailo\n  find: {nodes: /dev/hailo0}\n  match:\n";
-    let found = only_source(text);
-    assert_eq!(found.find, DiscoveryRule::Nodes(vec!["/dev/hailo0".to_owned()]));
-    assert_eq!(found.expression, None, "a key without a value takes the profile's away");
-    let alone = only_source("sources: [{profile: kvm, sharing: }]");
-    assert_eq!(alone.sharing, Sharing::Exclusive);
+    let overridden = only_source(text);
+    assert_eq!(overridden.find, DiscoveryRule::Nodes(vec!["/dev/hailo0".to_owned()]));
+    assert_eq!(overridden.expression, None, "a key without a value removes the profile's value");
+    let without_sharing = only_source("sources: [{profile: kvm, sharing: }]");
+    assert_eq!(without_sharing.sharing, Sharing::Exclusive);
 }
 
 #[test]
 fn keys_of_give_are_merged_one_by_one() {
     let text = "sources:\n- {profile: ascend-910, give: {env: {NPU: \"{id}\"}, mounts: []}}\n";
     let give = only_source(text).give;
-    assert_eq!(give.nodes.len(), 3, "the companions stay");
+    assert_eq!(give.nodes.len(), 3, "the nodes of the profile stay");
     assert_eq!((give.env.len(), give.mounts.len()), (1, 0));
 }
 
@@ -68,8 +71,8 @@ fn several_sources_may_use_one_profile_under_different_names() {
     let entry = "{profile: darwin3-network, find: {endpoints: 10.0.0.1}}";
     let error = parse(&format!("sources:\n- {entry}\n- {entry}\n")).expect_err("one name twice");
     assert!(error.starts_with("w.yaml:3: source darwin3-network is on line 2"), "{error}");
-    let other = entry.replace("find", "name: lab, find");
-    assert!(parse(&format!("sources:\n- {entry}\n- {other}\n")).is_ok());
+    let renamed = entry.replace("find", "name: lab, find");
+    assert!(parse(&format!("sources:\n- {entry}\n- {renamed}\n")).is_ok());
 }
 
 #[test]

@@ -25,11 +25,11 @@ where
     D: Deserializer<'de>,
     V: Deserialize<'de>,
 {
-    let named = |(name, value): (String, V)| match AttributeName::try_new(DOMAIN, &name) {
+    let with_name = |(name, value): (String, V)| match AttributeName::try_new(DOMAIN, &name) {
         Some(name) => Ok((name, value)),
         None => Err(D::Error::custom(format!("{name:?} cannot name an attribute"))),
     };
-    BTreeMap::deserialize(deserializer)?.into_iter().map(named).collect()
+    BTreeMap::deserialize(deserializer)?.into_iter().map(with_name).collect()
 }
 
 /// Writes a map with attribute names as keys.

@@ -1,4 +1,4 @@
-//! Checks of a source: mistakes in discovery, templates and commands, and dangers to the machine.
+//! Checks of a source: errors in discovery, templates and commands, and dangers to the machine.
 
 use std::{
     collections::BTreeMap,
@@ -23,13 +23,13 @@ use crate::{
 /// Findings about a source by itself.
 #[derive(Debug, Default)]
 pub struct SourceFindings {
-    /// Mistakes.
+    /// Errors.
     pub errors: Vec<String>,
     /// Parts that would expose the machine without `allowDangerous`.
     pub dangerous: Vec<String>,
 }
 
-/// The mistakes and dangers of a source.
+/// The errors and dangers of a source.
 pub fn check_source(rule: &SourceRule, kubelet_dir: &Path) -> SourceFindings {
     let mut checker = Checker::new(rule, kubelet_dir);
     checker.find();
@@ -40,18 +40,21 @@ pub fn check_source(rule: &SourceRule, kubelet_dir: &Path) -> SourceFindings {
     rule.probe.iter().for_each(|probe| checker.probe(probe));
     rule.cleanup.steps().for_each(|step| checker.step(step));
     let name = &rule.name;
-    let named = |texts: Vec<String>| {
+    let with_source_name = |texts: Vec<String>| {
         texts.into_iter().map(|text| format!("source {name}: {text}")).collect()
     };
-    SourceFindings { errors: named(checker.wrong), dangerous: named(checker.dangerous) }
+    SourceFindings {
+        errors: with_source_name(checker.errors),
+        dangerous: with_source_name(checker.dangerous),
+    }
 }
 
-/// The mistakes in steps on FPGAs, and in the attributes that an FPGA has to show after them.
+/// The errors in steps on FPGAs, and in the attributes that an FPGA must report after them.
 pub fn programming_errors(
     cleanup: &CleanupSteps,
     expect: &BTreeMap<String, String>,
 ) -> Vec<String> {
-    let rule = on_pci(SourceName::FPGA);
+    let rule = pci_source(SourceName::FPGA);
     let mut checker = Checker::new(&rule, Path::new("/"));
     cleanup.steps().for_each(|step| checker.step(step));
     for (name, text) in expect {
@@ -59,21 +62,21 @@ pub fn programming_errors(
         checker.text(text);
     }
     if !expect.is_empty() && cleanup.prepare.is_empty() {
-        checker.add_mistake("expect lists attributes after prepare, and there is none");
+        checker.add_error("expect lists attributes after prepare, and there is none");
     }
-    checker.wrong
+    checker.errors
 }
 
-/// The mistakes in steps on the devices of a built-in source, all of which are on PCI.
+/// The errors in steps on the devices of a built-in source. All of these devices are on PCI.
 pub fn step_errors(source: SourceName, cleanup: &CleanupSteps) -> Vec<String> {
-    let rule = on_pci(source);
+    let rule = pci_source(source);
     let mut checker = Checker::new(&rule, Path::new("/"));
     cleanup.steps().for_each(|step| checker.step(step));
-    checker.wrong
+    checker.errors
 }
 
 /// A source of PCI devices, which have folders in sysfs.
-fn on_pci(source: SourceName) -> SourceRule {
+fn pci_source(source: SourceName) -> SourceRule {
     SourceRule::new(source, DiscoveryRule::Bus("pci".to_owned()))
 }
 
@@ -81,26 +84,26 @@ fn on_pci(source: SourceName) -> SourceRule {
 struct Checker<'a> {
     rule: &'a SourceRule,
     kubelet_dir: &'a Path,
-    wrong: Vec<String>,
+    errors: Vec<String>,
     dangerous: Vec<String>,
 }
 
 /// Placeholder for a value that is not known yet.
-const ANY: &str = "*";
+const UNKNOWN_VALUE: &str = "*";
 
 // === impl Checker ===
 
 impl<'a> Checker<'a> {
     fn new(rule: &'a SourceRule, kubelet_dir: &'a Path) -> Self {
-        Self { rule, kubelet_dir, wrong: Vec::new(), dangerous: Vec::new() }
+        Self { rule, kubelet_dir, errors: Vec::new(), dangerous: Vec::new() }
     }
 
-    fn add_mistake(&mut self, wrong: impl Into<String>) {
-        self.wrong.push(wrong.into());
+    fn add_error(&mut self, text: impl Into<String>) {
+        self.errors.push(text.into());
     }
 
-    fn add_danger(&mut self, why: Option<String>) {
-        self.dangerous.extend(why.filter(|_| !self.rule.allow_dangerous));
+    fn add_danger(&mut self, danger: Option<String>) {
+        self.dangerous.extend(danger.filter(|_| !self.rule.allow_dangerous));
     }
 
     fn find(&mut self) {
@@ -108,7 +111,7 @@ impl<'a> Checker<'a> {
             DiscoveryRule::Bus(name) => {
                 self.check_name("bus", name);
                 if self.rule.expression.is_none() && !self.rule.allow_dangerous {
-                    self.add_mistake(format!(
+                    self.add_error(format!(
                         "without match it is every device of the {name} bus: list the intended ones"
                     ));
                 }
@@ -119,12 +122,12 @@ impl<'a> Checker<'a> {
                     (name == "block").then(|| format!("class block: {}", denylist::BLOCK)),
                 );
             }
-            DiscoveryRule::Nodes(none) | DiscoveryRule::Endpoints(none) if none.is_empty() => {
-                self.add_mistake("nothing to look for: write a node or an endpoint");
+            DiscoveryRule::Nodes(list) | DiscoveryRule::Endpoints(list) if list.is_empty() => {
+                self.add_error("nothing to look for: write a node or an endpoint");
             }
             DiscoveryRule::Nodes(patterns) => {
                 for pattern in patterns {
-                    self.found_nodes(pattern);
+                    self.check_found_nodes(pattern);
                 }
             }
             DiscoveryRule::Files(folder) => self.folder(folder),
@@ -133,19 +136,19 @@ impl<'a> Checker<'a> {
     }
 
     fn check_name(&mut self, kind: &str, name: &str) {
-        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.:".contains(letter);
-        if name.is_empty() || !name.chars().all(plain) || name.starts_with('.') {
-            self.add_mistake(format!(
+        let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "-_.:".contains(letter);
+        if name.is_empty() || !name.chars().all(is_allowed) || name.starts_with('.') {
+            self.add_error(format!(
                 "{name:?} is not a {kind}: write a name from /sys/{kind}, such as usb"
             ));
         }
     }
 
-    /// Checks a pattern of nodes, unless the source has a `match`, which may exclude dangerous nodes. Discovery checks
-    /// each node that it finds again.
-    fn found_nodes(&mut self, pattern: &str) {
+    /// Checks a pattern of nodes. A pattern of a source with `match` is not checked for dangers: `match` may exclude
+    /// dangerous nodes, and discovery checks every node that it finds.
+    fn check_found_nodes(&mut self, pattern: &str) {
         match denylist::node_path_error(pattern) {
-            Some(wrong) => self.add_mistake(wrong),
+            Some(error) => self.add_error(error),
             None if is_pattern(pattern) && self.rule.expression.is_some() => {}
             None => self.add_danger(denylist::node_danger(pattern)),
         }
@@ -153,28 +156,29 @@ impl<'a> Checker<'a> {
 
     fn nodes(&mut self, pattern: &str) {
         match denylist::node_path_error(pattern) {
-            Some(wrong) => self.add_mistake(wrong),
+            Some(error) => self.add_error(error),
             None => self.add_danger(denylist::node_danger(pattern)),
         }
     }
 
     fn folder(&mut self, folder: &Path) {
         match denylist::plain_path_error(&folder.display().to_string()) {
-            Some(wrong) => self.add_mistake(wrong),
+            Some(error) => self.add_error(error),
             None => self.add_danger(denylist::mount_danger(folder, self.kubelet_dir)),
         }
     }
 
     fn endpoints(&mut self, endpoints: &[String]) {
-        for (nth, endpoint) in endpoints.iter().enumerate() {
-            let of_address = |it: char| it.is_ascii_alphanumeric() || "-_.:[]".contains(it);
-            if endpoint.is_empty() || !endpoint.chars().all(of_address) {
-                self.add_mistake(format!(
+        for (index, endpoint) in endpoints.iter().enumerate() {
+            let is_allowed =
+                |character: char| character.is_ascii_alphanumeric() || "-_.:[]".contains(character);
+            if endpoint.is_empty() || !endpoint.chars().all(is_allowed) {
+                self.add_error(format!(
                     "{endpoint:?} is not an endpoint: write a host, or host:port"
                 ));
             }
-            if endpoints[..nth].contains(endpoint) {
-                self.add_mistake(format!("endpoint {endpoint} is there twice"));
+            if endpoints[..index].contains(endpoint) {
+                self.add_error(format!("endpoint {endpoint} is there twice"));
             }
         }
     }
@@ -185,77 +189,77 @@ impl<'a> Checker<'a> {
             _ => 0,
         };
         if self.rule.unit == Grouping::Zipped && patterns < 2 {
-            self.add_mistake(
+            self.add_error(
                 "unit: zipped puts matches of several patterns together: write them in nodes",
             );
         }
     }
 
-    /// Lints the expression with a sample device: its mistakes are found before discovery.
+    /// Lints the expression with a sample device, so that its errors are reported before discovery.
     fn expression(&mut self) {
         let Some(expression) = &self.rule.expression else { return };
-        self.wrong.extend(lint::check(expression, &self.rule.sample()));
+        self.errors.extend(lint::check(expression, &self.rule.sample()));
     }
 
     fn facts(&mut self) {
         let has_folder = self.has_folder();
         for (name, file) in &self.rule.attributes {
             if !has_folder {
-                self.wrong.push(format!("attribute {}: {NO_FOLDER}", name.name()));
+                self.errors.push(format!("attribute {}: {NO_FOLDER}", name.name()));
             }
-            self.wrong.extend(no_file_inside(file));
+            self.errors.extend(no_file_inside(file));
         }
     }
 
-    /// True if its devices have folders in sysfs.
+    /// True if the source's devices have folders in sysfs.
     fn has_folder(&self) -> bool {
         !matches!(self.rule.find, DiscoveryRule::Files(_) | DiscoveryRule::Endpoints(_))
     }
 
     fn text(&mut self, text: &str) {
         if let Err(unknown) = template::check(text) {
-            self.add_mistake(format!("{text:?}: {unknown}"));
+            self.add_error(format!("{text:?}: {unknown}"));
         }
     }
 
-    fn give(&mut self, give: &EditTemplates) {
-        give.nodes.iter().for_each(|node| self.given_node(node));
-        give.mounts.iter().for_each(|mount| self.given_mount(mount));
-        for (name, value) in &give.env {
+    fn give(&mut self, edits: &EditTemplates) {
+        edits.nodes.iter().for_each(|node| self.check_node(node));
+        edits.mounts.iter().for_each(|mount| self.check_mount(mount));
+        for (name, value) in &edits.env {
             if name.is_empty() || name.contains(['=', '\0']) {
-                self.add_mistake(format!("{name:?} cannot name a variable"));
+                self.add_error(format!("{name:?} cannot name a variable"));
             }
             self.text(name);
             self.text(value);
         }
-        give.cdi.iter().for_each(|name| self.text(name));
+        edits.cdi.iter().for_each(|name| self.text(name));
     }
 
-    fn given_node(&mut self, node: &NodeTemplate) {
+    fn check_node(&mut self, node: &NodeTemplate) {
         self.text(&node.path);
-        let pattern = fill_all(&node.path, ANY);
+        let pattern = fill_all(&node.path, UNKNOWN_VALUE);
         // A path that begins with a placeholder is checked when the device is known.
-        if !pattern.starts_with(ANY) {
+        if !pattern.starts_with(UNKNOWN_VALUE) {
             self.nodes(&pattern);
         }
-        let Some(inside) = &node.inside else { return };
-        self.text(inside);
-        self.wrong.extend(denylist::plain_path_error(inside));
-        if is_pattern(&node.path) && !inside.ends_with('/') {
-            self.add_mistake(format!(
-                "{} may be several nodes, and as: {inside} is one path: end it with /",
+        let Some(container_path) = &node.inside else { return };
+        self.text(container_path);
+        self.errors.extend(denylist::plain_path_error(container_path));
+        if is_pattern(&node.path) && !container_path.ends_with('/') {
+            self.add_error(format!(
+                "{} may be several nodes, and as: {container_path} is one path: end it with /",
                 node.path
             ));
         }
     }
 
-    fn given_mount(&mut self, mount: &MountTemplate) {
+    fn check_mount(&mut self, mount: &MountTemplate) {
         for path in std::iter::once(&mount.host).chain(&mount.container) {
             self.text(path);
-            self.wrong.extend(denylist::plain_path_error(path));
+            self.errors.extend(denylist::plain_path_error(path));
         }
         // A path with placeholders is checked when the device is known.
-        if fill_all(&mount.host, ANY) == mount.host {
+        if fill_all(&mount.host, UNKNOWN_VALUE) == mount.host {
             let path = Path::new(&mount.host);
             self.add_danger(self.rule.mount_refusal(mount, path, self.kubelet_dir));
         }
@@ -266,9 +270,9 @@ impl<'a> Checker<'a> {
             ProbeTest::Nodes => {}
             ProbeTest::Attribute { file, equals } => {
                 if !self.has_folder() {
-                    self.add_mistake(format!("probe {}: {NO_FOLDER}", file.display()));
+                    self.add_error(format!("probe {}: {NO_FOLDER}", file.display()));
                 }
-                self.wrong.extend(no_file_inside(file));
+                self.errors.extend(no_file_inside(file));
                 for text in equals {
                     self.text(text);
                 }
@@ -276,9 +280,12 @@ impl<'a> Checker<'a> {
             ProbeTest::Http(url) => self.url(url),
             ProbeTest::Tcp(address) => {
                 self.text(address);
-                let known = fill_all(address, "host:1");
-                if known.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-                    self.add_mistake(format!("{address:?} is not an address: write host:port"));
+                let filled_address = fill_all(address, "host:1");
+                if filled_address
+                    .rsplit_once(':')
+                    .is_none_or(|(_, port)| port.parse::<u16>().is_err())
+                {
+                    self.add_error(format!("{address:?} is not an address: write host:port"));
                 }
             }
             ProbeTest::Command(words) => self.command(words),
@@ -286,22 +293,22 @@ impl<'a> Checker<'a> {
     }
 
     fn step(&mut self, step: &Step) {
-        let is_managed = self.rule.name.family().has_nvml;
+        let has_nvml = self.rule.name.family().has_nvml;
         match &step.action {
             StepAction::Http(url) => self.url(url),
             StepAction::Command(words) => self.command(words),
-            StepAction::Processes(_) if !is_managed => {
-                self.add_mistake(
+            StepAction::Processes(_) if !has_nvml => {
+                self.add_error(
                     "processes: only NVIDIA's driver lists processes: write it under gpu",
                 );
             }
             StepAction::Memory { .. } | StepAction::Overwrite | StepAction::Reset(_)
-                if !is_managed =>
+                if !has_nvml =>
             {
-                self.add_mistake("memory and reset are for NVIDIA's GPUs: write them under gpu");
+                self.add_error("memory and reset are for NVIDIA's GPUs: write them under gpu");
             }
             StepAction::Link(_) if self.rule.name != SourceName::NICS => {
-                self.add_mistake("link: only an interface has one: write it under nics");
+                self.add_error("link: only an interface has one: write it under nics");
             }
             StepAction::Processes(_)
             | StepAction::Memory { .. }
@@ -310,9 +317,9 @@ impl<'a> Checker<'a> {
             | StepAction::Link(_) => {}
             StepAction::Write { file, text } => {
                 if !self.has_folder() {
-                    self.add_mistake(format!("write {}: {NO_FOLDER}", file.display()));
+                    self.add_error(format!("write {}: {NO_FOLDER}", file.display()));
                 }
-                self.wrong.extend(no_file_inside(file));
+                self.errors.extend(no_file_inside(file));
                 self.text(text);
             }
         }
@@ -321,7 +328,7 @@ impl<'a> Checker<'a> {
     fn url(&mut self, url: &str) {
         self.text(url);
         if !url.starts_with("http://") {
-            self.add_mistake(format!(
+            self.add_error(format!(
                 "{url:?}: write http://host:port/path; only plain HTTP is supported"
             ));
         }
@@ -334,11 +341,11 @@ impl<'a> Checker<'a> {
         match words.first() {
             Some(program) if Path::new(program).is_absolute() => {}
             Some(program) => {
-                self.add_mistake(format!(
+                self.add_error(format!(
                     "{program:?} is not an absolute path: no shell looks for programs"
                 ));
             }
-            None => self.add_mistake("a command is empty: write a program with its arguments"),
+            None => self.add_error("a command is empty: write a program with its arguments"),
         }
     }
 }
@@ -347,7 +354,7 @@ const NO_FOLDER: &str = "files and endpoints have no folder in sysfs";
 
 /// Error message for a path that is not a file in a device's folder.
 fn no_file_inside(file: &Path) -> Option<String> {
-    let is_plain = file.components().all(|part| matches!(part, Component::Normal(_)));
+    let is_plain = file.components().all(|component| matches!(component, Component::Normal(_)));
     let is_file = is_plain && !file.as_os_str().is_empty();
     (!is_file).then(|| {
         let file = file.display();
@@ -357,8 +364,8 @@ fn no_file_inside(file: &Path) -> Option<String> {
 
 /// Sources whose sharing of a resource differs from an earlier source's, with the message.
 pub fn sharing_conflicts(sources: &[&SourceRule]) -> Vec<(SourceName, String)> {
-    let conflict = |(nth, later): (usize, &&SourceRule)| {
-        let text = sharing_conflict(later, sources[..nth].iter().copied())?;
+    let conflict = |(index, later): (usize, &&SourceRule)| {
+        let text = sharing_conflict(later, sources[..index].iter().copied())?;
         Some((later.name.clone(), text))
     };
     sources.iter().enumerate().filter_map(conflict).collect()
@@ -370,8 +377,9 @@ pub fn sharing_conflict<'a>(
     mut earlier: impl Iterator<Item = &'a SourceRule>,
 ) -> Option<String> {
     let resource = later.resource.as_ref()?;
-    let is_other =
-        |it: &&SourceRule| it.resource.as_ref() == Some(resource) && it.sharing != later.sharing;
+    let is_other = |rule: &&SourceRule| {
+        rule.resource.as_ref() == Some(resource) && rule.sharing != later.sharing
+    };
     let earlier = earlier.find(is_other)?;
     Some(format!(
         "source {}: resource {resource} is shared in another way by source {}: a pod cannot tell \

@@ -6,7 +6,7 @@ use super::{DOMAIN, DiscoveryRule, SourceRule};
 use crate::sample_device::{OtherAttributes, SampleDevice, any};
 
 /// Attributes that devices of a bus or a class, and device nodes, may have.
-const OF_DEVICES: &[&str] = &[
+const DEVICE_ATTRIBUTES: &[&str] = &[
     "name",
     "subsystem",
     "driver",
@@ -31,10 +31,10 @@ const OF_DEVICES: &[&str] = &[
 ];
 
 /// Attributes of every device file. The file's content adds attributes of any name and type.
-const OF_FILES: [&str; 2] = ["name", "path"];
+const FILE_ATTRIBUTES: [&str; 2] = ["name", "path"];
 
 /// Attributes of boards on the network.
-const OF_ENDPOINTS: [&str; 4] = ["name", "endpoint", "host", "port"];
+const ENDPOINT_ATTRIBUTES: [&str; 4] = ["name", "endpoint", "host", "port"];
 
 // === impl SourceRule ===
 
@@ -43,14 +43,14 @@ impl SourceRule {
     pub(crate) fn sample(&self) -> SampleDevice {
         let (names, others) = match &self.find {
             DiscoveryRule::Bus(_) | DiscoveryRule::Class(_) | DiscoveryRule::Nodes(_) => {
-                (OF_DEVICES, OtherAttributes::None)
+                (DEVICE_ATTRIBUTES, OtherAttributes::None)
             }
-            DiscoveryRule::Files(_) => (&OF_FILES[..], OtherAttributes::Any),
-            DiscoveryRule::Endpoints(_) => (&OF_ENDPOINTS[..], OtherAttributes::None),
+            DiscoveryRule::Files(_) => (&FILE_ATTRIBUTES[..], OtherAttributes::Any),
+            DiscoveryRule::Endpoints(_) => (&ENDPOINT_ATTRIBUTES[..], OtherAttributes::None),
         };
         let texts = names.iter().map(|name| (AttributeName::new(DOMAIN, name), any()));
         let mut attributes: Attributes = texts.collect();
-        if names == OF_DEVICES {
+        if names == DEVICE_ATTRIBUTES {
             attributes.extend([
                 (AttributeName::new(DOMAIN, "isSriovVf"), AttributeValue::Bool(false)),
                 (AttributeName::new(DOMAIN, "sriovVfs"), AttributeValue::Int(0)),

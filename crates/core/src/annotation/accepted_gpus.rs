@@ -32,9 +32,9 @@ struct Filter {
 impl AcceptedGpus {
     /// Reads a pod's annotations.
     pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Self {
-        let lower = |text: &str| text.to_lowercase();
+        let to_lowercase = |text: &str| text.to_lowercase();
         Self {
-            products: Filter::of(annotations, [USE_PRODUCT, NO_USE_PRODUCT], lower),
+            products: Filter::of(annotations, [USE_PRODUCT, NO_USE_PRODUCT], to_lowercase),
             ids: Filter::of(annotations, [USE_ID, NO_USE_ID], str::to_owned),
         }
     }
@@ -79,8 +79,8 @@ impl Filter {
     }
 
     fn accepts(&self, matches: impl Fn(&str) -> bool) -> bool {
-        let names = |texts: &[String]| texts.iter().any(|text| matches(text));
-        (self.allowed.is_empty() || names(&self.allowed)) && !names(&self.refused)
+        let matches_any = |texts: &[String]| texts.iter().any(|text| matches(text));
+        (self.allowed.is_empty() || matches_any(&self.allowed)) && !matches_any(&self.refused)
     }
 }
 
@@ -94,25 +94,25 @@ mod tests {
 
     #[test]
     fn products_are_chosen_by_parts_of_their_names() {
-        let of = |key, value| {
+        let accepted_products = |key, value| {
             let accepted = accepted(key, value);
             ["NVIDIA A10", "NVIDIA H100 80GB HBM3"].map(|name| accepted.accepts_product(name))
         };
-        assert_eq!(of(USE_PRODUCT, "a10, V100"), [true, false]);
-        assert_eq!(of(NO_USE_PRODUCT, "A10"), [false, true]);
-        assert_eq!(of(USE_PRODUCT, " , "), [true, true]);
-        assert_eq!(of("other", "A10"), [true, true]);
+        assert_eq!(accepted_products(USE_PRODUCT, "a10, V100"), [true, false]);
+        assert_eq!(accepted_products(NO_USE_PRODUCT, "A10"), [false, true]);
+        assert_eq!(accepted_products(USE_PRODUCT, " , "), [true, true]);
+        assert_eq!(accepted_products("other", "A10"), [true, true]);
     }
 
     #[test]
     fn gpus_are_chosen_by_their_whole_ids() {
         let id = |text: &str| Some(text.parse::<DeviceId>().expect("an id"));
-        let of = |key, value| {
+        let accepted_ids = |key, value| {
             let accepted = accepted(key, value);
             [id("GPU-a"), id("GPU-ab"), None].map(|id| accepted.accepts_id(id.as_ref()))
         };
-        assert_eq!(of(USE_ID, "GPU-x, GPU-a"), [true, false, false]);
-        assert_eq!(of(NO_USE_ID, "GPU-a,"), [false, true, true]);
-        assert_eq!(of(USE_PRODUCT, "GPU-a"), [true, true, true]);
+        assert_eq!(accepted_ids(USE_ID, "GPU-x, GPU-a"), [true, false, false]);
+        assert_eq!(accepted_ids(NO_USE_ID, "GPU-a,"), [false, true, true]);
+        assert_eq!(accepted_ids(USE_PRODUCT, "GPU-a"), [true, true, true]);
     }
 }

@@ -101,9 +101,10 @@ mod tests {
             r#"{"devices":[{"id":"GPU-a","model":"NVIDIA A10","memoryMib":23028},{"id":"GPU-b","model":"NVIDIA A10","memoryMib":23028,"obstacle":"xid 79"}]}"#
         );
         assert_eq!(NodeDevices::from_annotation(&text).expect("readable"), devices);
-        let counting = NodeDevices { virtual_gpus: true, ..NodeDevices::default() }.to_annotation();
-        assert_eq!(counting, r#"{"devices":[],"virtualGpus":true}"#);
-        assert!(NodeDevices::from_annotation(&counting).expect("readable").virtual_gpus);
+        let virtual_gpus =
+            NodeDevices { virtual_gpus: true, ..NodeDevices::default() }.to_annotation();
+        assert_eq!(virtual_gpus, r#"{"devices":[],"virtualGpus":true}"#);
+        assert!(NodeDevices::from_annotation(&virtual_gpus).expect("readable").virtual_gpus);
     }
 
     #[test]

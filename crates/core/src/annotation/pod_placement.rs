@@ -43,7 +43,7 @@ impl PodPlacement {
         keys.filter_map(|key| annotations.get(key)).map(String::as_str)
     }
 
-    /// The first readable of these placements.
+    /// The first of these placements that parses.
     pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Option<Self> {
         Self::annotation_values(annotations).find_map(|text| Self::from_annotation(text).ok())
     }

@@ -24,22 +24,23 @@ const BIND_OPTIONS: [&str; 2] = ["bind", "rbind"];
 
 /// All mistakes of a document, in document order; empty for a valid document.
 pub fn check(spec: &Spec) -> Vec<Mistake> {
-    let mut found = Validator::default();
-    found.version(spec);
-    found.kind(&spec.kind);
+    let mut validator = Validator::default();
+    validator.version(spec);
+    validator.kind(&spec.kind);
     if spec.devices.is_empty() {
-        found.add("devices", "a document without devices is refused: delete the file");
+        validator.add("devices", "a document without devices is refused: delete the file");
     }
     let mut names = BTreeSet::new();
     for (index, device) in spec.devices.iter().enumerate() {
-        let at = format!("devices[{index}]");
+        let path = format!("devices[{index}]");
         if !names.insert(&device.name) {
-            found.add(&at, format!("the name {:?} is taken by an earlier device", device.name));
+            validator
+                .add(&path, format!("the name {:?} is taken by an earlier device", device.name));
         }
-        found.device(&at, device);
+        validator.device(&path, device);
     }
-    found.edits("containerEdits", &spec.container_edits);
-    found.0
+    validator.edits("containerEdits", &spec.container_edits);
+    validator.0
 }
 
 #[derive(Default)]
@@ -48,21 +49,23 @@ struct Validator(Vec<Mistake>);
 // === impl Validator ===
 
 impl Validator {
-    fn add(&mut self, at: impl fmt::Display, what: impl fmt::Display) {
-        self.0.push(Mistake { path: at.to_string(), message: what.to_string() });
+    fn add(&mut self, path: impl fmt::Display, message: impl fmt::Display) {
+        self.0.push(Mistake { path: path.to_string(), message: message.to_string() });
     }
 
     fn version(&mut self, spec: &Spec) {
-        let (needed, because) = version::min_version(spec);
-        let written = &spec.cdi_version;
-        match version::rank(written) {
+        let (min_version, feature) = version::min_version(spec);
+        let declared = &spec.cdi_version;
+        match version::rank(declared) {
             None => self.add(
                 "cdiVersion",
-                format!("{written:?} is not a released version: write {needed:?} or a newer one"),
+                format!(
+                    "{declared:?} is not a released version: write {min_version:?} or a newer one"
+                ),
             ),
-            Some(rank) if Some(rank) < version::rank(needed) => self.add(
+            Some(rank) if Some(rank) < version::rank(min_version) => self.add(
                 "cdiVersion",
-                format!("{because} came with {needed}: write that instead of {written:?}"),
+                format!("{feature} came with {min_version}: write that instead of {declared:?}"),
             ),
             Some(_) => {}
         }
@@ -75,90 +78,91 @@ impl Validator {
         if !is_vendor(vendor) {
             self.add("kind", format!("{vendor:?} is not a domain such as vendor.com"));
         }
-        let begins = class.starts_with(|letter: char| letter.is_ascii_alphabetic());
-        if !begins || !is_name(class, "-_.") || class.len() > MAX_LABEL {
+        let starts_with_letter = class.starts_with(|letter: char| letter.is_ascii_alphabetic());
+        if !starts_with_letter || !is_name(class, "-_.") || class.len() > MAX_LABEL {
             let rule = "a letter, then letters, digits, '-', '_' and '.', 63 at the most";
             self.add("kind", format!("{class:?} is not a class: use {rule}"));
         }
     }
 
-    fn device(&mut self, at: &str, device: &SpecDevice) {
+    fn device(&mut self, path: &str, device: &SpecDevice) {
         if !is_name(&device.name, "-_.:") {
             let rule = "letters and digits, with '-', '_', '.' and ':' between";
-            self.add(at, format!("{:?} is not a device name: use {rule}", device.name));
+            self.add(path, format!("{:?} is not a device name: use {rule}", device.name));
         }
         if device.container_edits.is_empty() {
-            self.add(at, "a device without containerEdits makes a runtime refuse the document");
+            self.add(path, "a device without containerEdits makes a runtime refuse the document");
         }
-        self.edits(&format!("{at}.containerEdits"), &device.container_edits);
+        self.edits(&format!("{path}.containerEdits"), &device.container_edits);
     }
 
-    fn edits(&mut self, at: &str, edits: &ContainerEdits) {
-        self.env(&format!("{at}.env"), &edits.env);
+    fn edits(&mut self, path: &str, edits: &ContainerEdits) {
+        self.env(&format!("{path}.env"), &edits.env);
         for (index, node) in edits.device_nodes.iter().enumerate() {
-            self.node(&format!("{at}.deviceNodes[{index}]"), node);
+            self.node(&format!("{path}.deviceNodes[{index}]"), node);
         }
         for (index, mount) in edits.mounts.iter().enumerate() {
-            self.mount(&format!("{at}.mounts[{index}]"), mount);
+            self.mount(&format!("{path}.mounts[{index}]"), mount);
         }
         for (index, hook) in edits.hooks.iter().enumerate() {
-            self.hook(&format!("{at}.hooks[{index}]"), hook);
+            self.hook(&format!("{path}.hooks[{index}]"), hook);
         }
         if edits.additional_gids.contains(&0) {
-            self.add(format!("{at}.additionalGids"), "group 0 is ignored: leave it out");
+            self.add(format!("{path}.additionalGids"), "group 0 is ignored: leave it out");
         }
     }
 
-    fn env(&mut self, at: &str, env: &[String]) {
+    fn env(&mut self, path: &str, env: &[String]) {
         for (index, pair) in env.iter().enumerate() {
             if pair.find('=').is_none_or(|position| position == 0) {
-                self.add(format!("{at}[{index}]"), format!("{pair:?} is not NAME=value"));
+                self.add(format!("{path}[{index}]"), format!("{pair:?} is not NAME=value"));
             }
         }
     }
 
-    fn node(&mut self, at: &str, node: &SpecNode) {
-        self.absolute(&format!("{at}.path"), &node.path);
+    fn node(&mut self, key_path: &str, node: &SpecNode) {
+        self.absolute(&format!("{key_path}.path"), &node.path);
         if let Some(path) = &node.host_path {
-            self.absolute(&format!("{at}.hostPath"), path);
+            self.absolute(&format!("{key_path}.hostPath"), path);
         }
         let types = ["c", "b", "u", "p"];
         if let Some(kind) = node.node_type.as_deref().filter(|kind| !types.contains(kind)) {
-            let what = format!("{kind:?} is not a type of device node: use \"c\" or \"b\"");
-            self.add(format!("{at}.type"), what);
+            let message = format!("{kind:?} is not a type of device node: use \"c\" or \"b\"");
+            self.add(format!("{key_path}.type"), message);
         }
         let permissions = node.permissions.as_deref().unwrap_or_default();
         if permissions != "none" && permissions.contains(|letter| !"rwm".contains(letter)) {
-            let what = format!("{permissions:?} has letters other than r, w and m");
-            self.add(format!("{at}.permissions"), what);
+            let message = format!("{permissions:?} has letters other than r, w and m");
+            self.add(format!("{key_path}.permissions"), message);
         }
     }
 
     /// Only bind mounts have a host path; others name a file system, such as `tmpfs`.
-    fn mount(&mut self, at: &str, mount: &SpecMount) {
-        let binds = mount.options.iter().any(|option| BIND_OPTIONS.contains(&option.as_str()));
-        if binds || mount.host_path.as_os_str().is_empty() {
-            self.absolute(&format!("{at}.hostPath"), &mount.host_path);
+    fn mount(&mut self, path: &str, mount: &SpecMount) {
+        let is_bind_mount =
+            mount.options.iter().any(|option| BIND_OPTIONS.contains(&option.as_str()));
+        if is_bind_mount || mount.host_path.as_os_str().is_empty() {
+            self.absolute(&format!("{path}.hostPath"), &mount.host_path);
         }
-        self.absolute(&format!("{at}.containerPath"), &mount.container_path);
+        self.absolute(&format!("{path}.containerPath"), &mount.container_path);
     }
 
-    fn hook(&mut self, at: &str, hook: &Hook) {
+    fn hook(&mut self, path: &str, hook: &Hook) {
         if !Hook::STAGES.contains(&hook.hook_name.as_str()) {
             let stages = Hook::STAGES.join(", ");
-            let what = format!("{:?} is none of {stages}", hook.hook_name);
-            self.add(format!("{at}.hookName"), what);
+            let message = format!("{:?} is none of {stages}", hook.hook_name);
+            self.add(format!("{path}.hookName"), message);
         }
-        self.absolute(&format!("{at}.path"), &hook.path);
-        self.env(&format!("{at}.env"), &hook.env);
+        self.absolute(&format!("{path}.path"), &hook.path);
+        self.env(&format!("{path}.env"), &hook.env);
         if hook.timeout.is_some_and(|seconds| seconds <= 0) {
-            self.add(format!("{at}.timeout"), "leave it out to wait without limit");
+            self.add(format!("{path}.timeout"), "leave it out to wait without limit");
         }
     }
 
-    fn absolute(&mut self, at: &str, path: &Path) {
+    fn absolute(&mut self, key_path: &str, path: &Path) {
         if !path.has_root() {
-            self.add(at, format!("{:?} is not an absolute path", path.to_string_lossy()));
+            self.add(key_path, format!("{:?} is not an absolute path", path.to_string_lossy()));
         }
     }
 }
@@ -169,12 +173,12 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Alphanumeric text that may contain characters of `between` inside.
-fn is_name(text: &str, between: &str) -> bool {
+/// True for alphanumeric text, which may contain the characters of `inner` except at its ends.
+fn is_name(text: &str, inner: &str) -> bool {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric();
     text.starts_with(is_plain)
         && text.ends_with(is_plain)
-        && text.chars().all(|letter| is_plain(letter) || between.contains(letter))
+        && text.chars().all(|letter| is_plain(letter) || inner.contains(letter))
 }
 
 fn is_vendor(vendor: &str) -> bool {
@@ -212,7 +216,7 @@ mod tests {
 
     #[test]
     fn each_mistake_is_named_with_its_place_and_its_correction() {
-        for (right, wrong, expected) in [
+        for (valid, invalid, expected) in [
             (r#""0.6.0""#, r#""0.9.0""#, "cdiVersion: \"0.9.0\" is not a released version"),
             (r#""0.6.0""#, r#""0.5.0""#, "cdiVersion: annotations came with 0.6.0"),
             ("vendor.com/gpu", "gpu", "kind: \"gpu\" has no slash"),
@@ -231,9 +235,9 @@ mod tests {
             ("/bin/a", "a", "containerEdits.hooks[0].path: \"a\" is not an absolute path"),
             ("5}", "0}", "containerEdits.hooks[0].timeout"),
         ] {
-            let found = mistakes(&VALID.replacen(right, wrong, 1));
-            assert_eq!(found.len(), 1, "{wrong}: {found:?}");
-            assert!(found[0].contains(expected), "{wrong}: {found:?}");
+            let mistakes_found = mistakes(&VALID.replacen(valid, invalid, 1));
+            assert_eq!(mistakes_found.len(), 1, "{invalid}: {mistakes_found:?}");
+            assert!(mistakes_found[0].contains(expected), "{invalid}: {mistakes_found:?}");
         }
     }
 

@@ -142,10 +142,10 @@ pub struct IntelRdt {
 const READ_WRITE: &str = "rw";
 
 /// Mount options of driver files.
-const READ_ONLY: [&str; 5] = ["ro", "nosuid", "nodev", "rbind", "rprivate"];
+const READ_ONLY_OPTIONS: [&str; 5] = ["ro", "nosuid", "nodev", "rbind", "rprivate"];
 
 /// Mount options of sockets and their folders.
-const SOCKET: [&str; 5] = ["nosuid", "nodev", "rbind", "rprivate", "noexec"];
+const SOCKET_OPTIONS: [&str; 5] = ["nosuid", "nodev", "rbind", "rprivate", "noexec"];
 
 // === impl ContainerEdits ===
 
@@ -198,7 +198,7 @@ impl SpecNode {
 impl SpecMount {
     /// A file that the container may only read.
     pub fn read_only(host_path: impl Into<PathBuf>, container_path: impl Into<PathBuf>) -> Self {
-        Self::with(&READ_ONLY, host_path.into(), container_path.into())
+        Self::with(&READ_ONLY_OPTIONS, host_path.into(), container_path.into())
     }
 
     /// A file or folder of the host, including mounts below it.
@@ -213,7 +213,7 @@ impl SpecMount {
 
     /// A socket or a folder of sockets.
     pub fn socket(host_path: impl Into<PathBuf>, container_path: impl Into<PathBuf>) -> Self {
-        Self::with(&SOCKET, host_path.into(), container_path.into())
+        Self::with(&SOCKET_OPTIONS, host_path.into(), container_path.into())
     }
 
     fn with(options: &[&str], host_path: PathBuf, container_path: PathBuf) -> Self {

@@ -48,7 +48,7 @@ const FEATURES: &[(Requirement, FeatureTest)] = &[
 
 /// The lowest version that supports the document, and the feature that requires it.
 pub(super) fn min_version(spec: &Spec) -> Requirement {
-    let newest = FEATURES.iter().find(|(_, uses)| uses(spec));
+    let newest = FEATURES.iter().find(|(_, test)| test(spec));
     newest.map_or(EARLIEST, |(requirement, _)| *requirement)
 }
 
@@ -58,8 +58,8 @@ pub(super) fn rank(version: &str) -> Option<usize> {
     RELEASED.iter().position(|released| *released == version)
 }
 
-fn any_edits(spec: &Spec, uses: impl Fn(&ContainerEdits) -> bool) -> bool {
-    uses(&spec.container_edits) || spec.devices.iter().any(|device| uses(&device.container_edits))
+fn any_edits(spec: &Spec, test: impl Fn(&ContainerEdits) -> bool) -> bool {
+    test(&spec.container_edits) || spec.devices.iter().any(|device| test(&device.container_edits))
 }
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
         *,
     };
 
-    fn needs(change: impl FnOnce(&mut Spec)) -> &'static str {
+    fn version_for(change: impl FnOnce(&mut Spec)) -> &'static str {
         let edits = ContainerEdits { env: vec!["A=b".into()], ..ContainerEdits::default() };
         let devices = vec![SpecDevice::new("a", edits)];
         let mut spec = Spec::new(&Kind::new("gpu"), devices, ContainerEdits::default());
@@ -79,23 +79,23 @@ mod tests {
 
     #[test]
     fn a_document_is_in_the_lowest_version_that_has_all_it_uses() {
-        assert_eq!(needs(|_| ()), "0.3.0");
-        assert_eq!(needs(|spec| spec.devices[0].name = "0:1".into()), "0.5.0");
-        assert_eq!(needs(|spec| spec.kind = "v.com/a.b".into()), "0.6.0");
-        assert_eq!(needs(|spec| spec.container_edits.additional_gids = vec![44]), "0.7.0");
+        assert_eq!(version_for(|_| ()), "0.3.0");
+        assert_eq!(version_for(|spec| spec.devices[0].name = "0:1".into()), "0.5.0");
+        assert_eq!(version_for(|spec| spec.kind = "v.com/a.b".into()), "0.6.0");
+        assert_eq!(version_for(|spec| spec.container_edits.additional_gids = vec![44]), "0.7.0");
         assert_eq!(
-            needs(|spec| spec.devices[0].annotations = [("a".into(), "b".into())].into()),
+            version_for(|spec| spec.devices[0].annotations = [("a".into(), "b".into())].into()),
             "0.6.0"
         );
         assert_eq!(
-            needs(|spec| {
+            version_for(|spec| {
                 let node = SpecNode { host_path: Some("/x".into()), ..SpecNode::new("/dev/a") };
                 spec.devices[0].container_edits.device_nodes.push(node);
             }),
             "0.5.0"
         );
         assert_eq!(
-            needs(|spec| {
+            version_for(|spec| {
                 let mount =
                     SpecMount { mount_type: Some("tmpfs".into()), ..SpecMount::socket("/a", "/a") };
                 spec.container_edits.mounts.push(mount);
@@ -103,9 +103,9 @@ mod tests {
             "0.4.0"
         );
         assert_eq!(
-            needs(|spec| {
-                let moved = NetDevice { host_interface_name: "a".into(), name: "b".into() };
-                spec.container_edits.net_devices.push(moved);
+            version_for(|spec| {
+                let net_device = NetDevice { host_interface_name: "a".into(), name: "b".into() };
+                spec.container_edits.net_devices.push(net_device);
                 spec.container_edits.additional_gids.push(44);
             }),
             "1.1.0"

@@ -26,12 +26,12 @@ pub struct KindFacts {
 
 /// Declares the kinds in listing order: a variant, its list entry and its facts are one row.
 macro_rules! kinds {
-    ($($(#[$meaning:meta])+ $kind:ident => $facts:expr;)+) => {
+    ($($(#[$attribute:meta])+ $kind:ident => $facts:expr;)+) => {
         /// Kind of device.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(rename_all = "lowercase")]
         pub enum DeviceKind {
-            $($(#[$meaning])+ $kind,)+
+            $($(#[$attribute])+ $kind,)+
         }
 
         static FACTS: &[KindFacts] = &[$($facts),+];
@@ -51,7 +51,7 @@ kinds! {
         prefix: None,
         default_source: Some(SourceName::NVIDIA),
         only_source: None,
-        reasons: OF_GPUS,
+        reasons: GPU_REASONS,
     };
     /// A MIG instance: a slice of a GPU with memory and engines of its own.
     Mig => KindFacts {
@@ -60,7 +60,7 @@ kinds! {
         prefix: None,
         default_source: Some(SourceName::NVIDIA),
         only_source: None,
-        reasons: OF_GPUS,
+        reasons: GPU_REASONS,
     };
     /// A network or RDMA interface, or a virtual function of one.
     Nic => KindFacts {
@@ -69,7 +69,7 @@ kinds! {
         prefix: Some("NIC"),
         default_source: None,
         only_source: Some(SourceName::NICS),
-        reasons: OF_NICS,
+        reasons: NIC_REASONS,
     };
     /// A reconfigurable board.
     Fpga => KindFacts {
@@ -78,7 +78,7 @@ kinds! {
         prefix: Some("FPGA"),
         default_source: None,
         only_source: Some(SourceName::FPGA),
-        reasons: OF_OTHERS,
+        reasons: OTHER_REASONS,
     };
     /// An NVMe drive.
     Nvme => KindFacts {
@@ -87,7 +87,7 @@ kinds! {
         prefix: Some("nvme"),
         default_source: None,
         only_source: None,
-        reasons: OF_OTHERS,
+        reasons: OTHER_REASONS,
     };
     /// Any other device; its source defines it.
     Other => KindFacts {
@@ -96,12 +96,12 @@ kinds! {
         prefix: None,
         default_source: None,
         only_source: None,
-        reasons: OF_OTHERS,
+        reasons: OTHER_REASONS,
     };
 }
 
 #[rustfmt::skip]
-const OF_GPUS: &[Reason] = &[
+const GPU_REASONS: &[Reason] = &[
     Reason::Xid(0), Reason::DoubleBitEcc, Reason::UncorrectedEcc, Reason::RowRemapFailed, Reason::NvlinkDown,
     Reason::FabricFailed, Reason::Lost, Reason::Unresponsive, Reason::ProbeFailed, Reason::NeedsReset,
     Reason::Vanished, Reason::DriverGone, Reason::NodeMissing, Reason::NotReady, Reason::DriverUnbound,
@@ -109,11 +109,11 @@ const OF_GPUS: &[Reason] = &[
 ];
 
 #[rustfmt::skip]
-const OF_NICS: &[Reason] =
+const NIC_REASONS: &[Reason] =
     &[Reason::Vanished, Reason::LinkDown, Reason::NodeMissing, Reason::NotReady, Reason::DriverUnbound];
 
 #[rustfmt::skip]
-const OF_OTHERS: &[Reason] = &[
+const OTHER_REASONS: &[Reason] = &[
     Reason::Unresponsive, Reason::ProbeFailed, Reason::NeedsReset, Reason::Vanished, Reason::NodeMissing,
     Reason::NotReady, Reason::Unreachable, Reason::DriverUnbound, Reason::OutOfBounds,
 ];

@@ -68,8 +68,8 @@ impl Partition {
 
     /// True if both partitions need a common memory slice of one GPU.
     pub fn overlaps(&self, other: &Self) -> bool {
-        let (one, two) = (self.slices(), other.slices());
-        one.start < two.end && two.start < one.end && self.gpu == other.gpu
+        let (slices, other_slices) = (self.slices(), other.slices());
+        slices.start < other_slices.end && other_slices.start < slices.end && self.gpu == other.gpu
     }
 }
 
@@ -91,19 +91,19 @@ impl fmt::Display for Partition {
 mod tests {
     use super::*;
 
-    fn on(gpu: &str, start: u32, size: u32) -> Partition {
+    fn partition(gpu: &str, start: u32, size: u32) -> Partition {
         let gpu = gpu.parse().expect("an id");
         Partition { gpu, profile: "3g.40gb".into(), profile_id: 9, start, size }
     }
 
     #[test]
     fn partitions_overlap_where_they_share_a_memory_slice_of_one_gpu() {
-        let half = on("GPU-a", 0, 4);
+        let half = partition("GPU-a", 0, 4);
         for (other, expected) in [
-            (on("GPU-a", 3, 1), true),
-            (on("GPU-a", 0, 8), true),
-            (on("GPU-a", 4, 4), false),
-            (on("GPU-b", 0, 4), false),
+            (partition("GPU-a", 3, 1), true),
+            (partition("GPU-a", 0, 8), true),
+            (partition("GPU-a", 4, 4), false),
+            (partition("GPU-b", 0, 4), false),
         ] {
             assert_eq!(half.overlaps(&other), expected, "{other}");
             assert_eq!(other.overlaps(&half), expected, "{other}");
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_partition_displays_its_placement() {
-        assert_eq!(on("GPU-a", 4, 4).to_string(), "3g.40gb at memory slices 4-7 of GPU-a");
-        assert_eq!(on("GPU-a", 4, 1).to_string(), "3g.40gb at memory slice 4 of GPU-a");
+        assert_eq!(partition("GPU-a", 4, 4).to_string(), "3g.40gb at memory slices 4-7 of GPU-a");
+        assert_eq!(partition("GPU-a", 4, 1).to_string(), "3g.40gb at memory slice 4 of GPU-a");
     }
 }

@@ -18,15 +18,16 @@ impl PartitionCapacity {
     /// The combined capacity of the partitions. Seven small partitions together may have more decoders than the largest
     /// partition.
     pub fn of(partitions: &[PossiblePartition]) -> Self {
-        let slices = partitions.iter().map(|it| it.partition.slices().end).max().unwrap_or(0);
-        let mut room = Self { amounts: Capacities::new(), slices };
-        for (name, amount) in partitions.iter().flat_map(|it| &it.capacity) {
-            if !room.amounts.contains_key(name) {
-                let most = in_unit_of(*amount, largest_sum(name, partitions, slices));
-                room.amounts.insert(name.clone(), most);
+        let slices =
+            partitions.iter().map(|possible| possible.partition.slices().end).max().unwrap_or(0);
+        let mut capacity = Self { amounts: Capacities::new(), slices };
+        for (name, amount) in partitions.iter().flat_map(|possible| &possible.capacity) {
+            if !capacity.amounts.contains_key(name) {
+                let largest = in_unit_of(*amount, largest_sum(name, partitions, slices));
+                capacity.amounts.insert(name.clone(), largest);
             }
         }
-        room
+        capacity
     }
 
     /// True if two different partitions can coexist: separate slices, and engines for both.
@@ -40,43 +41,47 @@ impl PartitionCapacity {
     ///
     /// Computes the needs of each partition once: a GPU has hundreds of pairs.
     pub fn exclusions(&self, partitions: &[PossiblePartition]) -> Vec<[usize; 2]> {
-        let all: Vec<_> = partitions.iter().map(|it| (&it.partition, self.needs(it))).collect();
+        let with_needs: Vec<_> =
+            partitions.iter().map(|possible| (&possible.partition, self.needs(possible))).collect();
         let mut exclusive = Vec::new();
-        for (at, (one, needs)) in all.iter().enumerate() {
-            let others = all.iter().enumerate().skip(at + 1);
-            let conflicting =
-                others.filter(|(_, (it, other))| one.overlaps(it) || !self.fits_both(needs, other));
-            exclusive.extend(conflicting.map(|(other, _)| [at, other]));
+        for (index, (partition, needs)) in with_needs.iter().enumerate() {
+            let later = with_needs.iter().enumerate().skip(index + 1);
+            let conflicting = later.filter(|(_, (other, other_needs))| {
+                partition.overlaps(other) || !self.fits_both(needs, other_needs)
+            });
+            exclusive.extend(conflicting.map(|(later_index, _)| [index, later_index]));
         }
         exclusive
     }
 
     /// Amounts that a partition needs, in the order of `amounts`.
-    fn needs(&self, it: &PossiblePartition) -> Vec<u64> {
-        self.amounts.keys().map(|name| it.amount(name)).collect()
+    fn needs(&self, possible: &PossiblePartition) -> Vec<u64> {
+        self.amounts.keys().map(|name| possible.amount(name)).collect()
     }
 
     fn fits_both(&self, one: &[u64], other: &[u64]) -> bool {
-        let both = one.iter().zip(other).map(|(one, other)| one + other);
-        both.zip(self.amounts.values()).all(|(both, most)| both <= amount_of(*most))
+        let sums = one.iter().zip(other).map(|(one, other)| one + other);
+        sums.zip(self.amounts.values()).all(|(sum, largest)| sum <= amount_of(*largest))
     }
 }
 
-/// Largest sum of a capacity over coexisting partitions. Only one `+me` profile fits on a GPU, so sums leave
-/// these profiles out.
+/// Largest sum of a capacity over coexisting partitions. Sums leave out `+me` profiles: only one of them fits on a GPU.
 fn largest_sum(name: &AttributeName, partitions: &[PossiblePartition], slices: u32) -> u64 {
-    let is_plain = |it: &Partition| !it.profile.as_str().contains('+');
-    let amounts: Vec<_> = partitions.iter().map(|it| (&it.partition, it.amount(name))).collect();
-    let at = |slice: u32| usize::try_from(slice).expect("a handful of slices");
+    let is_plain = |partition: &Partition| !partition.profile.as_str().contains('+');
+    let amounts: Vec<_> =
+        partitions.iter().map(|possible| (&possible.partition, possible.amount(name))).collect();
+    let index = |slice: u32| usize::try_from(slice).expect("a handful of slices");
     // Largest sum of partitions that start at or after each slice.
-    let mut from = vec![0; at(slices) + 1];
+    let mut from_slice = vec![0; index(slices) + 1];
     for start in (0..slices).rev() {
-        let here = amounts.iter().filter(|(it, _)| it.start == start && is_plain(it));
-        let sums = here.map(|(it, amount)| amount + from[at(it.slices().end)]);
-        from[at(start)] = sums.chain([from[at(start) + 1]]).max().unwrap_or(0);
+        let starting =
+            amounts.iter().filter(|(partition, _)| partition.start == start && is_plain(partition));
+        let sums =
+            starting.map(|(partition, amount)| amount + from_slice[index(partition.slices().end)]);
+        from_slice[index(start)] = sums.chain([from_slice[index(start) + 1]]).max().unwrap_or(0);
     }
     let single = amounts.iter().map(|(_, amount)| *amount).max().unwrap_or(0);
-    from[0].max(single)
+    from_slice[0].max(single)
 }
 
 fn amount_of(quantity: Quantity) -> u64 {
@@ -107,12 +112,13 @@ impl Partition {
     pub fn conflicts_with(
         &self,
         other: &Self,
-        room: &PartitionCapacity,
-        all: &[PossiblePartition],
+        capacity: &PartitionCapacity,
+        partitions: &[PossiblePartition],
     ) -> bool {
-        let find = |partition: &Self| all.iter().find(|it| it.partition == *partition);
+        let find =
+            |partition: &Self| partitions.iter().find(|possible| possible.partition == *partition);
         match (find(self), find(other)) {
-            (Some(one), Some(other)) => !room.can_coexist(one, other),
+            (Some(possible), Some(other)) => !capacity.can_coexist(possible, other),
             _ => self.overlaps(other),
         }
     }
@@ -140,16 +146,25 @@ mod tests {
     fn many_small_partitions_may_have_more_than_the_largest() {
         let small = (0..7).map(|start| possible("1g", (start, 1), [1, 0]));
         let media = (0..7).map(|start| possible("1g+me", (start, 1), [1, 1]));
-        let all: Vec<_> = small.chain(media).chain([possible("7g", (0, 8), [1, 1])]).collect();
-        let room = PartitionCapacity::of(&all);
-        assert_eq!(room.slices, 8);
-        assert_eq!(room.amounts[&DECODERS], Quantity::Count(7));
-        assert_eq!(room.amounts[&FLOW], Quantity::Count(1));
-        assert!(room.can_coexist(&all[0], &all[8]), "a small one beside one with media");
-        assert!(!room.can_coexist(&all[7], &all[8]), "two with media");
-        assert!(!room.can_coexist(&all[0], &all[7]), "at the same slice");
-        let pairs = (0..all.len()).flat_map(|at| (at + 1..all.len()).map(move |it| [at, it]));
-        let apart = pairs.filter(|[one, other]| !room.can_coexist(&all[*one], &all[*other]));
-        assert_eq!(room.exclusions(&all), apart.collect::<Vec<_>>());
+        let partitions: Vec<_> =
+            small.chain(media).chain([possible("7g", (0, 8), [1, 1])]).collect();
+        let capacity = PartitionCapacity::of(&partitions);
+        assert_eq!(capacity.slices, 8);
+        assert_eq!(capacity.amounts[&DECODERS], Quantity::Count(7));
+        assert_eq!(capacity.amounts[&FLOW], Quantity::Count(1));
+        assert!(
+            capacity.can_coexist(&partitions[0], &partitions[8]),
+            "a plain profile and a media profile"
+        );
+        assert!(!capacity.can_coexist(&partitions[7], &partitions[8]), "two media profiles");
+        assert!(
+            !capacity.can_coexist(&partitions[0], &partitions[7]),
+            "two profiles at the same slice"
+        );
+        let pairs = (0..partitions.len())
+            .flat_map(|index| (index + 1..partitions.len()).map(move |later| [index, later]));
+        let exclusive = pairs
+            .filter(|[one, other]| !capacity.can_coexist(&partitions[*one], &partitions[*other]));
+        assert_eq!(capacity.exclusions(&partitions), exclusive.collect::<Vec<_>>());
     }
 }

@@ -6,7 +6,7 @@ use std::{borrow::Cow, str::FromStr};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceName(Cow<'static, str>);
 
-/// Text that is no source name.
+/// Text that is not a source name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} cannot name a source: use 1 to {max} lower-case letters, digits and '-', a letter first \
@@ -33,12 +33,13 @@ impl FromStr for SourceName {
     type Err = InvalidSourceName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let valid = (1..=Self::MAX_CHARS).contains(&text.len())
-            && text.bytes().all(allowed)
+        let is_allowed =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_valid = (1..=Self::MAX_CHARS).contains(&text.len())
+            && text.bytes().all(is_allowed)
             && text.starts_with(|first: char| first.is_ascii_lowercase())
             && !text.ends_with('-');
-        if valid {
+        if is_valid {
             Ok(Self(Cow::Owned(text.to_owned())))
         } else {
             Err(InvalidSourceName(text.to_owned()))

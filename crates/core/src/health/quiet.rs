@@ -56,8 +56,8 @@ impl QuietPeriod {
     pub(super) fn record_failure(&mut self, before: &Health, now: Timestamp) {
         if before.is_healthy() {
             let recovered = self.last_failure.is_some();
-            let healthy_for = Duration::try_from(now.duration_since(before.since));
-            let is_quick = healthy_for.is_ok_and(|time| time < self.period * RESET_AFTER);
+            let healthy_time = Duration::try_from(now.duration_since(before.since));
+            let is_quick = healthy_time.is_ok_and(|duration| duration < self.period * RESET_AFTER);
             let relapses = if recovered && is_quick { self.relapses + 1 } else { 0 };
             self.relapses = relapses.min(MAX_RELAPSES);
         }

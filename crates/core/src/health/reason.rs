@@ -109,8 +109,9 @@ impl FromStr for Reason {
 
     fn from_str(text: &str) -> Result<Self, UnknownReason> {
         let xid = text.strip_prefix("XID ").and_then(|code| code.parse().ok()).map(Self::Xid);
-        let word = || TABLE.iter().find(|(_, word, _)| *word == text).map(|(reason, ..)| *reason);
-        xid.or_else(word).ok_or_else(|| UnknownReason(text.to_owned()))
+        let by_name =
+            || TABLE.iter().find(|(_, name, _)| *name == text).map(|(reason, ..)| *reason);
+        xid.or_else(by_name).ok_or_else(|| UnknownReason(text.to_owned()))
     }
 }
 
@@ -120,8 +121,8 @@ mod tests {
 
     #[test]
     fn every_reason_reads_back_as_it_is_written() {
-        let words = TABLE.iter().map(|(reason, ..)| *reason);
-        for reason in words.chain([Reason::Xid(79)]) {
+        let named = TABLE.iter().map(|(reason, ..)| *reason);
+        for reason in named.chain([Reason::Xid(79)]) {
             assert_eq!(reason.to_string().parse(), Ok(reason));
         }
         assert!("XID seventy".parse::<Reason>().is_err());

@@ -34,12 +34,12 @@ fn a_device_is_unknown_until_probed_and_healthy_at_the_first_pass() {
 fn a_fault_counts_at_once_and_recovery_takes_the_quiet_period() {
     use HealthState::{Healthy, Unhealthy};
     let passed = || Observation::Passed;
-    let seen = states(&[(1, passed()), (2, xid()), (30, passed()), (61, passed())]);
-    assert_eq!(seen, [Healthy, Unhealthy, Unhealthy, Unhealthy]);
-    let seen = states(&[(1, passed()), (2, xid()), (62, passed())]);
-    assert_eq!(seen, [Healthy, Unhealthy, Healthy]);
-    let seen = states(&[(2, xid()), (50, xid()), (62, passed()), (110, passed())]);
-    assert_eq!(seen, [Unhealthy, Unhealthy, Unhealthy, Healthy]);
+    let states_seen = states(&[(1, passed()), (2, xid()), (30, passed()), (61, passed())]);
+    assert_eq!(states_seen, [Healthy, Unhealthy, Unhealthy, Unhealthy]);
+    let states_seen = states(&[(1, passed()), (2, xid()), (62, passed())]);
+    assert_eq!(states_seen, [Healthy, Unhealthy, Healthy]);
+    let states_seen = states(&[(2, xid()), (50, xid()), (62, passed()), (110, passed())]);
+    assert_eq!(states_seen, [Unhealthy, Unhealthy, Unhealthy, Healthy]);
 }
 
 #[test]
@@ -47,8 +47,8 @@ fn a_slow_first_probe_costs_no_quiet_period_and_a_later_one_does() {
     use HealthState::{Healthy, Unhealthy, Unknown};
     let overdue = || Observation::Overdue("5s".into());
     let passed = || Observation::Passed;
-    let seen = states(&[(5, overdue()), (6, passed()), (20, overdue()), (21, passed())]);
-    assert_eq!(seen, [Unknown, Healthy, Unhealthy, Unhealthy]);
+    let states_seen = states(&[(5, overdue()), (6, passed()), (20, overdue()), (21, passed())]);
+    assert_eq!(states_seen, [Unknown, Healthy, Unhealthy, Unhealthy]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_device_that_flaps_is_quiet_for_longer_each_time() {
         tracker.observe(&xid(), at(now));
         assert_eq!(tracker.recovers_at(), Some(at(now + wait)));
         tracker.observe(&Observation::Passed, at(now + wait - 1));
-        assert!(!tracker.health().is_healthy(), "not before its time");
+        assert!(!tracker.health().is_healthy(), "healthy before the quiet period is over");
         tracker.observe(&Observation::Passed, at(now + wait));
         assert!(tracker.health().is_healthy());
         now += wait + 10;
@@ -103,7 +103,7 @@ fn an_unhealthy_device_waits_out_its_quiet_period_across_a_restart() {
     earlier.observe(&Observation::Passed, at(1));
     earlier.observe(&xid(), at(10));
     let text = serde_json::to_string(&earlier.record()).expect("plain");
-    let record = serde_json::from_str(&text).expect("as it was written");
+    let record = serde_json::from_str(&text).expect("the record parses");
     let mut tracker = HealthTracker::resume(record, QUIET, at(11));
     assert_eq!(tracker.health(), earlier.health());
     tracker.observe(&Observation::Passed, at(12));
@@ -111,20 +111,24 @@ fn an_unhealthy_device_waits_out_its_quiet_period_across_a_restart() {
     tracker.observe(&Observation::Passed, at(70));
     assert!(tracker.health().is_healthy());
     let later = HealthTracker::resume(tracker.record(), QUIET, at(80));
-    assert_eq!(later.health().state, HealthState::Unknown, "it was not probed since the restart");
+    assert_eq!(later.health().state, HealthState::Unknown, "not probed since the restart");
 }
 
 #[test]
 fn a_clock_set_back_during_a_restart_costs_one_quiet_period_and_one_set_forward_takes_a_probe() {
     let mut earlier = HealthTracker::new(QUIET, at(0));
     earlier.observe(&xid(), at(1_000));
-    let back = HealthTracker::resume(earlier.record(), QUIET, at(10));
-    assert_eq!(back.recovers_at(), Some(at(70)), "not an hour later");
-    assert_eq!(back.health().since, at(10), "nothing is dated to the future");
-    let mut forward = HealthTracker::resume(earlier.record(), QUIET, at(1_000_000));
-    assert_eq!(forward.health().state, HealthState::Unhealthy, "time alone ends no failure");
-    forward.observe(&Observation::Passed, at(1_000_000));
-    assert!(forward.health().is_healthy());
+    let set_back = HealthTracker::resume(earlier.record(), QUIET, at(10));
+    assert_eq!(set_back.recovers_at(), Some(at(70)), "one quiet period from now");
+    assert_eq!(set_back.health().since, at(10), "the start of the state is not in the future");
+    let mut set_forward = HealthTracker::resume(earlier.record(), QUIET, at(1_000_000));
+    assert_eq!(
+        set_forward.health().state,
+        HealthState::Unhealthy,
+        "unhealthy until a probe passes"
+    );
+    set_forward.observe(&Observation::Passed, at(1_000_000));
+    assert!(set_forward.health().is_healthy());
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(super) fn gpu_labels(input: &LabelInput<'_>) -> Vec<Label> {
     let attribute = |name: AttributeName| {
         move |gpu: &Device| gpu.attributes.get(&name).map(ToString::to_string)
     };
-    let counted = [
+    let fact_labels = [
         counts("family", &gpus, attribute(FAMILY)),
         counts("device-id", &gpus, attribute(DEVICE_ID)),
         counts("product-name", &gpus, |gpu| Some(product(&attribute(PRODUCT)(gpu)?))),
@@ -45,7 +45,7 @@ pub(super) fn gpu_labels(input: &LabelInput<'_>) -> Vec<Label> {
         counts("cu-count", &gpus, |gpu| amount(gpu, &COMPUTE_UNITS)),
     ];
     let partitionable = gpus.iter().any(|gpu| gpu.attributes.contains_key(&PARTITION_PROFILE));
-    let mut labels: Vec<_> = counted.into_iter().flatten().collect();
+    let mut labels: Vec<_> = fact_labels.into_iter().flatten().collect();
     labels.extend(
         ["compute-partitioning-supported", "memory-partitioning-supported"]
             .map(|name| in_domain(DOMAIN, format_args!("gpu.{name}"), partitionable)),
@@ -60,8 +60,8 @@ pub(super) fn gpu_labels(input: &LabelInput<'_>) -> Vec<Label> {
 fn partition_profile(gpus: &[&Device]) -> Option<Label> {
     let mut profiles = gpus.iter().map(|gpu| gpu.attributes.get(&PARTITION_PROFILE));
     let first = profiles.next()??;
-    let same = profiles.all(|profile| profile == Some(first));
-    same.then(|| in_domain(DOMAIN, "gpu.compute-memory-partition", first))
+    let are_equal = profiles.all(|profile| profile == Some(first));
+    are_equal.then(|| in_domain(DOMAIN, "gpu.compute-memory-partition", first))
 }
 
 /// Labels of one fact: its value if all GPUs agree, else the number of GPUs by value. The earlier domain has these
@@ -73,14 +73,14 @@ fn counts(name: &str, gpus: &[&Device], fact: impl Fn(&Device) -> Option<String>
     }
     let count =
         |domain, value: &str, count| in_domain(domain, format_args!("gpu.{name}.{value}"), count);
-    let earlier = values.iter().map(|(value, n)| count(EARLIER_DOMAIN, value, n));
-    let mut labels: Vec<_> = earlier.collect();
+    let earlier_labels = values.iter().map(|(value, number)| count(EARLIER_DOMAIN, value, number));
+    let mut labels: Vec<_> = earlier_labels.collect();
     match values.iter().next() {
         Some((value, _)) if values.len() == 1 => labels.extend(
             [DOMAIN, EARLIER_DOMAIN]
                 .map(|domain| in_domain(domain, format_args!("gpu.{name}"), value)),
         ),
-        _ => labels.extend(values.iter().map(|(value, n)| count(DOMAIN, value, n))),
+        _ => labels.extend(values.iter().map(|(value, number)| count(DOMAIN, value, number))),
     }
     labels
 }
@@ -115,7 +115,7 @@ mod tests {
 
     fn gpu(id: &str, memory_mib: u64) -> Device {
         let (id, kind) = (id.parse().expect("valid"), DeviceKind::Gpu);
-        let new = Device::new(id, kind, SourceName::AMD, Timestamp::UNIX_EPOCH);
+        let device = Device::new(id, kind, SourceName::AMD, Timestamp::UNIX_EPOCH);
         let texts = [
             (PRODUCT, "AMD Instinct MI300X (OAM)"),
             (DEVICE_ID, "74a1"),
@@ -131,7 +131,7 @@ mod tests {
                 (SIMD_UNITS, Quantity::Count(1_216)),
             ]
             .into(),
-            ..new
+            ..device
         }
     }
 
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_common_fact_is_one_label_and_a_differing_fact_is_counted_by_value() {
-        let alike = labelled(vec![gpu("a", 196_592), gpu("b", 196_592)]);
+        let uniform = labelled(vec![gpu("a", 196_592), gpu("b", 196_592)]);
         for (key, value) in [
             ("amd.com/gpu.vram", "192G"),
             ("beta.amd.com/gpu.vram", "192G"),
@@ -164,7 +164,7 @@ mod tests {
             ("amd.com/gpu.compute-memory-partition", "spx_nps1"),
             ("amd.com/gpu.compute-partitioning-supported", "true"),
         ] {
-            assert_eq!(alike.get(key).map(String::as_str), Some(value), "{key}");
+            assert_eq!(uniform.get(key).map(String::as_str), Some(value), "{key}");
         }
         let mixed = labelled(vec![gpu("a", 196_592), gpu("b", 24_574)]);
         assert_eq!(mixed.get("amd.com/gpu.vram"), None);

@@ -51,7 +51,7 @@ pub(super) fn gpus<'a>(input: &LabelInput<'a>) -> Vec<Gpu<'a>> {
         let offering = input.offerings.get(&device.id).copied().filter(|_| !device.partitioned);
         Gpu { device, is_partitioned: device.partitioned, offering }
     };
-    present(input, DeviceKind::Gpu).map(gpu).collect()
+    present_devices(input, DeviceKind::Gpu).map(gpu).collect()
 }
 
 /// The node's MIG instances, in order.
@@ -60,15 +60,18 @@ pub(super) fn instances<'a>(input: &LabelInput<'a>) -> Vec<Instance<'a>> {
         device,
         offering: input.offerings.get(&device.id).copied(),
     };
-    let named = present(input, DeviceKind::Mig)
+    let with_profile = present_devices(input, DeviceKind::Mig)
         .filter(|device| device.text_attribute(&MIG_PROFILE).is_some());
-    named.map(instance).collect()
+    with_profile.map(instance).collect()
 }
 
 /// Present devices of a kind whose product name is known.
-fn present<'a>(input: &LabelInput<'a>, kind: DeviceKind) -> impl Iterator<Item = &'a Device> {
-    let present = input.inventory.of_kind(kind).filter(|device| !device.health.has_vanished());
-    present.filter(|device| device.text_attribute(&PRODUCT).is_some())
+fn present_devices<'a>(
+    input: &LabelInput<'a>,
+    kind: DeviceKind,
+) -> impl Iterator<Item = &'a Device> {
+    let devices = input.inventory.of_kind(kind).filter(|device| !device.health.has_vanished());
+    devices.filter(|device| device.text_attribute(&PRODUCT).is_some())
 }
 
 // === impl Gpu ===
@@ -150,11 +153,11 @@ impl Instance<'_> {
 
 /// GPU and compute slices of a profile: `3g.20gb` has three of each, `1c.3g.20gb` one compute slice of three.
 fn slices(profile: &str) -> Option<(u64, u64)> {
-    let counted = |unit: char| {
+    let count = |unit: char| {
         profile.split('.').find_map(|part| part.strip_suffix(unit)?.parse::<u64>().ok())
     };
-    let gi = counted('g')?;
-    Some((gi, counted('c').unwrap_or(gi)))
+    let gi = count('g')?;
+    Some((gi, count('c').unwrap_or(gi)))
 }
 
 #[cfg(test)]

@@ -44,15 +44,17 @@ pub(super) fn most_frequent<T: PartialEq>(items: &[T]) -> Option<&T> {
 ///
 /// `replicas` is the most frequent value, `shares` the sum over the model's GPUs.
 pub(super) fn model_labels(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
-    let whole = models(gpus).into_iter().flat_map(|model| model.labels());
-    let mut parts: BTreeMap<(String, String), usize> = BTreeMap::new();
-    for part in instances {
-        *parts.entry((model_in_key(&part.model()), part.mig_profile())).or_default() += 1;
+    let gpu_labels = models(gpus).into_iter().flat_map(|model| model.labels());
+    let mut instance_counts: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for instance in instances {
+        *instance_counts
+            .entry((model_in_key(&instance.model()), instance.mig_profile()))
+            .or_default() += 1;
     }
-    let parts = parts.into_iter();
-    let parts =
-        parts.map(|((model, profile), n)| windlass(format_args!("mig.{model}.{profile}"), n));
-    whole.chain(parts).collect()
+    let instance_counts = instance_counts.into_iter();
+    let instance_counts = instance_counts
+        .map(|((model, profile), number)| windlass(format_args!("mig.{model}.{profile}"), number));
+    gpu_labels.chain(instance_counts).collect()
 }
 
 // === impl Model ===
@@ -89,13 +91,13 @@ impl Model<'_> {
         let label = |name: &str, text: String| windlass(format_args!("{prefix}.{name}"), text);
         let offering = self.offering();
         let shares: u64 = self.offerings().map(|offering| u64::from(offering.replicas)).sum();
-        let always = [
+        let common = [
             label("count", self.count().to_string()),
             label("replicas", offering.map_or(0, |offering| offering.replicas).to_string()),
             label("shares", shares.to_string()),
             label("sharing", offering.map_or("none", Offering::strategy).to_owned()),
         ];
-        always.into_iter().chain(self.hardware(label)).collect()
+        common.into_iter().chain(self.hardware(label)).collect()
     }
 
     /// Memory, architecture and compute capability, if known.

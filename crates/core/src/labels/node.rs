@@ -20,22 +20,22 @@ pub(super) fn host_labels(input: &LabelInput<'_>) -> impl Iterator<Item = Label>
 
 pub(super) fn gpu_labels(input: &LabelInput<'_>, gpus: &[Gpu<'_>]) -> Vec<Label> {
     let machine = input.host.machine.as_deref().unwrap_or(UNKNOWN);
-    let capable = gpus.iter().any(Gpu::is_mig_capable);
+    let any_mig_capable = gpus.iter().any(Gpu::is_mig_capable);
     // gpu-feature-discovery has one sharing rule for all GPUs. Here the label is true if any GPU is under MPS.
-    let mps =
+    let any_mps =
         gpus.iter().filter_map(|gpu| gpu.offering).any(|offering| offering.sharing == Sharing::Mps);
-    let one = [
+    let labels = [
         nvidia("gpu.machine", sanitised(machine)),
-        nvidia("mig.capable", capable),
-        nvidia("mps.capable", mps),
+        nvidia("mig.capable", any_mig_capable),
+        nvidia("mps.capable", any_mps),
         nvidia("gpu.mode", mode(gpus)),
     ];
     let clique = clique(gpus).map(|clique| nvidia("gpu.clique", clique));
-    one.into_iter().chain(clique).chain(driver(input.host, gpus)).chain(cuda(gpus)).collect()
+    labels.into_iter().chain(clique).chain(driver(input.host, gpus)).chain(cuda(gpus)).collect()
 }
 
 fn vgpu(vgpu: &Vgpu) -> Vec<Label> {
-    let present = |is: bool| nvidia("vgpu.present", is);
+    let present = |is_present: bool| nvidia("vgpu.present", is_present);
     match vgpu {
         Vgpu::Unknown => Vec::new(),
         Vgpu::Absent => vec![present(false)],
@@ -106,6 +106,6 @@ fn mode(gpus: &[Gpu<'_>]) -> &'static str {
 fn clique(gpus: &[Gpu<'_>]) -> Option<String> {
     let mut fabrics = gpus.iter().filter_map(Gpu::fabric);
     let (cluster, clique) = fabrics.next()?;
-    let same = fabrics.all(|other| other == (cluster, clique.clone()));
-    same.then(|| format!("{cluster}.{clique}"))
+    let are_equal = fabrics.all(|other| other == (cluster, clique.clone()));
+    are_equal.then(|| format!("{cluster}.{clique}"))
 }

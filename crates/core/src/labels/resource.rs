@@ -45,7 +45,7 @@ fn single(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
     let Some(partitioned) = gpus.iter().find(|gpu| gpu.is_partitioned) else { return Vec::new() };
     let has_parts = |gpu: &Gpu<'_>| gpu.is_partitioned && gpu.has_instances(instances);
     match grouped(instances, Instance::mig_profile).as_slice() {
-        [(_, group)] if gpus.iter().all(has_parts) => of_mig_profile(GPU, group),
+        [(_, group)] if gpus.iter().all(has_parts) => mig_profile_labels(GPU, group),
         _ => vec![
             label(GPU, "product", product(&partitioned.model(), "-MIG-INVALID")),
             label(GPU, "count", 0),
@@ -59,12 +59,12 @@ fn single(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
 fn mixed(instances: &[Instance<'_>]) -> Vec<Label> {
     let profiles = grouped(instances, Instance::mig_profile).into_iter();
     profiles
-        .flat_map(|(profile, group)| of_mig_profile(&format!("mig-{profile}"), &group))
+        .flat_map(|(profile, group)| mig_profile_labels(&format!("mig-{profile}"), &group))
         .collect()
 }
 
 /// Labels of the instances of one profile, with the values of the first instance.
-fn of_mig_profile(resource: &str, group: &[&Instance<'_>]) -> Vec<Label> {
+fn mig_profile_labels(resource: &str, group: &[&Instance<'_>]) -> Vec<Label> {
     let Some(first) = group.first() else { return Vec::new() };
     let offerings: Vec<_> = group.iter().filter_map(|instance| instance.offering).collect();
     let offering = most_frequent(&offerings).copied();
@@ -82,10 +82,10 @@ fn base(
     model: &str,
     suffix: &str,
 ) -> [Label; 4] {
-    let shared = offering.is_some_and(|offering| offering.is_shared() && !offering.renamed);
-    let shared = if shared { "-SHARED" } else { "" };
+    let is_shared = offering.is_some_and(|offering| offering.is_shared() && !offering.renamed);
+    let shared_suffix = if is_shared { "-SHARED" } else { "" };
     [
-        label(resource, "product", product(model, &format!("{suffix}{shared}"))),
+        label(resource, "product", product(model, &format!("{suffix}{shared_suffix}"))),
         label(resource, "count", count),
         label(resource, "replicas", offering.map_or(0, |offering| offering.replicas)),
         label(resource, "sharing-strategy", offering.map_or("none", Offering::strategy)),

@@ -38,14 +38,14 @@ pub(super) fn product(model: &str, suffix: &str) -> String {
 
 /// A model name for use in keys, the same on every node.
 pub(super) fn model_in_key(model: &str) -> String {
-    match fitted(model, MAX_MODEL_CHARS) {
+    match truncated(model, MAX_MODEL_CHARS) {
         name if name.is_empty() => "unknown".to_owned(),
         name => name,
     }
 }
 
 fn key(domain: &str, name: impl Display) -> String {
-    format!("{domain}/{}", fitted(&name.to_string(), MAX_LABEL))
+    format!("{domain}/{}", truncated(&name.to_string(), MAX_LABEL))
 }
 
 fn value(text: &str) -> String {
@@ -54,14 +54,14 @@ fn value(text: &str) -> String {
 }
 
 /// The text, cut to fit. A checksum keeps cut texts distinct.
-fn fitted(text: &str, max: usize) -> String {
+fn truncated(text: &str, max: usize) -> String {
     let allowed: String = text.chars().filter(|c| is_allowed(*c)).collect();
     let allowed = trimmed(&allowed);
     match allowed.get(..max) {
-        Some(cut) if cut.len() < allowed.len() => {
+        Some(prefix) if prefix.len() < allowed.len() => {
             let hash = checksum(allowed);
-            let sum = format!("-{:04x}", (hash >> 16) ^ (hash & 0xffff));
-            format!("{}{sum}", trimmed(&cut[..max - sum.len()]))
+            let suffix = format!("-{:04x}", (hash >> 16) ^ (hash & 0xffff));
+            format!("{}{suffix}", trimmed(&prefix[..max - suffix.len()]))
         }
         _ => allowed.to_owned(),
     }
@@ -96,15 +96,15 @@ mod tests {
     #[test]
     fn a_long_model_is_cut_before_its_suffix() {
         let long = "x".repeat(80);
-        let spelt = value(&product(&long, "-MIG-1g.5gb-SHARED"));
-        assert_eq!(spelt.len(), 63);
-        assert!(spelt.ends_with("x-MIG-1g.5gb-SHARED"), "{spelt}");
+        let label_value = value(&product(&long, "-MIG-1g.5gb-SHARED"));
+        assert_eq!(label_value.len(), 63);
+        assert!(label_value.ends_with("x-MIG-1g.5gb-SHARED"), "{label_value}");
     }
 
     #[test]
     fn long_models_with_a_common_prefix_stay_distinct() {
-        let begin = "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation";
-        let (one, other) = (model_in_key(begin), model_in_key(&format!("{begin}-2")));
+        let prefix = "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation";
+        let (one, other) = (model_in_key(prefix), model_in_key(&format!("{prefix}-2")));
         assert_ne!(one, other);
         assert_eq!((one.len(), other.len()), (45, 45));
         assert_eq!(

@@ -12,7 +12,7 @@ use crate::{
 const A100: &str = "NVIDIA A100-SXM4-40GB";
 const T4: &str = "Tesla T4";
 
-const ONCE: Offering = Offering { replicas: 1, sharing: Sharing::Exclusive, renamed: false };
+const UNSHARED: Offering = Offering { replicas: 1, sharing: Sharing::Exclusive, renamed: false };
 
 /// A node with the offerings of its devices.
 #[derive(Default)]
@@ -47,15 +47,15 @@ impl Node {
     }
 
     /// Partitions the last GPU into instances.
-    fn cut(mut self, profiles: &[&str], offering: Option<Offering>) -> Self {
+    fn partition(mut self, profiles: &[&str], offering: Option<Offering>) -> Self {
         let gpu = self.last();
         gpu.partitioned = true;
         let (parent, model) = (gpu.id.clone(), gpu.attributes[&named("productName")].to_string());
-        for (part, profile) in profiles.iter().enumerate() {
-            self.add(&format!("MIG-{parent}-{part}"), &model, DeviceKind::Mig, offering);
+        for (instance, profile) in profiles.iter().enumerate() {
+            self.add(&format!("MIG-{parent}-{instance}"), &model, DeviceKind::Mig, offering);
             self.set("profile", AttributeValue::string(*profile));
             self.last().parent = Some(parent.clone());
-            for (place, name) in [
+            for (amount, name) in [
                 "multiprocessors",
                 "copyEngines",
                 "decoders",
@@ -66,7 +66,7 @@ impl Node {
             .into_iter()
             .enumerate()
             {
-                self.last().capacity.insert(named(name), Quantity::Count(place as u64));
+                self.last().capacity.insert(named(name), Quantity::Count(amount as u64));
             }
         }
         self
@@ -110,7 +110,7 @@ impl Node {
     }
 
     fn last(&mut self) -> &mut Device {
-        self.inventory.devices.last_mut().expect("there is one")
+        self.inventory.devices.last_mut().expect("the node has a device")
     }
 
     fn labels(&self, instances: InstanceNames) -> Labels {
@@ -124,12 +124,12 @@ impl Node {
         })
     }
 
-    /// Labels with this prefix, without it, in file format.
-    fn part(&self, instances: InstanceNames, prefix: &str) -> Vec<String> {
+    /// The labels whose keys have this prefix, as `key=value` lines without the prefix.
+    fn with_prefix(&self, instances: InstanceNames, prefix: &str) -> Vec<String> {
         let labels = self.labels(instances);
-        let part =
+        let entries =
             labels.iter().filter_map(|(key, value)| Some((key.strip_prefix(prefix)?, value)));
-        part.map(|(key, value)| format!("{key}={value}")).collect()
+        entries.map(|(key, value)| format!("{key}={value}")).collect()
     }
 
     fn get(&self, instances: InstanceNames, key: &str) -> Option<String> {
@@ -148,7 +148,7 @@ fn whole_gpus_are_described_as_they_are_shared() {
     let shared = |offering| Node::default().gpu(A100, "8.0", offering).gpu(A100, "8.0", offering);
     let renamed = Offering { renamed: true, ..time_sliced(4) };
     for (node, expected) in [
-        (shared(Some(ONCE)), ["NVIDIA-A100-SXM4-40GB", "2", "1", "none"]),
+        (shared(Some(UNSHARED)), ["NVIDIA-A100-SXM4-40GB", "2", "1", "none"]),
         (shared(Some(time_sliced(4))), ["NVIDIA-A100-SXM4-40GB-SHARED", "2", "4", "time-slicing"]),
         (shared(Some(mps(4))), ["NVIDIA-A100-SXM4-40GB-SHARED", "2", "4", "mps"]),
         (shared(Some(renamed)), ["NVIDIA-A100-SXM4-40GB", "2", "4", "time-slicing"]),
@@ -163,12 +163,15 @@ fn whole_gpus_are_described_as_they_are_shared() {
 
 #[test]
 fn partitioned_gpus_have_no_replicas_and_are_not_shared() {
-    let cut = Node::default().gpu(A100, "8.0", Some(time_sliced(2))).cut(&[], None);
-    assert_eq!(base(&cut, InstanceNames::None), ["NVIDIA-A100-SXM4-40GB", "1", "0", "none"]);
-    let both = cut.gpu(A100, "8.0", Some(time_sliced(2)));
+    let partitioned = Node::default().gpu(A100, "8.0", Some(time_sliced(2))).partition(&[], None);
+    assert_eq!(
+        base(&partitioned, InstanceNames::None),
+        ["NVIDIA-A100-SXM4-40GB", "1", "0", "none"]
+    );
+    let with_whole_gpu = partitioned.gpu(A100, "8.0", Some(time_sliced(2)));
     let expected = ["NVIDIA-A100-SXM4-40GB-SHARED", "2", "2", "time-slicing"];
     assert_eq!(
-        base(&both, InstanceNames::None),
+        base(&with_whole_gpu, InstanceNames::None),
         expected,
         "a whole GPU determines the labels of its model"
     );
@@ -176,9 +179,9 @@ fn partitioned_gpus_have_no_replicas_and_are_not_shared() {
 
 #[test]
 fn a_whole_gpu_has_these_labels() {
-    let node = Node::default().gpu(A100, "8.0", Some(ONCE));
+    let node = Node::default().gpu(A100, "8.0", Some(UNSHARED));
     assert_eq!(
-        node.part(InstanceNames::None, "nvidia.com/gpu."),
+        node.with_prefix(InstanceNames::None, "nvidia.com/gpu."),
         [
             "compute.major=8",
             "compute.minor=0",
@@ -197,9 +200,10 @@ fn a_whole_gpu_has_these_labels() {
 #[test]
 fn instances_are_described_by_their_profile() {
     let profiles = ["1g.5gb", "1c.3g.20gb", "1g.5gb", "1g.10gb+me"];
-    let node = Node::default().gpu(A100, "8.0", None).cut(&profiles, Some(time_sliced(3)));
-    let labels =
-        |profile: &str| node.part(InstanceNames::Mixed, &format!("nvidia.com/mig-{profile}."));
+    let node = Node::default().gpu(A100, "8.0", None).partition(&profiles, Some(time_sliced(3)));
+    let labels = |profile: &str| {
+        node.with_prefix(InstanceNames::Mixed, &format!("nvidia.com/mig-{profile}."))
+    };
     assert_eq!(
         labels("1g.5gb"),
         [
@@ -218,16 +222,20 @@ fn instances_are_described_by_their_profile() {
             "slices.gi=1",
         ]
     );
-    let of_three = labels("1c.3g.20gb");
-    assert!(of_three.contains(&"slices.ci=1".into()) && of_three.contains(&"slices.gi=3".into()));
+    let compute_instance = labels("1c.3g.20gb");
+    assert!(
+        compute_instance.contains(&"slices.ci=1".into())
+            && compute_instance.contains(&"slices.gi=3".into())
+    );
     let product = "product=NVIDIA-A100-SXM4-40GB-MIG-1g.10gb.me-SHARED".to_owned();
     assert!(labels("1g.10gb.me").contains(&product), "a label cannot contain +");
 }
 
 #[test]
 fn instances_of_one_profile_take_the_name_of_gpus() {
-    let cut = |node: Node| node.gpu(A100, "8.0", None).cut(&["3g.20gb", "3g.20gb"], Some(ONCE));
-    let node = cut(cut(Node::default()));
+    let partitioned =
+        |node: Node| node.gpu(A100, "8.0", None).partition(&["3g.20gb", "3g.20gb"], Some(UNSHARED));
+    let node = partitioned(partitioned(Node::default()));
     let expected = ["NVIDIA-A100-SXM4-40GB-MIG-3g.20gb", "4", "1", "none"];
     assert_eq!(base(&node, InstanceNames::Single), expected);
     let gpu = |name| node.get(InstanceNames::Single, &format!("nvidia.com/gpu.{name}"));
@@ -237,22 +245,25 @@ fn instances_of_one_profile_take_the_name_of_gpus() {
 
 #[test]
 fn instances_that_cannot_take_the_name_of_gpus_are_invalid() {
-    let a100 = || Node::default().gpu(A100, "8.0", Some(ONCE));
-    for (node, why) in [
-        (a100().cut(&[], None), "a GPU without instances"),
-        (a100().cut(&["3g.20gb", "2g.10gb"], Some(ONCE)), "two profiles"),
-        (a100().gpu(A100, "8.0", None).cut(&["3g.20gb"], Some(ONCE)), "a whole GPU beside"),
+    let a100 = || Node::default().gpu(A100, "8.0", Some(UNSHARED));
+    for (node, case) in [
+        (a100().partition(&[], None), "a GPU without instances"),
+        (a100().partition(&["3g.20gb", "2g.10gb"], Some(UNSHARED)), "two profiles"),
+        (
+            a100().gpu(A100, "8.0", None).partition(&["3g.20gb"], Some(UNSHARED)),
+            "a GPU outside MIG mode",
+        ),
     ] {
         let expected = ["NVIDIA-A100-SXM4-40GB-MIG-INVALID", "0", "0", ""];
-        assert_eq!(base(&node, InstanceNames::Single), expected, "{why}");
+        assert_eq!(base(&node, InstanceNames::Single), expected, "{case}");
         let memory = node.get(InstanceNames::Single, "nvidia.com/gpu.memory");
-        assert_eq!(memory.as_deref(), Some("0"), "{why}");
+        assert_eq!(memory.as_deref(), Some("0"), "{case}");
     }
 }
 
 #[test]
 fn the_strategy_is_a_label_unless_there_is_none() {
-    let node = Node::default().gpu(T4, "7.5", Some(ONCE));
+    let node = Node::default().gpu(T4, "7.5", Some(UNSHARED));
     let label = |instances| node.get(instances, "nvidia.com/mig.strategy");
     assert_eq!(label(InstanceNames::None), None);
     assert_eq!(label(InstanceNames::Single).as_deref(), Some("single"));
@@ -263,15 +274,15 @@ fn the_strategy_is_a_label_unless_there_is_none() {
 fn the_most_frequent_model_has_the_plain_labels_and_each_model_its_own() {
     let node = Node::default()
         .gpu(T4, "7.5", Some(time_sliced(4)))
-        .gpu(A100, "8.0", Some(ONCE))
-        .gpu(T4, "7.5", Some(ONCE))
+        .gpu(A100, "8.0", Some(UNSHARED))
+        .gpu(T4, "7.5", Some(UNSHARED))
         .gpu(T4, "7.5", Some(time_sliced(4)))
         .gpu(A100, "8.0", None)
-        .cut(&["1g.5gb", "1g.5gb"], Some(ONCE));
+        .partition(&["1g.5gb", "1g.5gb"], Some(UNSHARED));
     let expected = ["Tesla-T4-SHARED", "3", "4", "time-slicing"];
     assert_eq!(base(&node, InstanceNames::Mixed), expected);
     assert_eq!(
-        node.part(InstanceNames::Mixed, "windlass.dev/"),
+        node.with_prefix(InstanceNames::Mixed, "windlass.dev/"),
         [
             "gpu.NVIDIA-A100-SXM4-40GB.compute.major=8",
             "gpu.NVIDIA-A100-SXM4-40GB.compute.minor=0",
@@ -296,16 +307,21 @@ fn the_most_frequent_model_has_the_plain_labels_and_each_model_its_own() {
 
 #[test]
 fn the_first_of_equally_frequent_models_has_the_plain_labels() {
-    let node = Node::default().gpu(T4, "7.5", Some(ONCE)).gpu(A100, "8.0", Some(ONCE));
+    let node = Node::default().gpu(T4, "7.5", Some(UNSHARED)).gpu(A100, "8.0", Some(UNSHARED));
     assert_eq!(base(&node, InstanceNames::None)[0], "Tesla-T4");
-    let node = Node::default().gpu(T4, "7.5", None).cut(&[], None).gpu(A100, "8.0", Some(ONCE));
-    assert_eq!(base(&node, InstanceNames::None)[0], "NVIDIA-A100-SXM4-40GB", "whole ones first");
+    let node =
+        Node::default().gpu(T4, "7.5", None).partition(&[], None).gpu(A100, "8.0", Some(UNSHARED));
+    assert_eq!(
+        base(&node, InstanceNames::None)[0],
+        "NVIDIA-A100-SXM4-40GB",
+        "GPUs outside MIG mode come first"
+    );
 }
 
 #[test]
 fn driver_versions_have_current_and_former_label_names() {
     let mut node = Node::default()
-        .gpu(T4, "7.5", Some(ONCE))
+        .gpu(T4, "7.5", Some(UNSHARED))
         .with(named("driverVersion"), AttributeValue::version("580.95.05"))
         .with(named("cudaDriverVersion"), AttributeValue::version("13.0"));
     let driver = |full: &str, revision: &str, minor: &str| {
@@ -324,8 +340,8 @@ fn driver_versions_have_current_and_former_label_names() {
             "runtime.minor=0".to_owned(),
         ]
     };
-    let cuda = |node: &Node| node.part(InstanceNames::None, "nvidia.com/cuda.");
-    assert_eq!(cuda(&node), driver("580.95.05", "05", "95"), "as NVIDIA writes it");
+    let cuda = |node: &Node| node.with_prefix(InstanceNames::None, "nvidia.com/cuda.");
+    assert_eq!(cuda(&node), driver("580.95.05", "05", "95"), "in NVIDIA's spelling");
     node.host.driver_version = Some("580.7".into());
     assert_eq!(cuda(&node), driver("580.7", "", "7"), "the host's spelling takes precedence");
 }
@@ -334,7 +350,9 @@ fn driver_versions_have_current_and_former_label_names() {
 fn the_mode_is_the_pci_class_of_all_gpus() {
     let class = |class: &str| AttributeValue::string(class);
     let name = AttributeName::new("windlass.dev", "pciClass");
-    let gpu = |node: Node, of: &str| node.gpu(T4, "7.5", Some(ONCE)).with(name.clone(), class(of));
+    let gpu = |node: Node, pci_class: &str| {
+        node.gpu(T4, "7.5", Some(UNSHARED)).with(name.clone(), class(pci_class))
+    };
     for (first, second, expected) in [
         ("0x030200", "0x030200", "compute"),
         ("0x030000", "0x030000", "graphics"),
@@ -350,11 +368,11 @@ fn the_mode_is_the_pci_class_of_all_gpus() {
 #[test]
 fn the_clique_is_that_of_all_gpus_in_a_fabric() {
     let gpu = |node: Node, cluster: &str, clique: i64| {
-        node.gpu(T4, "7.5", Some(ONCE))
+        node.gpu(T4, "7.5", Some(UNSHARED))
             .with(named("fabricClusterUUID"), AttributeValue::string(cluster))
             .with(named("fabricCliqueID"), AttributeValue::Int(clique))
     };
-    let outside = Node::default().gpu(T4, "7.5", Some(ONCE));
+    let outside = Node::default().gpu(T4, "7.5", Some(UNSHARED));
     let label = |node: &Node| node.get(InstanceNames::None, "nvidia.com/gpu.clique");
     assert_eq!(label(&outside), None);
     let inside = gpu(gpu(outside, "a-b", 7), "a-b", 7);
@@ -367,7 +385,7 @@ fn capabilities_are_those_of_any_gpu() {
     let node = Node::default().gpu(T4, "7.5", Some(time_sliced(2)));
     let capable = |node: &Node| {
         ["mig", "mps"]
-            .map(|what| node.get(InstanceNames::None, &format!("nvidia.com/{what}.capable")))
+            .map(|feature| node.get(InstanceNames::None, &format!("nvidia.com/{feature}.capable")))
     };
     assert_eq!(capable(&node), [Some("false".to_owned()), Some("false".to_owned())]);
     let node = node.gpu(A100, "8.0", Some(mps(2)));
@@ -379,18 +397,18 @@ fn a_node_without_gpus_has_only_labels_of_the_host() {
     let mut node = Node::default();
     assert_eq!(node.labels(InstanceNames::Mixed), Labels::new());
     node.host.vgpu = Vgpu::Absent;
-    assert_eq!(node.part(InstanceNames::Mixed, "nvidia.com/"), ["vgpu.present=false"]);
+    assert_eq!(node.with_prefix(InstanceNames::Mixed, "nvidia.com/"), ["vgpu.present=false"]);
 }
 
 #[test]
 fn a_virtual_gpu_has_labels_of_its_host_driver() {
-    let mut node = Node::default().gpu(T4, "7.5", Some(ONCE));
+    let mut node = Node::default().gpu(T4, "7.5", Some(UNSHARED));
     node.host.vgpu = Vgpu::Present(VgpuHost {
         driver_version: Some("460.16".into()),
         driver_branch: Some("r460_00".into()),
     });
     assert_eq!(
-        node.part(InstanceNames::None, "nvidia.com/vgpu."),
+        node.with_prefix(InstanceNames::None, "nvidia.com/vgpu."),
         ["host-driver-branch=r460_00", "host-driver-version=460.16", "present=true"]
     );
 }
@@ -399,7 +417,8 @@ fn a_virtual_gpu_has_labels_of_its_host_driver() {
 fn a_failed_gpu_keeps_its_labels_and_a_vanished_one_has_none() {
     let now = Timestamp::UNIX_EPOCH;
     for (reason, count) in [(Reason::Lost, "2"), (Reason::Vanished, "1")] {
-        let mut node = Node::default().gpu(T4, "7.5", Some(ONCE)).gpu(T4, "7.5", Some(ONCE));
+        let mut node =
+            Node::default().gpu(T4, "7.5", Some(UNSHARED)).gpu(T4, "7.5", Some(UNSHARED));
         let mut tracker = HealthTracker::new(std::time::Duration::from_secs(1), now);
         tracker.observe(&Observation::Failed(reason, String::new()), now);
         node.last().health = tracker.health().clone();
@@ -412,7 +431,7 @@ fn a_time_a_simulation_and_the_enforcement_of_shares_are_labels() {
     let mut node = Node::default();
     node.inventory.simulated = Some("dgx h100".into());
     let time = Timestamp::from_second(1_700_000_000).expect("valid");
-    let all = labels(&LabelInput {
+    let all_labels = labels(&LabelInput {
         inventory: &node.inventory,
         offerings: &node.offerings,
         instances: InstanceNames::None,
@@ -421,7 +440,7 @@ fn a_time_a_simulation_and_the_enforcement_of_shares_are_labels() {
         timestamp: Some(time),
     });
     assert_eq!(
-        feature_file(&all),
+        feature_file(&all_labels),
         "nvidia.com/gfd.timestamp=1700000000\nwindlass.dev/enforcement=driver\n\
          windlass.dev/simulated=dgx-h100\n"
     );
@@ -429,11 +448,11 @@ fn a_time_a_simulation_and_the_enforcement_of_shares_are_labels() {
 
 /// Validity of key and value by Kubernetes' `IsQualifiedName` and `IsValidLabelValue`; values are not empty.
 fn is_name(text: &str) -> bool {
-    let end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let is_alphanumeric = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
     (1..=63).contains(&bytes.len())
-        && end(bytes.first())
-        && end(bytes.last())
+        && is_alphanumeric(bytes.first())
+        && is_alphanumeric(bytes.last())
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
@@ -468,7 +487,7 @@ proptest! {
             .with(named("fabricClusterUUID"), AttributeValue::string(&texts[4]))
             .with(named("fabricCliqueID"), AttributeValue::string(&texts[5]))
             .gpu(&texts[6], "8.0", None)
-            .cut(&[&texts[7], "1g.5gb"], offering);
+            .partition(&[&texts[7], "1g.5gb"], offering);
         node.inventory.simulated = Some(texts[8].clone());
         node.host.machine = Some(texts[9].clone());
         node.host.vgpu = Vgpu::Present(VgpuHost {

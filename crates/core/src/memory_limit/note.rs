@@ -37,7 +37,7 @@ pub struct LimitedGpu {
 }
 
 /// Infix of a note's file name, between the record's stem and the container id.
-const LIMITED: &str = ".limited-";
+const NOTE_INFIX: &str = ".limited-";
 const JSON: &str = ".json";
 
 /// Longest container id in a file name, in bytes. Ids of containerd and CRI-O have 64.
@@ -89,14 +89,14 @@ impl MemoryLimitNote {
 
     /// Path of a container's note beside its record; `None` for an invalid container id.
     pub fn path(record: &Path, container: &str) -> Option<PathBuf> {
-        let name = format!("{}{LIMITED}{container}{JSON}", stem(record)?);
+        let name = format!("{}{NOTE_INFIX}{container}{JSON}", stem(record)?);
         is_id(container).then(|| record.with_file_name(name))
     }
 
     /// Container of a note of this record, from the note's file name; `None` for other files.
     pub fn container<'a>(record: &Path, file_name: &'a str) -> Option<&'a str> {
-        let rest = file_name.strip_prefix(stem(record)?)?.strip_prefix(LIMITED)?;
-        rest.strip_suffix(JSON).filter(|id| is_id(id))
+        let suffix = file_name.strip_prefix(stem(record)?)?.strip_prefix(NOTE_INFIX)?;
+        suffix.strip_suffix(JSON).filter(|id| is_id(id))
     }
 
     fn checked(self) -> Result<Self, MemoryLimitError> {
@@ -127,9 +127,10 @@ mod tests {
     fn a_note_reads_back_as_it_is_written() {
         let gpus = vec![LimitedGpu { uuid: "GPU-1".to_owned(), region: None, hard_bytes: 2 << 20 }];
         let library = Some("/lib/nvml".into());
-        let note = MemoryLimitNote::new("b", library, "/sys/fs/cgroup/a", gpus).expect("good");
+        let note =
+            MemoryLimitNote::new("b", library, "/sys/fs/cgroup/a", gpus).expect("a valid note");
         assert_eq!(String::from_utf8(note.to_json()).expect("text"), GOOD);
-        assert_eq!(MemoryLimitNote::parse(GOOD.as_bytes()).expect("good"), note);
+        assert_eq!(MemoryLimitNote::parse(GOOD.as_bytes()).expect("a valid note"), note);
     }
 
     #[test]

@@ -17,12 +17,12 @@ pub struct Connections {
     pub pairs: BTreeMap<String, usize>,
     /// True if an NVLink passes a switch.
     pub via_switch: bool,
-    /// NUMA nodes of the devices, without unknown ones.
+    /// Known NUMA nodes of the devices.
     pub numa_nodes: BTreeSet<u32>,
 }
 
 /// Label of [`PcieLevel::Device`](crate::topology::PcieLevel::Device).
-const ONE_DEVICE: &str = "DEV";
+const SAME_DEVICE_LABEL: &str = "DEV";
 
 // === impl Connections ===
 
@@ -34,13 +34,16 @@ impl Connections {
     }
 
     /// Summary of the devices at these positions.
-    pub(super) fn of(topology: &Topology, set: &[usize]) -> Self {
+    pub(super) fn of(topology: &Topology, positions: &[usize]) -> Self {
         let mut summary = Self {
-            numa_nodes: set.iter().filter_map(|&at| topology.device(at).numa_node).collect(),
+            numa_nodes: positions
+                .iter()
+                .filter_map(|&position| topology.device(position).numa_node)
+                .collect(),
             ..Self::default()
         };
-        for (nth, &a) in set.iter().enumerate() {
-            for &b in &set[nth + 1..] {
+        for (index, &a) in positions.iter().enumerate() {
+            for &b in &positions[index + 1..] {
                 let connection = topology.connection(a, b);
                 summary.via_switch |= connection.nvlink.is_some_and(|pair| pair.via_switch);
                 *summary.pairs.entry(connection.to_string()).or_default() += 1;
@@ -53,16 +56,19 @@ impl Connections {
 impl fmt::Display for Connections {
     /// `all 6 pairs NV18 through NVSwitch, NUMA node 0`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let switch = if self.via_switch { " through NVSwitch" } else { "" };
-        let pairs: Vec<_> = self.pairs.iter().map(|(label, n)| format!("{n} x {label}")).collect();
+        let via_switch = if self.via_switch { " through NVSwitch" } else { "" };
+        let pairs: Vec<_> =
+            self.pairs.iter().map(|(label, count)| format!("{count} x {label}")).collect();
         match self.pairs.iter().next() {
             None => f.write_str("a single device")?,
-            Some((label, _)) if pairs.len() == 1 && label == ONE_DEVICE => {
+            Some((label, _)) if pairs.len() == 1 && label == SAME_DEVICE_LABEL => {
                 f.write_str("parts of one device")?;
             }
-            Some((label, 1)) if pairs.len() == 1 => write!(f, "the pair over {label}{switch}")?,
-            Some((label, n)) if pairs.len() == 1 => write!(f, "all {n} pairs {label}{switch}")?,
-            Some(_) => write!(f, "pairs {}{switch}", pairs.join(", "))?,
+            Some((label, 1)) if pairs.len() == 1 => write!(f, "the pair over {label}{via_switch}")?,
+            Some((label, count)) if pairs.len() == 1 => {
+                write!(f, "all {count} pairs {label}{via_switch}")?;
+            }
+            Some(_) => write!(f, "pairs {}{via_switch}", pairs.join(", "))?,
         }
         let nodes: Vec<_> = self.numa_nodes.iter().map(u32::to_string).collect();
         match nodes.as_slice() {

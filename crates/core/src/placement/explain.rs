@@ -59,23 +59,24 @@ struct TermComparison {
 /// best result is the runner-up.
 pub fn explain(topology: &Topology, request: Request<'_>) -> Result<Explanation, PlacementError> {
     let resolved = ResolvedRequest::resolve(topology, request)?;
-    let found = resolved.best(topology, |_| true).ok_or_else(|| resolved.no_node(topology))?;
-    let optional = found.positions.iter().filter(|at| !resolved.required.contains(at));
-    let others = optional.filter_map(|&without| resolved.best(topology, |at| at != without));
-    let second = others.reduce(SearchResult::better);
-    let alternative = second.map(|second| Alternative {
-        devices: topology.ids(&second.positions),
-        connections: Connections::of(topology, &second.positions),
-        lost_by: found.score.decided_by(&second.score),
-        score: second.score,
-        exact: second.exact,
+    let best = resolved.best(topology, |_| true).ok_or_else(|| resolved.no_node(topology))?;
+    let optional = best.positions.iter().filter(|position| !resolved.required.contains(position));
+    let without_one =
+        optional.filter_map(|&excluded| resolved.best(topology, |position| position != excluded));
+    let runner_up = without_one.reduce(SearchResult::better);
+    let alternative = runner_up.map(|runner_up| Alternative {
+        devices: topology.ids(&runner_up.positions),
+        connections: Connections::of(topology, &runner_up.positions),
+        lost_by: best.score.decided_by(&runner_up.score),
+        score: runner_up.score,
+        exact: runner_up.exact,
     });
     Ok(Explanation {
         policy: resolved.policy,
         available: topology.ids(&resolved.available),
         required: topology.ids(&resolved.required),
         near: topology.ids(&resolved.near),
-        choice: Choice::of(topology, &found),
+        choice: Choice::of(topology, &best),
         alternative,
     })
 }
@@ -87,10 +88,10 @@ impl Explanation {
     pub fn deciding_difference(&self) -> Option<String> {
         let alternative = self.alternative.as_ref()?;
         let term = alternative.lost_by;
-        let of = |score: &Score| score.terms().find(|(other, _)| *other == term);
+        let value_of = |score: &Score| score.terms().find(|(other, _)| *other == term);
         let is_better = alternative.score > self.choice.score;
         let prefix = if is_better { "better, found only by a longer search: " } else { "" };
-        Some(match (of(&self.choice.score), of(&alternative.score)) {
+        Some(match (value_of(&self.choice.score), value_of(&alternative.score)) {
             (Some((_, chosen)), Some((_, other))) => {
                 format!("{prefix}{}", TermComparison { term, chosen, other })
             }

@@ -154,8 +154,8 @@ pub fn choose_joint(
         _ => {}
     }
     let problem = resolve(topology, gpus, nics)?;
-    let found = alignment.best(topology, &problem)?;
-    Ok(JointChoice::of(topology, &problem, found))
+    let result = alignment.best(topology, &problem)?;
+    Ok(JointChoice::of(topology, &problem, result))
 }
 
 fn resolve(
@@ -165,8 +165,8 @@ fn resolve(
 ) -> Result<JointProblem, JointError> {
     let gpus = gpus.resolve(topology).map_err(JointError::Gpus)?;
     let nics = nics.resolve(topology).map_err(JointError::Nics)?;
-    match gpus.available.iter().find(|at| nics.available.binary_search(at).is_ok()) {
-        Some(&both) => Err(JointError::InBothKinds(topology.id(both).clone())),
+    match gpus.available.iter().find(|position| nics.available.binary_search(position).is_ok()) {
+        Some(&duplicate) => Err(JointError::InBothKinds(topology.id(duplicate).clone())),
         None => Ok(JointProblem::new(topology, &gpus, &nics)),
     }
 }
@@ -211,11 +211,11 @@ impl Alignment {
             };
         }
         // Without a tree of junctions, the pairs of the result show the distance.
-        let found = search::best_choice(problem, None);
-        let pairs = pairing::pairs(&problem.junctions, &found.gpus, &found.nics);
+        let result = search::best_choice(problem, None);
+        let pairs = pairing::pairs(&problem.junctions, &result.gpus, &result.nics);
         let levels = pairs.into_iter().map(|(gpu, nic)| topology.connection(gpu, nic).pcie);
         match levels.max().unwrap_or(PcieLevel::Sys) {
-            farthest if farthest <= within => Ok(found),
+            farthest if farthest <= within => Ok(result),
             farthest => Err(JointError::too_far(problem, within, farthest)),
         }
     }
@@ -245,8 +245,8 @@ impl JointError {
 // === impl JointChoice ===
 
 impl JointChoice {
-    fn of(topology: &Topology, problem: &JointProblem, found: JointResult) -> Self {
-        let JointResult { gpus, nics, score, steps, exact } = found;
+    fn of(topology: &Topology, problem: &JointProblem, result: JointResult) -> Self {
+        let JointResult { gpus, nics, score, steps, exact } = result;
         let pairs = pairing::pairs(&problem.junctions, &gpus, &nics);
         let pair = |(gpu, nic)| Pair {
             gpu: topology.id(gpu).clone(),

@@ -155,8 +155,8 @@ impl FromStr for Policy {
     type Err = UnknownPolicy;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|policy| policy.name() == text);
-        found.ok_or_else(|| UnknownPolicy(text.to_owned()))
+        let policy = Self::ALL.into_iter().find(|policy| policy.name() == text);
+        policy.ok_or_else(|| UnknownPolicy(text.to_owned()))
     }
 }
 
@@ -227,15 +227,16 @@ impl Score {
     /// Compares a set with this score. Evaluates terms only up to the first difference.
     pub(super) fn compared_with(&self, mut value: impl FnMut(Term) -> i64) -> Ordering {
         let terms = self.terms.iter().zip(&self.values);
-        let mut orders = terms.map(|(&term, theirs)| term.signed(value(term)).cmp(theirs));
+        let mut orders = terms.map(|(&term, own_value)| term.signed(value(term)).cmp(own_value));
         orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
     }
 
     /// The first term in which two scores differ; `Position` if none does.
     pub fn decided_by(&self, other: &Self) -> Term {
         let pairs = self.values.iter().zip(&other.values);
-        let first = self.terms.iter().zip(pairs).find(|(_, (ours, theirs))| ours != theirs);
-        first.map_or(Term::Position, |(&term, _)| term)
+        let difference =
+            self.terms.iter().zip(pairs).find(|(_, (value, other_value))| value != other_value);
+        difference.map_or(Term::Position, |(&term, _)| term)
     }
 }
 

@@ -36,18 +36,18 @@ pub(super) struct BaseTotals {
     pub(super) numa: u64,
 }
 
-/// Interchangeable devices: exchanging one for another changes no term but the position.
+/// Interchangeable devices: exchanging one for another changes only the position term.
 #[derive(Debug)]
 pub(super) struct Class {
-    /// Ascending positions; a choice takes the first ones.
+    /// Positions, ascending; a choice takes the lowest.
     pub(super) members: Vec<usize>,
     /// Number of eligible members: all or none.
     pub(super) eligible: usize,
-    /// Common traits of the members.
+    /// Common properties of the members.
     pub(super) properties: Properties,
 }
 
-/// Traits of a device besides its affinity with other optional devices.
+/// Properties of a device besides its affinity with other optional devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Properties {
     /// Packed affinity with the required devices and the container's other devices.
@@ -98,7 +98,7 @@ struct Numbering<'a> {
 // === impl Problem ===
 
 impl Problem {
-    /// The problem of choosing `size` devices. Optional devices must be eligible.
+    /// The problem of choosing `size` devices: the required ones, and others for which `eligible` is true.
     pub(super) fn new(
         topology: &Topology,
         positions: Positions<'_>,
@@ -106,37 +106,39 @@ impl Problem {
         terms: &'static [Term],
         eligible: impl Fn(usize) -> bool,
     ) -> Self {
-        let weigh = affinity_measure(terms);
-        let numbering = Numbering::of(topology, positions, weigh);
+        let measure = affinity_measure(terms);
+        let numbering = Numbering::of(topology, positions, measure);
         let Positions { available, required, near, .. } = positions;
-        let is_required = |at: &usize| required.binary_search(at).is_ok();
-        let free: Vec<_> = available.iter().copied().filter(|at| !is_required(at)).collect();
-        let given: Vec<_> = required.iter().chain(near).copied().collect();
+        let is_required = |position: &usize| required.binary_search(position).is_ok();
+        let free: Vec<_> =
+            available.iter().copied().filter(|position| !is_required(position)).collect();
+        let fixed_devices: Vec<_> = required.iter().chain(near).copied().collect();
         let others: Vec<_> = free.iter().chain(positions.other_kind).copied().collect();
         let are_interchangeable = |a, b| {
-            let is_equal = |&other: &usize| weigh(topology, a, other) == weigh(topology, b, other);
+            let is_equal =
+                |&other: &usize| measure(topology, a, other) == measure(topology, b, other);
             others.iter().filter(|&&other| other != a && other != b).all(is_equal)
         };
-        let traits = |at| Properties {
-            shares: positions.shares_of(at),
-            ..numbering.properties(at, &given, eligible(at))
+        let properties = |position| Properties {
+            shares: positions.shares_of(position),
+            ..numbering.properties(position, &fixed_devices, eligible(position))
         };
         let mut classes: Vec<Class> = Vec::with_capacity(free.len());
-        for &at in &free {
-            let traits = traits(at);
+        for &position in &free {
+            let properties = properties(position);
             let is_same = |class: &&mut Class| {
-                class.properties == traits && are_interchangeable(class.members[0], at)
+                class.properties == properties && are_interchangeable(class.members[0], position)
             };
             match classes.iter_mut().find(is_same) {
-                Some(class) => class.add(at),
-                None => classes.push(Class::new(at, traits)),
+                Some(class) => class.add(position),
+                None => classes.push(Class::new(position, properties)),
             }
         }
         Self {
             terms,
             required: required.to_vec(),
             missing: size - required.len(),
-            weights: weights(&classes, |a, b| weigh(topology, a, b)),
+            weights: weights(&classes, |a, b| measure(topology, a, b)),
             classes,
             base: numbering.start(required, near),
             groups: numbering.loads(positions),
@@ -159,13 +161,13 @@ impl Problem {
     }
 
     /// Positions of an answer, ascending.
-    pub(super) fn positions(&self, counts: &[usize], into: &mut Vec<usize>) {
-        into.clear();
-        into.extend(&self.required);
+    pub(super) fn positions(&self, counts: &[usize], positions: &mut Vec<usize>) {
+        positions.clear();
+        positions.extend(&self.required);
         for (class, &count) in self.classes.iter().zip(counts) {
-            into.extend(&class.members[..count]);
+            positions.extend(&class.members[..count]);
         }
-        into.sort_unstable();
+        positions.sort_unstable();
     }
 }
 
@@ -174,11 +176,11 @@ fn affinity_measure(terms: &[Term]) -> AffinityMeasure {
     if terms.contains(&Term::Links) { Topology::packed_links } else { Topology::packed_affinity }
 }
 
-fn weights(classes: &[Class], weigh: impl Fn(usize, usize) -> i64) -> Vec<i64> {
+fn weights(classes: &[Class], measure: impl Fn(usize, usize) -> i64) -> Vec<i64> {
     let pairs = classes.iter().flat_map(|a| classes.iter().map(move |b| (a, b)));
     let weight = |(a, b): (&Class, &Class)| match (a.members[0], b.members[0]) {
-        (first, other) if first != other => weigh(first, other),
-        (first, _) => a.members.get(1).map_or(0, |&second| weigh(first, second)),
+        (first, other) if first != other => measure(first, other),
+        (first, _) => a.members.get(1).map_or(0, |&second| measure(first, second)),
     };
     pairs.map(weight).collect()
 }
@@ -186,9 +188,9 @@ fn weights(classes: &[Class], weigh: impl Fn(usize, usize) -> i64) -> Vec<i64> {
 // === impl Positions ===
 
 impl Positions<'_> {
-    fn shares_of(&self, at: usize) -> i64 {
-        let number = self.available.binary_search(&at).ok();
-        number.and_then(|number| self.shares.get(number)).copied().unwrap_or(0)
+    fn shares_of(&self, position: usize) -> i64 {
+        let index = self.available.binary_search(&position).ok();
+        index.and_then(|index| self.shares.get(index)).copied().unwrap_or(0)
     }
 }
 
@@ -209,8 +211,8 @@ impl Class {
 
 impl<'a> Numbering<'a> {
     fn of(topology: &'a Topology, positions: Positions<'_>, measure: AffinityMeasure) -> Self {
-        let devices = || positions.available.iter().map(|&at| topology.device(at));
-        let near = positions.near.iter().map(|&at| topology.device(at));
+        let devices = || positions.available.iter().map(|&position| topology.device(position));
+        let near = positions.near.iter().map(|&position| topology.device(position));
         let mut groups: Vec<_> = devices().map(|device| &device.group).collect();
         let mut numa_nodes: Vec<_> =
             devices().chain(near).filter_map(|device| device.numa_node).collect();
@@ -221,10 +223,18 @@ impl<'a> Numbering<'a> {
         Self { topology, measure, groups, numa_nodes }
     }
 
-    fn properties(&self, at: usize, given: &[usize], is_eligible: bool) -> Properties {
-        let device = self.topology.device(at);
+    fn properties(
+        &self,
+        position: usize,
+        fixed_devices: &[usize],
+        is_eligible: bool,
+    ) -> Properties {
+        let device = self.topology.device(position);
         Properties {
-            fixed: given.iter().map(|&other| (self.measure)(self.topology, at, other)).sum(),
+            fixed: fixed_devices
+                .iter()
+                .map(|&other| (self.measure)(self.topology, position, other))
+                .sum(),
             near_nics: device.nic,
             shares: 0,
             group: self.group(device).expect("the groups are those of the available devices"),
@@ -234,27 +244,28 @@ impl<'a> Numbering<'a> {
     }
 
     fn start(&self, required: &[usize], near: &[usize]) -> BaseTotals {
-        let mut start = BaseTotals::default();
-        for (nth, &at) in required.iter().enumerate() {
-            let others = required[nth + 1..].iter().chain(near);
-            start.weight +=
-                others.map(|&other| (self.measure)(self.topology, at, other)).sum::<i64>();
-            start.near_nics += self.topology.device(at).nic;
+        let mut totals = BaseTotals::default();
+        for (index, &position) in required.iter().enumerate() {
+            let others = required[index + 1..].iter().chain(near);
+            totals.weight +=
+                others.map(|&other| (self.measure)(self.topology, position, other)).sum::<i64>();
+            totals.near_nics += self.topology.device(position).nic;
         }
-        let given = required.iter().chain(near).map(|&at| self.topology.device(at));
-        start.numa = given.fold(0, |bits, device| bits | self.numa_bit(device));
-        start
+        let fixed_devices =
+            required.iter().chain(near).map(|&position| self.topology.device(position));
+        totals.numa = fixed_devices.fold(0, |bits, device| bits | self.numa_bit(device));
+        totals
     }
 
     /// Loads of all groups. Unavailable devices count as in use.
     fn loads(&self, positions: Positions<'_>) -> Vec<GroupLoad> {
         let mut loads = vec![GroupLoad::default(); self.groups.len()];
         let others = (0..self.topology.len())
-            .filter(|at| positions.available.binary_search(at).is_err())
-            .filter_map(|at| self.group(self.topology.device(at)));
+            .filter(|position| positions.available.binary_search(position).is_err())
+            .filter_map(|position| self.group(self.topology.device(position)));
         others.for_each(|group| loads[group].in_use += 1);
-        for &at in positions.required {
-            let group = self.group(self.topology.device(at));
+        for &position in positions.required {
+            let group = self.group(self.topology.device(position));
             loads[group.expect("required devices are available")].required += 1;
         }
         loads
@@ -267,7 +278,7 @@ impl<'a> Numbering<'a> {
     /// Node number as a bit. Machines have at most 64 nodes with accelerators; further nodes share the last
     /// bit.
     fn numa_bit(&self, device: &PlacedDevice) -> u64 {
-        let number = device.numa_node.and_then(|node| self.numa_nodes.binary_search(&node).ok());
-        number.map_or(0, |number| 1 << number.min(63))
+        let bit = device.numa_node.and_then(|node| self.numa_nodes.binary_search(&node).ok());
+        bit.map_or(0, |bit| 1 << bit.min(63))
     }
 }

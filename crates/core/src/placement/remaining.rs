@@ -37,13 +37,13 @@ enum Evaluator {
 impl Remaining {
     pub(super) fn of(problem: &Problem) -> Self {
         let devices: usize = problem.classes.iter().map(|class| class.members.len()).sum();
-        let data = if devices <= MAX_EXACT {
+        let evaluator = if devices <= MAX_EXACT {
             Evaluator::Exact(Sets::of(problem, devices))
         } else {
             Evaluator::Approximate(Neighbours::of(problem, Affinity::data_path))
         };
         let pcie = || Neighbours::of(problem, |affinity| affinity.pcie);
-        Self { data, pcie: problem.terms.contains(&Term::RemainingPcie).then(pcie) }
+        Self { data: evaluator, pcie: problem.terms.contains(&Term::RemainingPcie).then(pcie) }
     }
 
     /// Usefulness by affinity of the devices that remain after taking `counts` of each class.

@@ -111,13 +111,13 @@ impl<'a> Search<'a> {
             return true;
         }
         let eligible = self.problem.classes[class].eligible;
-        let others = left - eligible;
-        let least = missing.saturating_sub(others);
+        let left_after = left - eligible;
+        let min_count = missing.saturating_sub(left_after);
         let mut exact = true;
-        for taken in (least..=eligible.min(missing)).rev() {
-            self.state.take(self.problem, class, taken);
-            exact &= self.branch(class + 1, missing - taken, others);
-            self.state.undo_take(self.problem, class, taken);
+        for count in (min_count..=eligible.min(missing)).rev() {
+            self.state.take(self.problem, class, count);
+            exact &= self.branch(class + 1, missing - count, left_after);
+            self.state.undo_take(self.problem, class, count);
         }
         exact
     }

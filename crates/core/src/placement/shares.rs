@@ -166,9 +166,9 @@ fn filled<'a>(
     };
     let near = request.near.iter().filter_map(|id| topology.position(id));
     let near = super::ascending(near.collect());
-    let mut filling = FillState::new(topology, pools, policy, span, near);
-    filling.fill(size - required);
-    Ok(filling)
+    let mut fill_state = FillState::new(topology, pools, policy, span, near);
+    fill_state.fill(size - required);
+    Ok(fill_state)
 }
 
 /// Candidates in the inventory's order, without duplicates.
@@ -188,10 +188,11 @@ fn take_required(
 ) -> Result<usize, ShareError> {
     let required: BTreeSet<&ReplicaId> = required.iter().collect();
     for replica in &required {
-        let at = topology.position(replica.device.as_str());
-        let place = at.and_then(|at| pools.binary_search_by_key(&at, |pool| pool.at).ok());
-        place
-            .and_then(|place| pools[place].take_number(replica.number))
+        let position = topology.position(replica.device.as_str());
+        let index = position
+            .and_then(|position| pools.binary_search_by_key(&position, |pool| pool.at).ok());
+        index
+            .and_then(|index| pools[index].take_number(replica.number))
             .ok_or_else(|| ShareError::RequiredUnavailable((*replica).clone()))?;
     }
     Ok(required.len())
@@ -210,18 +211,18 @@ fn check_size(pools: &[Pool], required: usize, size: usize) -> Result<(), ShareE
 // === impl ShareChoice ===
 
 impl ShareChoice {
-    fn of(filling: &FillState<'_>) -> Self {
-        let topology = filling.topology;
-        let chosen: Vec<_> = filling.pools.iter().filter(|pool| pool.has_chosen()).collect();
+    fn of(fill_state: &FillState<'_>) -> Self {
+        let topology = fill_state.topology;
+        let chosen: Vec<_> = fill_state.pools.iter().filter(|pool| pool.has_chosen()).collect();
         let devices: Vec<_> = chosen.iter().map(|pool| pool.at).collect();
-        let with_id = || chosen.iter().map(|pool| (pool, topology.id(pool.at)));
+        let pools_with_id = || chosen.iter().map(|pool| (pool, topology.id(pool.at)));
         Self {
-            replicas: with_id().flat_map(|(pool, id)| pool.replicas(id)).collect(),
-            shares: with_id().map(|(pool, id)| pool.share(id)).collect(),
+            replicas: pools_with_id().flat_map(|(pool, id)| pool.replicas(id)).collect(),
+            shares: pools_with_id().map(|(pool, id)| pool.share(id)).collect(),
             connections: Connections::of(topology, &devices),
-            policy: filling.policy,
-            steps: filling.steps,
-            exact: filling.exact,
+            policy: fill_state.policy,
+            steps: fill_state.steps,
+            exact: fill_state.exact,
         }
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn nic(index: u32, numa: u32) -> Device {
 
 /// The device moved to the end of a sysfs path.
 pub(super) fn placed(device: Device, path: &str, numa_node: Option<u32>) -> Device {
-    let pci = path.rsplit('/').next().and_then(|end| end.parse().ok());
+    let pci = path.rsplit('/').next().and_then(|address| address.parse().ok());
     let path = PciePath::from_sysfs(path);
     Device { place: Location { pci, path, numa_node, ..device.place }, ..device }
 }
@@ -83,12 +83,13 @@ pub(super) fn switched() -> Vec<Device> {
     devices
 }
 
-/// The chosen indices.
+/// The chosen indices under the aligned policy.
 fn chosen(devices: &[Device], free: &[usize], required: &[&str], size: usize) -> String {
-    ask(devices, free, required, size, Policy::Aligned)
+    chosen_by(devices, free, required, size, Policy::Aligned)
 }
 
-fn ask(
+/// The chosen indices under a policy.
+fn chosen_by(
     devices: &[Device],
     free: &[usize],
     required: &[&str],
@@ -144,7 +145,7 @@ fn impossible_requests_are_refused_with_the_numbers() {
         let available = &["GPU-1", "GPU-0", "GPU-4", "GPU-4", "GPU-99"];
         choose(&topology, Request { available, required, near: &[], size, policy })
     };
-    let ask =
+    let error =
         |required, size, policy| request(required, size, policy).expect_err("refused").to_string();
     let (aligned, strict) = (Policy::Aligned, Policy::NumaStrict);
     for (required, size, policy, expected) in [
@@ -167,7 +168,7 @@ fn impossible_requests_are_refused_with_the_numbers() {
              the required ones included",
         ),
     ] {
-        assert_eq!(ask(required, size, policy), expected);
+        assert_eq!(error(required, size, policy), expected);
     }
     let twice = request(&["GPU-1", "GPU-1"], 2, aligned).expect("a repeated id is one device");
     assert_eq!(twice.devices.len(), 2);
@@ -186,7 +187,7 @@ fn each_policy_chooses_by_its_terms() {
         (Policy::Distributed, &ALL, 2, "04"),
         (Policy::Packed, &ALL, 4, "0123"),
     ] {
-        assert_eq!(ask(&devices, free, &[], size, policy), expected, "{policy} {free:?}");
+        assert_eq!(chosen_by(&devices, free, &[], size, policy), expected, "{policy} {free:?}");
     }
 }
 
@@ -206,7 +207,7 @@ fn partitions_are_distributed_over_gpus_or_packed_into_one() {
         (Policy::Aligned, &[0, 1, 2, 4, 5], 2, "45"),
         (Policy::Aligned, &[1, 2, 4, 5], 2, "12"),
     ] {
-        assert_eq!(ask(&devices, free, &[], size, policy), expected, "{policy} {free:?}");
+        assert_eq!(chosen_by(&devices, free, &[], size, policy), expected, "{policy} {free:?}");
     }
 }
 
@@ -218,20 +219,20 @@ fn a_vanished_device_is_not_in_use() {
         device.parent = Some(whole.parse().expect("valid"));
     }
     let ids = ["GPU-1", "GPU-2"];
-    let ask = |devices: &[Device]| {
+    let choice = |devices: &[Device]| {
         let inventory = Inventory { devices: devices.to_vec(), ..Inventory::default() };
         let policy = Policy::Distributed;
         let request = Request { available: &ids, required: &[], near: &[], size: 1, policy };
         choose(&Topology::from_inventory(&inventory), request).expect("an answer").devices[0]
             .to_string()
     };
-    let mut gone = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
+    let mut vanished_health = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
     let vanished = Observation::Failed(Reason::Vanished, "another layout".to_owned());
-    gone.observe(&vanished, Timestamp::UNIX_EPOCH);
-    devices[3].health = gone.health().clone();
-    assert_eq!(ask(&devices), "GPU-2", "its neighbour is gone, that of GPU-1 in use");
-    devices[0].health = gone.health().clone();
-    assert_eq!(ask(&devices), "GPU-1");
+    vanished_health.observe(&vanished, Timestamp::UNIX_EPOCH);
+    devices[3].health = vanished_health.health().clone();
+    assert_eq!(choice(&devices), "GPU-2", "GPU-3 has vanished, GPU-0 is in use");
+    devices[0].health = vanished_health.health().clone();
+    assert_eq!(choice(&devices), "GPU-1");
 }
 
 #[test]
@@ -240,27 +241,27 @@ fn a_choice_is_near_the_containers_other_devices() {
     devices.push(nic(0, 1));
     let topology = Topology::from_devices(&devices);
     let ids: Vec<_> = devices.iter().map(|device| device.id.as_str()).collect();
-    let ask = |near: &[&str]| {
+    let choice = |near: &[&str]| {
         let policy = Policy::Aligned;
         let request = Request { available: &ids[..8], required: &[], near, size: 1, policy };
         choose(&topology, request).expect("an answer").devices[0].to_string()
     };
-    assert_eq!(ask(&["NIC-0"]), "GPU-4");
-    assert_eq!(ask(&[]), "GPU-0", "without one, those near it are left to others");
+    assert_eq!(choice(&["NIC-0"]), "GPU-4");
+    assert_eq!(choice(&[]), "GPU-0", "without a NIC in the container, GPUs near the NIC stay free");
 }
 
 #[test]
 fn the_answer_is_explained_in_a_line() {
     let devices = switched();
     let ids: Vec<_> = devices.iter().map(|device| device.id.as_str()).collect();
-    let why = |size| {
+    let connections = |size| {
         let policy = Policy::Aligned;
         let request = Request { available: &ids, required: &[], near: &[], size, policy };
         let choice = choose(&Topology::from_devices(&devices), request);
         choice.expect("an answer").connections.to_string()
     };
-    assert_eq!(why(1), "a single device, NUMA node 0");
-    assert_eq!(why(2), "the pair over NV18 through NVSwitch, NUMA node 0");
-    assert_eq!(why(4), "all 6 pairs NV18 through NVSwitch, NUMA node 0");
-    assert_eq!(why(8), "all 28 pairs NV18 through NVSwitch, NUMA nodes 0 and 1");
+    assert_eq!(connections(1), "a single device, NUMA node 0");
+    assert_eq!(connections(2), "the pair over NV18 through NVSwitch, NUMA node 0");
+    assert_eq!(connections(4), "all 6 pairs NV18 through NVSwitch, NUMA node 0");
+    assert_eq!(connections(8), "all 28 pairs NV18 through NVSwitch, NUMA nodes 0 and 1");
 }

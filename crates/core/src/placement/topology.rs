@@ -63,17 +63,20 @@ impl Topology {
         let connections = ConnectionMatrix::of(&devices);
         let size = devices.len();
         let cells = (0..size).flat_map(|row| (0..size).map(move |column| (row, column)));
-        let affinity = |of: fn(Connection) -> i64| {
-            let of = |(a, b)| if a == b { 0 } else { of(connections.at(a, b)) };
-            cells.clone().map(of).collect::<Vec<i64>>()
+        let affinity = |measure: fn(Connection) -> i64| {
+            let measure = |(a, b)| if a == b { 0 } else { measure(connections.at(a, b)) };
+            cells.clone().map(measure).collect::<Vec<i64>>()
         };
         let (links, pcie) = (affinity(links), affinity(|connection| pcie(connection.pcie)));
         let is_nic: Vec<_> = devices.iter().map(|device| is_nic_for_containers(device)).collect();
-        let place = |(at, device): (usize, &&Device)| {
-            let nics = (0..size).filter(|&other| is_nic[other] && !is_nic[at]);
-            PlacedDevice::new(device, nics.map(|nic| pcie[at * size + nic]).max().unwrap_or(0))
+        let placed_device = |(position, device): (usize, &&Device)| {
+            let nics = (0..size).filter(|&other| is_nic[other] && !is_nic[position]);
+            PlacedDevice::new(
+                device,
+                nics.map(|nic| pcie[position * size + nic]).max().unwrap_or(0),
+            )
         };
-        let devices = devices.iter().enumerate().map(place).collect();
+        let devices = devices.iter().enumerate().map(placed_device).collect();
         Self { devices, by_id, connections, links, pcie }
     }
 
@@ -89,14 +92,14 @@ impl Topology {
 
     /// Position of a device.
     pub fn position(&self, id: &str) -> Option<usize> {
-        let compare = |at: &usize| self.devices[*at].id.as_str().cmp(id);
-        let found = self.by_id.binary_search_by(compare).ok()?;
-        Some(self.by_id[found])
+        let compare = |position: &usize| self.devices[*position].id.as_str().cmp(id);
+        let index = self.by_id.binary_search_by(compare).ok()?;
+        Some(self.by_id[index])
     }
 
     /// Id of the device at a position.
-    pub fn id(&self, at: usize) -> &DeviceId {
-        &self.devices[at].id
+    pub fn id(&self, position: usize) -> &DeviceId {
+        &self.devices[position].id
     }
 
     /// Connection of the devices at two positions.
@@ -120,12 +123,12 @@ impl Topology {
         Affinity { primary: self.links[cell], pcie: self.pcie[cell] }
     }
 
-    pub(super) fn device(&self, at: usize) -> &PlacedDevice {
-        &self.devices[at]
+    pub(super) fn device(&self, position: usize) -> &PlacedDevice {
+        &self.devices[position]
     }
 
-    pub(super) fn ids(&self, set: &[usize]) -> Vec<DeviceId> {
-        set.iter().map(|&at| self.id(at).clone()).collect()
+    pub(super) fn ids(&self, positions: &[usize]) -> Vec<DeviceId> {
+        positions.iter().map(|&position| self.id(position).clone()).collect()
     }
 }
 
@@ -138,7 +141,7 @@ fn is_nic_for_containers(device: &Device) -> bool {
 // === impl PlacedDevice ===
 
 impl PlacedDevice {
-    fn new(device: &Device, nic: i64) -> Self {
+    fn new(device: &Device, nic_affinity: i64) -> Self {
         let numa_node = device.place.numa_node;
         let group = match &device.parent {
             Some(whole) => Group::Partitions(
@@ -147,6 +150,6 @@ impl PlacedDevice {
             ),
             None => Group::Numa(device.kind, numa_node),
         };
-        Self { id: device.id.clone(), numa_node, group, nic }
+        Self { id: device.id.clone(), numa_node, group, nic: nic_affinity }
     }
 }

@@ -78,9 +78,9 @@ const COMPARISONS: [&str; 6] = [EQUALS, NOT_EQUALS, LESS, LESS_EQUALS, GREATER, 
 impl DeviceExpression {
     /// All references in source order, tests by `has()` included.
     pub fn references(&self) -> Vec<Reference> {
-        let mut all = Vec::new();
-        walk(&self.parsed, &mut |node| all.extend(reference_of(node)));
-        all
+        let mut references = Vec::new();
+        walk(&self.parsed, &mut |node| references.extend(reference_of(node)));
+        references
     }
 
     /// The attributes that the answer depends on; `None` if it may depend on any, as in a loop over all attributes.
@@ -105,30 +105,33 @@ impl DeviceExpression {
 
     /// All comparisons with a literal.
     pub fn comparisons(&self) -> Vec<Comparison> {
-        let mut all = Vec::new();
+        let mut comparisons = Vec::new();
         walk(&self.parsed, &mut |node| {
             if let Expr::Call(call) = &node.expr {
-                all.extend(comparisons_of(call));
+                comparisons.extend(comparisons_of(call));
             }
         });
-        all
+        comparisons
     }
 
     /// The operands of a conjunction `a && b && c`; any other expression is returned whole.
     pub fn conjuncts(&self) -> Vec<Self> {
         let is_conjunction =
             matches!(&self.parsed.expr, Expr::Call(call) if call.func_name == LOGICAL_AND);
-        let parts = if is_conjunction { pieces(&self.text) } else { Vec::new() };
+        let conjuncts = if is_conjunction { split_conjuncts(&self.text) } else { Vec::new() };
         // The splitter misreads some text, such as a comment with quotes. Then the expression stays whole.
-        let parts: Result<Vec<Self>, _> = parts.into_iter().map(str::parse).collect();
-        parts.ok().filter(|parts| !parts.is_empty()).unwrap_or_else(|| vec![self.clone()])
+        let conjuncts: Result<Vec<Self>, _> = conjuncts.into_iter().map(str::parse).collect();
+        conjuncts
+            .ok()
+            .filter(|conjuncts| !conjuncts.is_empty())
+            .unwrap_or_else(|| vec![self.clone()])
     }
 
     /// A problem, prefixed with line and column of a name in the expression.
     pub fn with_position(&self, name: &str, problem: &str) -> String {
         let text = self.as_str();
-        let quoted = || position_of(&text.replace(['"', '\''], " "), name);
-        match position_of(text, name).or_else(quoted) {
+        let inside_quotes = || position_of(&text.replace(['"', '\''], " "), name);
+        match position_of(text, name).or_else(inside_quotes) {
             Some((line, column)) => with_position(line, column, problem),
             None => problem.to_owned(),
         }
@@ -136,25 +139,25 @@ impl DeviceExpression {
 }
 
 /// Splits text at `&&` outside brackets and quotes.
-fn pieces(text: &str) -> Vec<&str> {
-    let (mut pieces, mut start, mut depth, mut quote) = (Vec::new(), 0, 0_i32, None);
-    let mut letters = text.char_indices().peekable();
-    while let Some((at, letter)) = letters.next() {
-        match (quote, letter) {
-            (Some(_), '\\') => drop(letters.next()),
-            (Some(open), _) if letter == open => quote = None,
-            (None, '"' | '\'') => quote = Some(letter),
+fn split_conjuncts(text: &str) -> Vec<&str> {
+    let (mut conjuncts, mut start, mut depth, mut quote) = (Vec::new(), 0, 0_i32, None);
+    let mut characters = text.char_indices().peekable();
+    while let Some((index, character)) = characters.next() {
+        match (quote, character) {
+            (Some(_), '\\') => drop(characters.next()),
+            (Some(opening), _) if character == opening => quote = None,
+            (None, '"' | '\'') => quote = Some(character),
             (None, '(' | '[' | '{') => depth += 1,
             (None, ')' | ']' | '}') => depth -= 1,
-            (None, '&') if depth == 0 && letters.next_if(|next| next.1 == '&').is_some() => {
-                pieces.push(text[start..at].trim());
-                start = at + 2;
+            (None, '&') if depth == 0 && characters.next_if(|next| next.1 == '&').is_some() => {
+                conjuncts.push(text[start..index].trim());
+                start = index + 2;
             }
             _ => {}
         }
     }
-    pieces.push(text[start..].trim());
-    pieces
+    conjuncts.push(text[start..].trim());
+    conjuncts
 }
 
 /// Visits all nodes except the bodies of loops whose variable shadows `device`.
@@ -162,10 +165,14 @@ fn walk<'a>(node: &'a IdedExpr, visit: &mut dyn FnMut(&'a IdedExpr)) {
     visit(node);
     match &node.expr {
         Expr::Call(call) => {
-            call.target.as_deref().into_iter().chain(&call.args).for_each(|it| walk(it, visit));
+            call.target
+                .as_deref()
+                .into_iter()
+                .chain(&call.args)
+                .for_each(|child| walk(child, visit));
         }
         Expr::Select(select) => walk(&select.operand, visit),
-        Expr::List(list) => list.elements.iter().for_each(|it| walk(it, visit)),
+        Expr::List(list) => list.elements.iter().for_each(|child| walk(child, visit)),
         Expr::Map(map) => {
             for entry in &map.entries {
                 if let EntryExpr::MapEntry(entry) = &entry.expr {
@@ -174,11 +181,18 @@ fn walk<'a>(node: &'a IdedExpr, visit: &mut dyn FnMut(&'a IdedExpr)) {
                 }
             }
         }
-        Expr::Comprehension(it) => {
-            walk(&it.iter_range, visit);
-            if it.iter_var != DEVICE && it.iter_var2.as_deref() != Some(DEVICE) {
-                for it in [&it.accu_init, &it.loop_cond, &it.loop_step, &it.result] {
-                    walk(it, visit);
+        Expr::Comprehension(comprehension) => {
+            walk(&comprehension.iter_range, visit);
+            if comprehension.iter_var != DEVICE
+                && comprehension.iter_var2.as_deref() != Some(DEVICE)
+            {
+                for child in [
+                    &comprehension.accu_init,
+                    &comprehension.loop_cond,
+                    &comprehension.loop_step,
+                    &comprehension.result,
+                ] {
+                    walk(child, visit);
                 }
             }
         }
@@ -235,10 +249,10 @@ fn domain(node: &IdedExpr) -> Option<impl Fn(&str) -> Reference> {
     let is_index = [INDEX, OPT_INDEX].contains(&call.func_name.as_str());
     let [operand, domain] = call.args.as_slice() else { return None };
     let Expr::Select(select) = &operand.expr else { return None };
-    let of_device = is_device(&select.operand);
+    let is_of_device = is_device(&select.operand);
     let (domain, list) = (text(domain)?.to_owned(), select.field.clone());
     let is_known = list == "attributes" || list == "capacity";
-    (is_index && of_device && is_known).then_some(move |name: &str| {
+    (is_index && is_of_device && is_known).then_some(move |name: &str| {
         let (domain, name) = (domain.clone(), name.to_owned());
         if list == "capacity" {
             Reference::Capacity(domain, name)
@@ -257,14 +271,16 @@ fn text(node: &IdedExpr) -> Option<&str> {
 
 /// Comparisons of a call: with a literal, or with each element of a list.
 fn comparisons_of(call: &CallExpr) -> Vec<Comparison> {
-    let [one, other] = call.args.as_slice() else { return Vec::new() };
-    let with = |reference: &IdedExpr, with: &IdedExpr| {
-        Some(Comparison { reference: value_of(reference)?, literal: literal_of(with)? })
+    let [left, right] = call.args.as_slice() else { return Vec::new() };
+    let comparison = |reference: &IdedExpr, literal: &IdedExpr| {
+        Some(Comparison { reference: value_of(reference)?, literal: literal_of(literal)? })
     };
-    match (call.func_name.as_str(), &other.expr) {
-        (IN, Expr::List(list)) => list.elements.iter().filter_map(|it| with(one, it)).collect(),
+    match (call.func_name.as_str(), &right.expr) {
+        (IN, Expr::List(list)) => {
+            list.elements.iter().filter_map(|element| comparison(left, element)).collect()
+        }
         (name, _) if COMPARISONS.contains(&name) => {
-            with(one, other).or_else(|| with(other, one)).into_iter().collect()
+            comparison(left, right).or_else(|| comparison(right, left)).into_iter().collect()
         }
         _ => Vec::new(),
     }
@@ -346,8 +362,8 @@ impl Reference {
     fn attribute_of<'d>(&self, device: &'d Device) -> Option<&'d AttributeValue> {
         let Self::Attribute(domain, name) = self else { return None };
         let mut entries = device.attributes.iter();
-        let found = entries.find(|(key, _)| key.domain() == domain && key.name() == name);
-        found.map(|(_, value)| value)
+        let entry = entries.find(|(key, _)| key.domain() == domain && key.name() == name);
+        entry.map(|(_, value)| value)
     }
 }
 

@@ -137,8 +137,8 @@ impl<'a> CostEstimator<'a> {
     }
 
     fn variable(&self, name: &str) -> Result<Cost, CheckError> {
-        if let Some((_, weight)) = self.scope.iter().rev().find(|(other, _)| *other == name) {
-            return Ok(*weight);
+        if let Some((_, cost)) = self.scope.iter().rev().find(|(other, _)| *other == name) {
+            return Ok(*cost);
         }
         match name {
             "device" => Ok(Cost { work: 1, size: DEVICE_SIZE, items: DEVICE_ITEMS }),
@@ -148,8 +148,8 @@ impl<'a> CostEstimator<'a> {
     }
 
     fn select(&mut self, select: &'a SelectExpr, depth: usize) -> Result<Cost, CheckError> {
-        let of_device = matches!(&select.operand.expr, Expr::Ident(name) if name == "device");
-        if of_device && !self.fields.contains(&select.field.as_str()) && !self.is_shadowed() {
+        let is_of_device = matches!(&select.operand.expr, Expr::Ident(name) if name == "device");
+        if is_of_device && !self.fields.contains(&select.field.as_str()) && !self.is_shadowed() {
             let fields = self.fields.join(", ");
             let problem = format!("device has no {:?}: there are {fields}", select.field);
             return check_error_at(&select.field, problem);
@@ -163,8 +163,8 @@ impl<'a> CostEstimator<'a> {
 
     fn call(&mut self, call: &'a CallExpr, depth: usize) -> Result<Cost, CheckError> {
         let name = call.func_name.as_str();
-        let operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
-        if !operator && !FUNCTIONS.contains(&name) {
+        let is_operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
+        if !is_operator && !FUNCTIONS.contains(&name) {
             let functions = [FUNCTIONS, &MACROS[..]].concat().join(", ");
             return check_error_at(
                 name,
@@ -175,12 +175,12 @@ impl<'a> CostEstimator<'a> {
             check_pattern(pattern)?;
         }
         let inputs = self.sum(call.target.as_deref().into_iter().chain(&call.args), depth)?;
-        let traversed = match name {
+        let traversal_work = match name {
             "matches" => PATTERN_WORK,
             _ if LOGIC_FUNCTIONS.contains(&name) => 0,
             _ => inputs.size,
         };
-        let work = inputs.work.saturating_add(traversed);
+        let work = inputs.work.saturating_add(traversal_work);
         if LOGIC_FUNCTIONS.contains(&name) || BOOLEAN_FUNCTIONS.contains(&name) {
             return Ok(Cost { work, ..Cost::leaf(1) });
         }
@@ -195,17 +195,17 @@ impl<'a> CostEstimator<'a> {
     ) -> Result<Cost, CheckError> {
         let range = self.estimate(&comprehension.iter_range, depth + 1)?;
         let initial = self.estimate(&comprehension.accu_init, depth + 1)?;
-        let outer = self.scope.len();
+        let outer_scope_len = self.scope.len();
         let item = Cost { work: 1, ..range };
         self.scope.push((&comprehension.accu_var, Cost { work: 1, ..Cost::NONE }));
         self.scope.push((&comprehension.iter_var, item));
         self.scope.extend(comprehension.iter_var2.as_deref().map(|name| (name, item)));
-        let round = [&comprehension.loop_cond, &comprehension.loop_step];
-        let round = self.sum(round.into_iter(), depth)?;
+        let loop_nodes = [&comprehension.loop_cond, &comprehension.loop_step];
+        let round = self.sum(loop_nodes.into_iter(), depth)?;
         let result = self.estimate(&comprehension.result, depth + 1)?;
-        self.scope.truncate(outer);
-        let before = Cost { work: range.work, ..Cost::NONE };
-        Ok(before.and(initial).and(round.times(range.items)).and(result))
+        self.scope.truncate(outer_scope_len);
+        let range_cost = Cost { work: range.work, ..Cost::NONE };
+        Ok(range_cost.and(initial).and(round.times(range.items)).and(result))
     }
 }
 
@@ -240,8 +240,8 @@ impl Cost {
 impl CheckError {
     /// The problem with line and column of the name.
     pub(super) fn with_position(&self, text: &str) -> String {
-        let place = self.name.as_deref().and_then(|name| position_of(text, name));
-        match place {
+        let position = self.name.as_deref().and_then(|name| position_of(text, name));
+        match position {
             Some((line, column)) => super::with_position(line, column, &self.problem),
             None => self.problem.clone(),
         }
@@ -278,10 +278,12 @@ fn check_error_at<T>(name: &str, problem: String) -> Result<T, CheckError> {
 
 /// Line and column of a whole word outside quotes, from 1.
 pub(super) fn position_of(text: &str, name: &str) -> Option<(usize, usize)> {
-    let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_word_character = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let (start, _) = text.match_indices(name).find(|(start, _)| {
         let (before, after) = (&text[..*start], &text[start + name.len()..]);
-        !before.ends_with(in_word) && !after.starts_with(in_word) && !is_quoted(before)
+        !before.ends_with(is_word_character)
+            && !after.starts_with(is_word_character)
+            && !is_quoted(before)
     })?;
     let line_start = text[..start].rfind('\n').map_or(0, |end| end + 1);
     Some((text[..start].matches('\n').count() + 1, text[line_start..start].chars().count() + 1))
@@ -295,7 +297,7 @@ fn is_quoted(before: &str) -> bool {
             None if c == '"' || c == '\'' => quote = Some(c),
             Some(_) if escaped => escaped = false,
             Some(_) if c == '\\' => escaped = true,
-            Some(open) if c == open => quote = None,
+            Some(opening) if c == opening => quote = None,
             _ => {}
         }
     }

@@ -14,16 +14,18 @@ impl DeviceExpression {
         if answer == Ok(true) {
             return None;
         }
-        let parts = self.conjuncts();
+        let conjuncts = self.conjuncts();
         // A false conjunct makes the whole expression false, even if other conjuncts fail to evaluate.
-        let is_failing = |part: &&Self| {
-            matches!((part.matches(device), &answer), (Ok(false), Ok(_)) | (Err(_), Err(_)))
+        let is_failing = |conjunct: &&Self| {
+            matches!((conjunct.matches(device), &answer), (Ok(false), Ok(_)) | (Err(_), Err(_)))
         };
-        let part = parts.iter().find(is_failing).unwrap_or(self);
-        Some(match part.matches(device) {
-            Ok(_) => format!("{} is false{}", in_a_line(part.as_str()), part.values(device)),
+        let conjunct = conjuncts.iter().find(is_failing).unwrap_or(self);
+        Some(match conjunct.matches(device) {
+            Ok(_) => {
+                format!("{} is false{}", in_a_line(conjunct.as_str()), conjunct.values(device))
+            }
             Err(error) if error.is_missing_attribute() => {
-                part.missing_reference(device).unwrap_or(error.problem)
+                conjunct.missing_reference(device).unwrap_or(error.problem)
             }
             Err(error) => error.problem,
         })
@@ -48,21 +50,21 @@ impl DeviceExpression {
     fn missing_reference(&self, device: &Device) -> Option<String> {
         let references = self.references();
         let missing = references.iter().find(|reference| reference.value_in(device).is_none())?;
-        let of_domain = |domain: &str| {
+        let names_in_domain = |domain: &str| {
             let keys = device.attributes.keys().chain(device.capacity.keys());
             keys.filter(|key| key.domain() == domain).map(AttributeName::name).collect::<Vec<_>>()
         };
-        let near = match missing {
+        let suggestion = match missing {
             Reference::Attribute(domain, name) | Reference::Capacity(domain, name) => {
-                let names = of_domain(domain);
-                let near = nearest(name, names.iter().copied());
+                let names = names_in_domain(domain);
+                let suggestion = nearest(name, names.iter().copied());
                 let domains = device.attributes.keys().map(AttributeName::domain);
-                let near =
-                    near.or_else(|| names.is_empty().then(|| nearest(domain, domains)).flatten());
-                near.map(|near| format!(": did you mean {near}?"))
+                let suggestion = suggestion
+                    .or_else(|| names.is_empty().then(|| nearest(domain, domains)).flatten());
+                suggestion.map(|suggestion| format!(": did you mean {suggestion}?"))
             }
             Reference::Field(_) => None,
         };
-        Some(format!("it has no {}{}", missing.name(), near.unwrap_or_default()))
+        Some(format!("it has no {}{}", missing.name(), suggestion.unwrap_or_default()))
     }
 }

@@ -5,11 +5,11 @@ use strsim::osa_distance;
 /// The name nearest to a word within one or two edits, ignoring case.
 pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // More edits would turn a short word into another word.
-    let most = if word.len() < 6 { 1 } else { 2 };
-    let names = names.into_iter().filter(|name| name.len().abs_diff(word.len()) <= most);
+    let max_distance = if word.len() < 6 { 1 } else { 2 };
+    let names = names.into_iter().filter(|name| name.len().abs_diff(word.len()) <= max_distance);
     let word = word.to_ascii_lowercase();
-    let near = names.map(|name| (osa_distance(&word, &name.to_ascii_lowercase()), name));
-    near.filter(|(distance, _)| *distance <= most).min().map(|(_, name)| name)
+    let with_distance = names.map(|name| (osa_distance(&word, &name.to_ascii_lowercase()), name));
+    with_distance.filter(|(distance, _)| *distance <= max_distance).min().map(|(_, name)| name)
 }
 
 #[cfg(test)]

@@ -128,17 +128,21 @@ mod tests {
             let expression: PublishedExpression = text.parse().expect("an expression");
             assert_eq!(expression.matches(&device), expected, "{text}");
         }
-        let lacks: PublishedExpression =
-            "device.attributes['other.com'].model == 'x'".parse().expect("one");
+        let missing: PublishedExpression =
+            "device.attributes['other.com'].model == 'x'".parse().expect("an expression");
         assert!(
-            lacks.matches(&device).expect_err("there is no such attribute").is_missing_attribute()
+            missing
+                .matches(&device)
+                .expect_err("there is no such attribute")
+                .is_missing_attribute()
         );
         assert!("device.index == 0".parse::<PublishedExpression>().is_err());
         assert!("device.driver == 'd'".parse::<DeviceExpression>().is_err());
     }
+
     #[test]
     fn attributes_read_are_listed_unless_any_may_be_read() {
-        let read = |text: &str| {
+        let attributes = |text: &str| {
             let expression: PublishedExpression = text.parse().expect("an expression");
             let names = expression.attributes_read()?;
             Some(names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
@@ -158,7 +162,7 @@ mod tests {
             ("device.attributes['a'].b == 'x' && device.attributes['a'].size() > 1", None),
             ("[device].exists(it, it.driver == 'a')", None),
         ] {
-            assert_eq!(read(text).as_deref(), expected, "{text}");
+            assert_eq!(attributes(text).as_deref(), expected, "{text}");
         }
     }
 }

@@ -65,9 +65,9 @@ impl Amount {
 
     /// Rounded up to an integer, like `Quantity.Value()` in Kubernetes.
     pub fn rounded_up(self) -> i64 {
-        let whole =
+        let units =
             self.0.div_euclid(NANOS_PER_UNIT) + i128::from(self.0.rem_euclid(NANOS_PER_UNIT) != 0);
-        i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
+        i64::try_from(units).unwrap_or(if units < 0 { i64::MIN } else { i64::MAX })
     }
 
     /// The sum.

@@ -201,11 +201,7 @@ fn a_deeply_nested_expression_is_refused_or_evaluated() {
 fn references_and_comparisons_of_an_expression_are_listed() {
     let references = |text: &str| {
         let references = expression(text).references();
-        references
-            .iter()
-            .map(|references| references.name().to_owned())
-            .collect::<Vec<_>>()
-            .join(" ")
+        references.iter().map(|reference| reference.name().to_owned()).collect::<Vec<_>>().join(" ")
     };
     let a = r#"device.attributes["a.com"]"#;
     for (text, expected) in [
@@ -218,7 +214,9 @@ fn references_and_comparisons_of_an_expression_are_listed() {
         assert_eq!(references(&text), expected, "{text}");
     }
     let comparisons = |text: &str| {
-        let text_of = |it: &Comparison| format!("{} {}", it.reference.name(), it.literal);
+        let text_of = |comparison: &Comparison| {
+            format!("{} {}", comparison.reference.name(), comparison.literal)
+        };
         expression(text).comparisons().iter().map(text_of).collect::<Vec<_>>().join(", ")
     };
     for (text, expected) in [
@@ -251,8 +249,9 @@ fn the_conjuncts_of_an_expression_keep_their_text() {
 
 #[test]
 fn an_unselected_device_is_explained_with_its_values() {
-    let a = |name: &str| format!(r#"device.attributes["nvidia.com"].{name}"#);
-    let (brand, numa) = (a("productName"), "device.attributes['resource.kubernetes.io'].numaNode");
+    let attribute = |name: &str| format!(r#"device.attributes["nvidia.com"].{name}"#);
+    let (brand, numa) =
+        (attribute("productName"), "device.attributes['resource.kubernetes.io'].numaNode");
     for (text, expected) in [
         (format!("{numa} == 1"), None),
         (
@@ -262,7 +261,7 @@ fn an_unselected_device_is_explained_with_its_values() {
             )),
         ),
         (
-            format!("{} == 'x' && {numa} == 7", a("profile")),
+            format!("{} == 'x' && {numa} == 7", attribute("profile")),
             Some(format!("{numa} == 7 is false: numaNode is 1")),
         ),
         (
@@ -270,12 +269,15 @@ fn an_unselected_device_is_explained_with_its_values() {
             Some(format!("{numa} == 0 || device.index == 3 is false: numaNode is 1, index is 1")),
         ),
         (
-            format!("has({})", a("profile")),
-            Some(format!("has({}) is false: it has no profile", a("profile"))),
+            format!("has({})", attribute("profile")),
+            Some(format!("has({}) is false: it has no profile", attribute("profile"))),
         ),
-        (format!("{numa} == 1 && {} == 'x'", a("profile")), Some("it has no profile".to_owned())),
         (
-            format!("{} == 'x'", a("prodcutName")),
+            format!("{numa} == 1 && {} == 'x'", attribute("profile")),
+            Some("it has no profile".to_owned()),
+        ),
+        (
+            format!("{} == 'x'", attribute("prodcutName")),
             Some("it has no prodcutName: did you mean productName?".to_owned()),
         ),
         (
@@ -284,10 +286,10 @@ fn an_unselected_device_is_explained_with_its_values() {
         ),
         ("quantity('x') == quantity('1')".to_owned(), Some("\"x\" is not a quantity".to_owned())),
     ] {
-        let why = expression(&text).explain_mismatch(&h100());
-        match (why, expected) {
-            (Some(why), Some(expected)) => assert!(why.contains(&expected), "{why}"),
-            (why, expected) => assert_eq!(why, expected, "{text}"),
+        let reason = expression(&text).explain_mismatch(&h100());
+        match (reason, expected) {
+            (Some(reason), Some(expected)) => assert!(reason.contains(&expected), "{reason}"),
+            (reason, expected) => assert_eq!(reason, expected, "{text}"),
         }
     }
 }

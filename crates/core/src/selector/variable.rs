@@ -133,7 +133,7 @@ impl Indexer for Domains<'_> {
     {
         match self.by_domain.get(domain) {
             Err(ExecutionError::NoSuchKey(_)) => Ok(CowVal::Borrowed(&self.empty)),
-            found => found,
+            result => result,
         }
     }
 

@@ -20,9 +20,9 @@ impl Version {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let version = semver::Version::parse(text).ok()?;
         let is_digit = |byte: u8| byte.is_ascii_digit();
-        let fits = |part: &str| !part.bytes().all(is_digit) || part.parse::<u64>().is_ok();
-        let fits_all = version.pre.is_empty() || version.pre.split('.').all(fits);
-        fits_all.then_some(Self(semver::Version { build: BuildMetadata::EMPTY, ..version }))
+        let is_valid_part = |part: &str| !part.bytes().all(is_digit) || part.parse::<u64>().is_ok();
+        let are_parts_valid = version.pre.is_empty() || version.pre.split('.').all(is_valid_part);
+        are_parts_valid.then_some(Self(semver::Version { build: BuildMetadata::EMPTY, ..version }))
     }
 }
 

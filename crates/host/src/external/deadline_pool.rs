@@ -35,7 +35,7 @@ struct Worker<A> {
 type BlockingCall<A> = Box<dyn FnOnce() -> A + Send>;
 
 /// Limit on hanging threads, beyond which calls fail at once. So many of them are a fault of the host itself.
-const MAX_LATE: usize = 64;
+const MAX_HANGING: usize = 64;
 
 // === impl DeadlinePool ===
 
@@ -54,7 +54,7 @@ impl<K: Ord, A: Send + 'static> DeadlinePool<K, A> {
             return Err(DeadlineExceeded);
         }
         self.late.remove(&key);
-        if self.late.len() >= MAX_LATE {
+        if self.late.len() >= MAX_HANGING {
             return Err(DeadlineExceeded);
         }
         let idle = self.idle.take().map_or_else(Worker::start, Ok);
@@ -90,10 +90,10 @@ impl<K, A> Default for DeadlinePool<K, A> {
 
 impl<A: Send + 'static> Worker<A> {
     fn start() -> io::Result<Self> {
-        let (calls, received) = channel::<BlockingCall<A>>();
+        let (calls, receiver) = channel::<BlockingCall<A>>();
         let (replies, answers) = channel();
         let serve = move || {
-            for call in received {
+            for call in receiver {
                 if replies.send(call()).is_err() {
                     return;
                 }
@@ -139,16 +139,16 @@ mod tests {
             Err(DeadlineExceeded)
         );
         assert_eq!(pool.call("b", LONG, || 2), Ok(2));
-        assert_eq!(pool.call("a", LONG, || 1), Err(DeadlineExceeded), "at once");
+        assert_eq!(pool.call("a", LONG, || 1), Err(DeadlineExceeded), "the call fails at once");
         assert_eq!(pool.hanging(), 1);
-        answer.send(7).expect("it waits for it");
-        let until = Instant::now() + LONG;
-        let answered = std::iter::repeat_with(|| {
+        answer.send(7).expect("the call waits for the answer");
+        let end = Instant::now() + LONG;
+        let answers = std::iter::repeat_with(|| {
             thread::yield_now();
             pool.call("a", LONG, || 1)
         });
-        let answered = answered.take_while(|_| Instant::now() < until).find_map(Result::ok);
-        assert_eq!(answered, Some(1), "a new answer, and not the one that was late");
+        let answer = answers.take_while(|_| Instant::now() < end).find_map(Result::ok);
+        assert_eq!(answer, Some(1), "a new answer, not the late one");
         assert_eq!(pool.hanging(), 0);
     }
 

@@ -44,26 +44,26 @@ const MAX_BYTES: usize = 1024;
 /// Sends a GET for a URL. Any 2xx status is success.
 pub async fn get(url: &str) -> Result<(), GetError> {
     let Parts { authority, host, port, path } = parts(url).ok_or(GetError::Url)?;
-    let connected = TcpStream::connect((host, port)).await;
+    let connection = TcpStream::connect((host, port)).await;
     let mut stream =
-        connected.map_err(|error| GetError::Unreachable(authority.to_owned(), error))?;
+        connection.map_err(|error| GetError::Unreachable(authority.to_owned(), error))?;
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: windlass\r\nAccept: */*\r\n\
          Connection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await?;
     let line = first_line(&mut stream).await?;
-    let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split_once(' '));
+    let status = line.strip_prefix("HTTP/1.").and_then(|status_line| status_line.split_once(' '));
     let (_, status) = status.ok_or(GetError::NoHttp)?;
     if status.starts_with('2') { Ok(()) } else { Err(GetError::BadStatus(status.to_owned())) }
 }
 
 async fn first_line(stream: &mut TcpStream) -> io::Result<String> {
-    let (mut text, mut piece) = (Vec::new(), [0; 256]);
+    let (mut text, mut buffer) = (Vec::new(), [0; 256]);
     while text.len() < MAX_BYTES && !text.contains(&b'\n') {
-        match stream.read(&mut piece).await? {
+        match stream.read(&mut buffer).await? {
             0 => break,
-            read => text.extend_from_slice(&piece[..read]),
+            count => text.extend_from_slice(&buffer[..count]),
         }
     }
     let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -71,11 +71,11 @@ async fn first_line(stream: &mut TcpStream) -> io::Result<String> {
 }
 
 fn parts(url: &str) -> Option<Parts<'_>> {
-    let rest = url.strip_prefix("http://")?;
-    let (authority, path) = match rest.find(['/', '?']) {
-        Some(end) if rest[end..].starts_with('/') => rest.split_at(end),
+    let address = url.strip_prefix("http://")?;
+    let (authority, path) = match address.find(['/', '?']) {
+        Some(end) if address[end..].starts_with('/') => address.split_at(end),
         Some(_) => return None,
-        None => (rest, "/"),
+        None => (address, "/"),
     };
     let is_sendable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
     let (host, port) = match authority.rsplit_once(':') {
@@ -84,7 +84,7 @@ fn parts(url: &str) -> Option<Parts<'_>> {
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let parts = Parts { authority, host, port, path };
-    (!host.is_empty() && !host.contains('@') && is_sendable(rest)).then_some(parts)
+    (!host.is_empty() && !host.contains('@') && is_sendable(address)).then_some(parts)
 }
 
 #[cfg(test)]
@@ -96,8 +96,8 @@ mod tests {
     #[test]
     fn a_url_is_a_host_with_or_without_a_port_and_a_path() {
         let check = |url, expected: Option<(&str, u16, &str)>| {
-            let found = parts(url).map(|parts| (parts.host, parts.port, parts.path));
-            assert_eq!(found, expected, "{url}");
+            let parsed = parts(url).map(|parts| (parts.host, parts.port, parts.path));
+            assert_eq!(parsed, expected, "{url}");
         };
         check(
             "http://board:6001/set_frequency?freq=333",
@@ -118,15 +118,15 @@ mod tests {
         }
     }
 
-    async fn answered(answer: &'static str) -> Result<(), String> {
+    async fn get_answered_with(answer: &'static str) -> Result<(), String> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let address = listener.local_addr().expect("an address");
         let mut server = JoinSet::new();
         server.spawn(async move {
             let (mut stream, _) = listener.accept().await.expect("a client");
             let mut request = [0; 512];
-            let read = stream.read(&mut request).await.expect("a request");
-            assert!(request[..read].starts_with(b"GET /chip_reset HTTP/1.1\r\n"));
+            let count = stream.read(&mut request).await.expect("a request");
+            assert!(request[..count].starts_with(b"GET /chip_reset HTTP/1.1\r\n"));
             stream.write_all(answer.as_bytes()).await.expect("sent");
         });
         let url = format!("http://{address}/chip_reset");
@@ -135,11 +135,14 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_2xx_status_is_success() {
-        assert_eq!(answered("HTTP/1.0 200 OK\r\n\r\n").await, Ok(()));
-        assert_eq!(answered("HTTP/1.1 204 No Content\r\n\r\n").await, Ok(()));
-        let busy = answered("HTTP/1.1 503 Busy\r\n\r\n").await;
-        assert_eq!(busy, Err("the answer is 503 Busy".to_owned()));
-        assert_eq!(answered("SSH-2.0\r\n").await, Err("the answer is not HTTP".to_owned()));
-        assert_eq!(answered("").await, Err("the answer is not HTTP".to_owned()));
+        assert_eq!(get_answered_with("HTTP/1.0 200 OK\r\n\r\n").await, Ok(()));
+        assert_eq!(get_answered_with("HTTP/1.1 204 No Content\r\n\r\n").await, Ok(()));
+        let error = get_answered_with("HTTP/1.1 503 Busy\r\n\r\n").await;
+        assert_eq!(error, Err("the answer is 503 Busy".to_owned()));
+        assert_eq!(
+            get_answered_with("SSH-2.0\r\n").await,
+            Err("the answer is not HTTP".to_owned())
+        );
+        assert_eq!(get_answered_with("").await, Err("the answer is not HTTP".to_owned()));
     }
 }

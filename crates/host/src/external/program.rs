@@ -65,20 +65,20 @@ pub async fn run(device: &DeviceId, words: &[String]) -> Result<(), ProgramError
 
 /// Runs a command named `program`. Dropping the future kills it and its children.
 pub async fn run_to_end(program: &str, mut command: Command) -> Result<(), ProgramError> {
-    let failed = |error| ProgramError::Spawn(program.to_owned(), error);
+    let spawn_error = |error| ProgramError::Spawn(program.to_owned(), error);
     // A program may report errors on either stream. The agent's copies of the writing end are dropped below, so the
     // pipe closes with the program.
-    let (pipe, writer) = std::io::pipe().map_err(failed)?;
-    let pipe = Receiver::from_owned_fd(pipe.into()).map_err(failed)?;
-    command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(failed)?).stderr(writer);
+    let (pipe, writer) = std::io::pipe().map_err(spawn_error)?;
+    let pipe = Receiver::from_owned_fd(pipe.into()).map_err(spawn_error)?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(spawn_error)?).stderr(writer);
     command.current_dir("/").process_group(0);
-    let mut group = Group(command.spawn().map_err(failed)?);
+    let mut group = ProcessGroup(command.spawn().map_err(spawn_error)?);
     drop(command);
     let mut output = Vec::new();
     let status = {
         let mut reading = pin!(read(pipe, &mut output));
         let status = tokio::select! {
-            status = group.0.wait() => status.map_err(failed)?,
+            status = group.0.wait() => status.map_err(spawn_error)?,
             never = &mut reading => match never {},
         };
         if status.success() {
@@ -92,9 +92,9 @@ pub async fn run_to_end(program: &str, mut command: Command) -> Result<(), Progr
 }
 
 /// Process group of a program, killed on drop while the program runs.
-struct Group(Child);
+struct ProcessGroup(Child);
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         // The id belongs to this program until the program has been waited for.
         if let Some(id) = self.0.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
@@ -139,20 +139,23 @@ mod tests {
     async fn within(limit: Duration, words: &[&str]) -> Result<(), String> {
         let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
         let device = "board".parse().expect("an id");
-        let ran = timeout(limit, run(&device, &words)).await;
-        ran.map_err(|_| "late".to_owned())?.map_err(|error| crate::causes(&error))
+        let result = timeout(limit, run(&device, &words)).await;
+        result.map_err(|_| "late".to_owned())?.map_err(|error| crate::causes(&error))
     }
 
     #[tokio::test]
     async fn a_program_gets_its_device_and_no_other_variable() {
         let script = r#"[ "$WINDLASS_DEVICE_ID" = board ] && [ -z "$CARGO_MANIFEST_DIR" ]"#;
         assert_eq!(outcome(&["/bin/sh", "-c", script]).await, Ok(()));
-        let why = outcome(&["/bin/sh", "-c", "echo 'no such board' >&2; exit 3"]).await;
-        assert_eq!(why.expect_err("3"), "/bin/sh ended with exit status: 3: no such board");
-        let why = outcome(&["sh"]).await.expect_err("relative");
-        assert!(why.starts_with("sh is not an absolute path"), "{why}");
-        let why = outcome(&["/no/such"]).await.expect_err("missing");
-        assert!(why.starts_with("cannot run /no/such: "), "{why}");
+        let result = outcome(&["/bin/sh", "-c", "echo 'no such board' >&2; exit 3"]).await;
+        assert_eq!(
+            result.expect_err("exit status 3"),
+            "/bin/sh ended with exit status: 3: no such board"
+        );
+        let error = outcome(&["sh"]).await.expect_err("relative");
+        assert!(error.starts_with("sh is not an absolute path"), "{error}");
+        let error = outcome(&["/no/such"]).await.expect_err("missing");
+        assert!(error.starts_with("cannot run /no/such: "), "{error}");
     }
 
     #[tokio::test]
@@ -162,17 +165,17 @@ mod tests {
         let (fifo, mark) = (fifo.display(), mark.display());
         let script =
             format!("mkfifo {fifo}; (read line <>{fifo}; echo late > {mark}) & read line <>{fifo}");
-        let hangs = within(SHORT, &["/bin/sh", "-c", &script]).await;
-        assert_eq!(hangs, Err("late".to_owned()));
-        let floods = ["/bin/sh", "-c", "while :; do echo noise >&2; done"];
-        assert!(within(SHORT, &floods).await.is_err());
+        let result = within(SHORT, &["/bin/sh", "-c", &script]).await;
+        assert_eq!(result, Err("late".to_owned()));
+        let flooding = ["/bin/sh", "-c", "while :; do echo noise >&2; done"];
+        assert!(within(SHORT, &flooding).await.is_err());
         // The child reads until this side of the pipe is closed, or finds no pipe.
-        let held = File::options().read(true).write(true).open(dir.path().join("fifo"));
+        let open_fifo = File::options().read(true).write(true).open(dir.path().join("fifo"));
         let parent_ends = format!("(read line <{fifo}) & exit 4");
-        let why = outcome(&["/bin/sh", "-c", &parent_ends]).await.expect_err("4");
-        assert_eq!(why, "/bin/sh ended with exit status: 4", "its child holds the pipe open");
+        let error = outcome(&["/bin/sh", "-c", &parent_ends]).await.expect_err("exit status 4");
+        assert_eq!(error, "/bin/sh ended with exit status: 4", "the child holds the pipe open");
         assert!(!dir.path().join("mark").exists());
         drop(dir);
-        drop(held.expect("a pipe"));
+        drop(open_fifo.expect("a pipe"));
     }
 }

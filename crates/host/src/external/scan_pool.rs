@@ -31,11 +31,11 @@ impl<K: Ord, A: Send + 'static> ScanPool<K, A> {
         read: impl FnOnce() -> A + Send + 'static,
     ) -> Result<A, DeadlineExceeded> {
         let limit = self.limit();
-        let begun = Instant::now();
+        let start = Instant::now();
         let answer = self.pool.call(device, limit, read);
         if answer.is_err() {
             // Time in which the agent was suspended does not count.
-            self.time_lost += begun.elapsed().min(limit);
+            self.time_lost += start.elapsed().min(limit);
         }
         answer
     }
@@ -70,10 +70,10 @@ mod tests {
         for device in 0..20 {
             let (answer, call) = channel::<u32>();
             unanswered.push(answer);
-            let answered = pool.call(device, move || call.recv().unwrap_or_default());
-            assert_eq!(answered, Err(DeadlineExceeded));
+            let result = pool.call(device, move || call.recv().unwrap_or_default());
+            assert_eq!(result, Err(DeadlineExceeded));
         }
-        assert_eq!(pool.call(20, || 7), Ok(7), "a device that answers is read all the same");
+        assert_eq!(pool.call(20, || 7), Ok(7), "a device that answers is still read");
         assert!(
             (MAX_DEADLINE * 2..MAX_DEADLINE * 5).contains(&pool.time_lost),
             "{:?}",

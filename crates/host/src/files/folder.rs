@@ -13,31 +13,31 @@ use rustix::fs::{Mode, OFlags};
 /// own mode.
 const MODE: u32 = 0o755;
 
-/// Creates a folder and its missing parents. Existing ones keep their permissions.
+/// Creates a folder and its missing parents. Existing folders keep their permissions.
 pub fn create_dir_all(path: &Path) -> io::Result<()> {
     match create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        outcome => return outcome,
+        result => return result,
     }
     match path.parent() {
-        Some(above) => create_dir_all(above).and_then(|()| create_dir(path)),
+        Some(parent) => create_dir_all(parent).and_then(|()| create_dir(path)),
         None => Err(io::ErrorKind::NotFound.into()),
     }
 }
 
-/// Creates a folder in an existing one, unless it exists.
+/// Creates a folder in an existing folder, unless it exists.
 pub fn create_dir(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(MODE).create(path) {
         Ok(()) => set_mode(path),
-        Err(_) if fs::metadata(path).is_ok_and(|found| found.is_dir()) => Ok(()),
+        Err(_) if fs::metadata(path).is_ok_and(|metadata| metadata.is_dir()) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
 /// Restores permissions that the umask removed.
-fn set_mode(made: &Path) -> io::Result<()> {
+fn set_mode(path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(made, flags, Mode::empty())?;
+    let folder = rustix::fs::open(path, flags, Mode::empty())?;
     Ok(rustix::fs::fchmod(folder, Mode::from_raw_mode(MODE))?)
 }
 

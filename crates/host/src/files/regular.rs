@@ -36,7 +36,7 @@ enum FileRefusal {
 /// kubelet's checkpoint.
 pub const MAX_BYTES: u64 = 32 << 20;
 
-/// Reads a regular file of at most `most_bytes`.
+/// Reads a regular file of at most `max_bytes`.
 ///
 /// # Guarantees
 ///
@@ -46,12 +46,12 @@ pub const MAX_BYTES: u64 = 32 << 20;
 ///
 /// The system's error, such as [`NotFound`](io::ErrorKind::NotFound); otherwise
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) with the reason.
-pub fn read_regular(path: &Path, links: Symlinks, most_bytes: u64) -> io::Result<Vec<u8>> {
-    let file = open_regular(path, links)?;
-    if file.metadata()?.len() > most_bytes {
-        return Err(FileRefusal::Size(most_bytes).into());
+pub fn read_regular(path: &Path, symlinks: Symlinks, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let file = open_regular(path, symlinks)?;
+    if file.metadata()?.len() > max_bytes {
+        return Err(FileRefusal::Size(max_bytes).into());
     }
-    bytes_of(file, most_bytes)
+    bytes_of(file, max_bytes)
 }
 
 /// Opens a regular file of any size; the caller limits the bytes that it reads.
@@ -59,11 +59,11 @@ pub fn read_regular(path: &Path, links: Symlinks, most_bytes: u64) -> io::Result
 /// # Errors
 ///
 /// As [`read_regular`], except for the size.
-pub fn open_regular(path: &Path, links: Symlinks) -> io::Result<File> {
+pub fn open_regular(path: &Path, symlinks: Symlinks) -> io::Result<File> {
     // Opening a device may have effects, so the type is checked before opening, and once more after it.
-    check(&links.metadata(path)?)?;
+    check(&symlinks.metadata(path)?)?;
     let flags =
-        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | links.flags();
+        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | symlinks.flags();
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     check(&file.metadata()?)?;
     Ok(file)
@@ -74,25 +74,25 @@ pub fn open_regular(path: &Path, links: Symlinks) -> io::Result<File> {
 /// # Errors
 ///
 /// As [`read_regular`], and for invalid UTF-8.
-pub fn read_regular_text(path: &Path, links: Symlinks, most_bytes: u64) -> io::Result<String> {
-    text(read_regular(path, links, most_bytes)?)
+pub fn read_regular_text(path: &Path, symlinks: Symlinks, max_bytes: u64) -> io::Result<String> {
+    text(read_regular(path, symlinks, max_bytes)?)
 }
 
-/// Reads text of at most `most_bytes` from a stream such as standard input.
+/// Reads text of at most `max_bytes` from a stream such as standard input.
 ///
 /// # Errors
 ///
 /// As [`read_regular_text`].
-pub fn read_text(from: impl io::Read, most_bytes: u64) -> io::Result<String> {
-    text(bytes_of(from, most_bytes)?)
+pub fn read_text(stream: impl io::Read, max_bytes: u64) -> io::Result<String> {
+    text(bytes_of(stream, max_bytes)?)
 }
 
-fn bytes_of(from: impl io::Read, most_bytes: u64) -> io::Result<Vec<u8>> {
+fn bytes_of(stream: impl io::Read, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    from.take(most_bytes + 1).read_to_end(&mut bytes)?;
+    stream.take(max_bytes + 1).read_to_end(&mut bytes)?;
     match u64::try_from(bytes.len()) {
-        Ok(length) if length <= most_bytes => Ok(bytes),
-        _ => Err(FileRefusal::Size(most_bytes).into()),
+        Ok(length) if length <= max_bytes => Ok(bytes),
+        _ => Err(FileRefusal::Size(max_bytes).into()),
     }
 }
 
@@ -109,17 +109,17 @@ fn size(bytes: u64) -> String {
     }
 }
 
-fn check(found: &Metadata) -> Result<(), FileRefusal> {
-    if found.is_file() { Ok(()) } else { Err(FileRefusal::Kind(kind(found.file_type()))) }
+fn check(metadata: &Metadata) -> Result<(), FileRefusal> {
+    if metadata.is_file() { Ok(()) } else { Err(FileRefusal::Kind(kind(metadata.file_type()))) }
 }
 
-fn kind(found: FileType) -> &'static str {
-    match found {
-        found if found.is_dir() => "a folder",
-        found if found.is_symlink() => "a symbolic link",
-        found if found.is_fifo() => "a FIFO",
-        found if found.is_socket() => "a socket",
-        found if found.is_char_device() || found.is_block_device() => "a device",
+fn kind(file_type: FileType) -> &'static str {
+    match file_type {
+        file_type if file_type.is_dir() => "a folder",
+        file_type if file_type.is_symlink() => "a symbolic link",
+        file_type if file_type.is_fifo() => "a FIFO",
+        file_type if file_type.is_socket() => "a socket",
+        file_type if file_type.is_char_device() || file_type.is_block_device() => "a device",
         _ => "something else",
     }
 }
@@ -158,40 +158,40 @@ mod tests {
 
     use super::*;
 
-    fn refused(path: &Path) -> String {
+    fn error_text(path: &Path) -> String {
         read_regular(path, Symlinks::Refused, 4).expect_err("refused").to_string()
     }
 
     #[test]
     fn other_kinds_of_file_and_long_files_are_refused_at_once() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let at = |name: &str| folder.path().join(name);
-        mknodat(CWD, at("fifo"), Kind::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
-        symlink("file", at("link")).expect("linked");
-        let _listener = UnixListener::bind(at("socket")).expect("bound");
-        fs::write(at("file"), "1234").expect("written");
-        fs::write(at("long"), "12345").expect("written");
-        assert_eq!(refused(&at("fifo")), "it is a FIFO, not a regular file");
-        assert_eq!(refused(&at("link")), "it is a symbolic link, not a regular file");
-        assert_eq!(refused(&at("socket")), "it is a socket, not a regular file");
-        assert_eq!(refused(folder.path()), "it is a folder, not a regular file");
-        assert_eq!(refused(Path::new("/dev/zero")), "it is a device, not a regular file");
-        assert_eq!(refused(&at("long")), "it is larger than 4 bytes, the most that is read");
+        let path = |name: &str| folder.path().join(name);
+        mknodat(CWD, path("fifo"), Kind::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
+        symlink("file", path("link")).expect("linked");
+        let _listener = UnixListener::bind(path("socket")).expect("bound");
+        fs::write(path("file"), "1234").expect("written");
+        fs::write(path("long"), "12345").expect("written");
+        assert_eq!(error_text(&path("fifo")), "it is a FIFO, not a regular file");
+        assert_eq!(error_text(&path("link")), "it is a symbolic link, not a regular file");
+        assert_eq!(error_text(&path("socket")), "it is a socket, not a regular file");
+        assert_eq!(error_text(folder.path()), "it is a folder, not a regular file");
+        assert_eq!(error_text(Path::new("/dev/zero")), "it is a device, not a regular file");
+        assert_eq!(error_text(&path("long")), "it is larger than 4 bytes, the most that is read");
         // The kernel reports length zero for this file, although it has more than four bytes.
         assert_eq!(
-            refused(Path::new("/proc/self/stat")),
+            error_text(Path::new("/proc/self/stat")),
             "it is larger than 4 bytes, the most that is read"
         );
-        let text = |links, name| read_regular_text(&at(name), links, 4).expect("read");
+        let text = |links, name| read_regular_text(&path(name), links, 4).expect("read");
         assert_eq!(text(Symlinks::Refused, "file"), "1234");
         assert_eq!(text(Symlinks::Followed, "link"), "1234");
-        fs::write(at("binary"), b"\xff\xfe").expect("written");
-        let binary = read_regular_text(&at("binary"), Symlinks::Refused, 4).expect_err("no text");
+        fs::write(path("binary"), b"\xff\xfe").expect("written");
+        let binary = read_regular_text(&path("binary"), Symlinks::Refused, 4).expect_err("no text");
         assert_eq!(binary.to_string(), "it is not UTF-8 text");
         let endless = read_text(io::repeat(b'x'), 1 << 20).expect_err("no end");
         assert_eq!(endless.to_string(), "it is larger than 1 MiB, the most that is read");
         assert_eq!(read_text(&b"{}"[..], 4).expect("small"), "{}");
-        let absent = read_regular(&at("absent"), Symlinks::Refused, 4).expect_err("absent");
+        let absent = read_regular(&path("absent"), Symlinks::Refused, 4).expect_err("absent");
         assert_eq!(absent.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   write ──> newest version ──> Writer, one write at a time ──> disk
-//!                                   │  ^ refused: retried later
-//!   recorded <── written or refused ┘──┘
+//!                                      │  ^ failed: retried later
+//!   wait_written <── written or failed ┘──┘
 //! ```
 //!
 //! # Guarantees
@@ -34,7 +34,7 @@ pub type Versioned<T> = (u64, T);
 #[derive(Debug)]
 pub struct Journal<T> {
     newest: watch::Sender<Versioned<T>>,
-    written: watch::Receiver<Written>,
+    written: watch::Receiver<WriteProgress>,
     checks: watch::Sender<u64>,
 }
 
@@ -44,13 +44,13 @@ pub struct Writer<T> {
     file: StateFile<T>,
     newest: watch::Receiver<Versioned<T>>,
     checks: watch::Receiver<u64>,
-    written: watch::Sender<Written>,
+    written: watch::Sender<WriteProgress>,
     failure_message: &'static str,
 }
 
 /// Progress of the writes.
 #[derive(Clone, Debug, Default)]
-struct Written {
+struct WriteProgress {
     /// Newest written version.
     version: u64,
     /// Newest version whose write failed, with the error.
@@ -62,16 +62,17 @@ struct Written {
 // === impl Journal ===
 
 impl<T: Default + PartialEq> Journal<T> {
-    /// An empty journal and its writer, which the caller runs. `waiting` is the log message when writes begin to fail.
-    pub fn new(file: StateFile<T>, waiting: &'static str) -> (Self, Writer<T>) {
+    /// An empty journal and its writer, which the caller runs. The writer logs `failure_message` when writes begin to
+    /// fail.
+    pub fn new(file: StateFile<T>, failure_message: &'static str) -> (Self, Writer<T>) {
         let (newest, checks) = (watch::Sender::default(), watch::Sender::default());
-        let (sender, written) = watch::channel(Written::default());
+        let (sender, written) = watch::channel(WriteProgress::default());
         let writer = Writer {
             file,
             newest: newest.subscribe(),
             checks: checks.subscribe(),
             written: sender,
-            failure_message: waiting,
+            failure_message,
         };
         (Self { newest, written, checks }, writer)
     }
@@ -80,7 +81,7 @@ impl<T: Default + PartialEq> Journal<T> {
     pub fn write(&self, content: T) {
         let written = self.written.borrow();
         self.newest.send_if_modified(|(version, known)| {
-            let is_new = *known != content || written.has_refused(*version);
+            let is_new = *known != content || written.has_failed(*version);
             if is_new {
                 *version += 1;
                 *known = content;
@@ -93,9 +94,9 @@ impl<T: Default + PartialEq> Journal<T> {
     pub fn wait_written(&self) -> impl Future<Output = Result<(), String>> + Send + use<T> {
         let (version, mut written) = (self.newest.borrow().0, self.written.clone());
         async move {
-            let settled = written.wait_for(|written| written.outcome(version).is_some()).await;
-            let settled = settled.map(|written| written.outcome(version));
-            settled.ok().flatten().unwrap_or_else(|| Err("the agent ends".to_owned()))
+            let outcome = written.wait_for(|written| written.outcome(version).is_some()).await;
+            let outcome = outcome.map(|written| written.outcome(version));
+            outcome.ok().flatten().unwrap_or_else(|| Err("the agent ends".to_owned()))
         }
     }
 
@@ -139,8 +140,9 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
             let path = self.file.path().display();
             let write_error =
                 blocking(write).await.err().map(|error| format!("cannot write {path}: {error}"));
-            if let Some(why) = write_error.as_ref().filter(|why| error.as_ref() != Some(why)) {
-                tracing::error!(why, "{}", self.failure_message);
+            let new_error = write_error.as_ref().filter(|new| error.as_ref() != Some(new));
+            if let Some(new_error) = new_error {
+                tracing::error!(why = new_error, "{}", self.failure_message);
             }
             self.written.send_modify(|written| {
                 written.checks = checks;
@@ -151,18 +153,18 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
     }
 }
 
-// === impl Written ===
+// === impl WriteProgress ===
 
-impl Written {
+impl WriteProgress {
     fn record(&mut self, version: u64, error: Option<String>) {
         match error {
             None => self.version = version,
-            Some(why) => self.refused = Some((version, why)),
+            Some(error) => self.refused = Some((version, error)),
         }
     }
 
     /// True if the write of this version failed.
-    fn has_refused(&self, version: u64) -> bool {
+    fn has_failed(&self, version: u64) -> bool {
         matches!(self.outcome(version), Some(Err(_)))
     }
 
@@ -172,7 +174,7 @@ impl Written {
             return Some(Ok(()));
         }
         let refused = self.refused.as_ref().filter(|(refused, _)| *refused >= version);
-        refused.map(|(_, why)| Err(why.clone()))
+        refused.map(|(_, error)| Err(error.clone()))
     }
 }
 
@@ -192,7 +194,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(folder.path(), folder.path());
         let file = StateFile::new(folder.path().join("state/words.json"), FORMAT, host);
-        let (journal, writer) = Journal::new(file.clone(), "all waits");
+        let (journal, writer) = Journal::new(file.clone(), "writes fail");
         (folder, file, journal, writer)
     }
 
@@ -207,8 +209,8 @@ mod tests {
         fs::write(&state, "").expect("a file in place of the folder");
         journal.write("one".to_owned());
         let waiting_task = async {
-            let why = journal.wait_written().await.expect_err("there is no folder");
-            assert!(why.contains("state/words.json"), "{why}");
+            let error = journal.wait_written().await.expect_err("there is no folder");
+            assert!(error.contains("state/words.json"), "{error}");
             fs::remove_file(&state).expect("removed");
             sleep(RETRY_DELAY * 2).await;
             journal.wait_written().await
@@ -226,14 +228,14 @@ mod tests {
         let state = folder.path().join("state");
         fs::write(&state, "").expect("a file in place of the folder");
         let waiting_task = async {
-            let begun = Instant::now();
+            let start = Instant::now();
             journal.write("one".to_owned());
             journal.wait_written().await.expect_err("refused");
             fs::remove_file(&state).expect("removed");
             journal.write("one".to_owned());
             journal.wait_written().await.expect("written");
             assert!(
-                begun.elapsed() < RETRY_DELAY,
+                start.elapsed() < RETRY_DELAY,
                 "an equal content is written again at once after a failure"
             );
             journal.write("one".to_owned());
@@ -250,14 +252,14 @@ mod tests {
     async fn intermediate_versions_are_skipped_and_the_last_is_written_at_the_end() {
         let (_folder, file, journal, writer) = journal();
         journal.wait_written().await.expect("no write is pending");
-        let first = {
+        let first_wait = {
             journal.write("one".to_owned());
             journal.wait_written()
         };
         journal.write("two".to_owned());
         drop(journal);
         writer.run().await;
-        assert_eq!(first.await, Ok(()), "the second version counts as both");
+        assert_eq!(first_wait.await, Ok(()), "the second version counts as both");
         assert_eq!(on_disk(&file).as_deref(), Some("two"));
     }
 
@@ -267,14 +269,14 @@ mod tests {
         let waiting_task = async {
             journal.check();
             journal.wait_checked().await;
-            assert_eq!(on_disk(&file), None, "nothing is known yet");
+            assert_eq!(on_disk(&file), None, "no content was written yet");
             journal.write("one".to_owned());
             journal.wait_written().await.expect("written");
-            fs::remove_file(file.path()).expect("it was there");
+            fs::remove_file(file.path()).expect("the file existed");
             journal.check();
             journal.wait_checked().await;
             assert_eq!(on_disk(&file).as_deref(), Some("one"));
-            assert_eq!(journal.watch().borrow().0, 1, "it is no new version");
+            assert_eq!(journal.watch().borrow().0, 1, "the version is unchanged");
         };
         tokio::select! {
             () = writer.run() => panic!("the journal is still open"),
@@ -286,8 +288,8 @@ mod tests {
     async fn waits_end_once_the_writer_is_dropped() {
         let (_folder, _file, journal, writer) = journal();
         journal.write("one".to_owned());
-        let recorded = journal.wait_written();
+        let outcome = journal.wait_written();
         drop(writer);
-        assert_eq!(recorded.await, Err("the agent ends".to_owned()));
+        assert_eq!(outcome.await, Err("the agent ends".to_owned()));
     }
 }

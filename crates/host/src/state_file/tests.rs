@@ -21,12 +21,12 @@ fn write(file: &StateFile<String>, word: &str) {
 }
 
 fn read(file: &StateFile<String>) -> Option<String> {
-    file.read().expect("it can be read").map(|earlier| earlier.content)
+    file.read().expect("readable").map(|saved| saved.content)
 }
 
 /// Makes every write fail, by a folder in place of the draft.
 fn fail_writes(path: &Path) {
-    let name = path.file_name().expect("it has one").to_string_lossy();
+    let name = path.file_name().expect("a file name").to_string_lossy();
     fs::create_dir_all(path.with_file_name(format!(".{name}.draft"))).expect("made");
 }
 
@@ -34,19 +34,22 @@ fn fail_writes(path: &Path) {
 fn document_or_copy_alone_is_enough() {
     let (_folder, file, copy) = copied_file();
     write(&file, "one");
-    fs::remove_file(file.path()).expect("it was there");
+    fs::remove_file(file.path()).expect("the file existed");
     assert_eq!(read(&file).as_deref(), Some("one"));
     fs::write(file.path(), "{").expect("damaged");
     assert_eq!(read(&file).as_deref(), Some("one"));
     file.set_aside();
-    assert!(file.path().with_extension("json.unreadable").exists(), "it is kept for inspection");
+    assert!(
+        file.path().with_extension("json.unreadable").exists(),
+        "the damaged file is kept for inspection"
+    );
     write(&file, "two");
-    fs::remove_file(&copy).expect("it was there");
+    fs::remove_file(&copy).expect("the file existed");
     assert_eq!(read(&file).as_deref(), Some("two"));
     write(&file, "two");
-    assert!(copy.exists(), "it is written again although the content is unchanged");
+    assert!(copy.exists(), "the copy is written again although the content is unchanged");
     for path in [file.path(), &copy] {
-        fs::remove_file(path).expect("it was there");
+        fs::remove_file(path).expect("the file existed");
     }
     assert_eq!(read(&file), None);
 }
@@ -55,10 +58,10 @@ fn document_or_copy_alone_is_enough() {
 fn a_readable_or_newer_document_takes_precedence_over_its_copy() {
     let (_folder, file, copy) = copied_file();
     write(&file, "one");
-    let ahead = fs::read(&copy).expect("there");
+    let other_copy = fs::read(&copy).expect("the file exists");
     write(&file, "two");
     // Killed after the copy was written, and before the document.
-    fs::write(&copy, ahead).expect("written");
+    fs::write(&copy, other_copy).expect("written");
     assert_eq!(read(&file).as_deref(), Some("two"));
     fs::write(file.path(), r#"{"version": 9}"#).expect("written");
     assert!(file.read().expect_err("a newer agent wrote it").is_retryable());
@@ -68,13 +71,13 @@ fn a_readable_or_newer_document_takes_precedence_over_its_copy() {
 fn a_damaged_copy_or_a_link_counts_as_absent() {
     let (folder, file, copy) = copied_file();
     write(&file, "one");
-    fs::remove_file(file.path()).expect("it was there");
+    fs::remove_file(file.path()).expect("the file existed");
     fs::write(&copy, "{").expect("damaged");
     assert_eq!(read(&file), None);
     let elsewhere = folder.path().join("elsewhere");
     write(&file, "one");
     fs::rename(file.path(), &elsewhere).expect("moved");
-    fs::remove_file(&copy).expect("it was there");
+    fs::remove_file(&copy).expect("the file existed");
     symlink(&elsewhere, &copy).expect("linked");
     assert_eq!(read(&file), None);
 }
@@ -95,8 +98,8 @@ fn a_failed_write_of_the_document_leaves_a_newer_copy() {
     let (_folder, file, _copy) = copied_file();
     write(&file, "one");
     fail_writes(file.path());
-    file.write(&"two".to_owned()).expect_err("there is no room");
+    file.write(&"two".to_owned()).expect_err("the write fails");
     assert_eq!(read(&file).as_deref(), Some("one"), "the new content was not reported as written");
-    fs::remove_file(file.path()).expect("it was there");
+    fs::remove_file(file.path()).expect("the file existed");
     assert_eq!(read(&file).as_deref(), Some("two"));
 }

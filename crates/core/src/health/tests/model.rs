@@ -29,7 +29,7 @@ fn reasons() -> impl Strategy<Value = Reason> {
 }
 
 fn steps() -> impl Strategy<Value = Step> {
-    let detail = || "as it was seen".to_owned();
+    let detail = || "detail".to_owned();
     prop_oneof![
         6 => Just(Step::Observed(Observation::Passed)),
         2 => reasons()
@@ -73,7 +73,7 @@ impl History {
 /// Guarantees at any time.
 fn check(tracker: &HealthTracker, history: &History) -> Result<(), TestCaseError> {
     let health = tracker.health();
-    prop_assert!(!health.is_healthy() || history.has_passed, "healthy before it was seen working");
+    prop_assert!(!health.is_healthy() || history.has_passed, "healthy without a passed probe");
     prop_assert!(health.failures.len() <= MAX_FAILURES);
     if health.state == HealthState::Unhealthy {
         let reported = health.failure().map(|failure| failure.reason);
@@ -83,12 +83,16 @@ fn check(tracker: &HealthTracker, history: &History) -> Result<(), TestCaseError
 }
 
 fn resumed(tracker: &HealthTracker, now: Timestamp) -> Result<HealthTracker, TestCaseError> {
-    let written = serde_json::to_string(&tracker.record()).expect("a record is written");
-    let read = serde_json::from_str(&written).expect("and read");
-    let next = HealthTracker::resume(read, QUIET, now);
+    let json = serde_json::to_string(&tracker.record()).expect("a record is written");
+    let record = serde_json::from_str(&json).expect("the record parses");
+    let next = HealthTracker::resume(record, QUIET, now);
     prop_assert!(!next.health().is_healthy(), "health is unknown after a restart");
     if tracker.health().state == HealthState::Unhealthy {
-        prop_assert_eq!(next.recovers_at(), tracker.recovers_at(), "a restart shortens no wait");
+        prop_assert_eq!(
+            next.recovers_at(),
+            tracker.recovers_at(),
+            "a restart keeps the end of the quiet period"
+        );
         prop_assert_eq!(next.health(), tracker.health());
     }
     Ok(next)

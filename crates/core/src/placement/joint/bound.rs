@@ -21,9 +21,9 @@ pub(super) struct Unchosen {
 struct PairBound {
     /// Pairs with NICs that are already chosen.
     fixed: usize,
-    /// Unchosen NICs that could be in as many pairs as a NIC may have.
+    /// Unchosen NICs that could have the maximum number of pairs of a NIC.
     full: usize,
-    /// Junctions with a further NIC and open pairs, but with fewer open pairs than a NIC may have.
+    /// Junctions with a further NIC and open pairs, but with fewer open pairs than that maximum.
     partial_nics: usize,
     /// Highest number of open pairs at such a junction.
     largest_partial: usize,
@@ -32,8 +32,8 @@ struct PairBound {
 /// For each level, a lower bound on the number of pairs farther apart than the level, over all completions.
 ///
 /// Only pairs that certainly include a chosen GPU count. Each level is bounded on its own, as if it had the best
-/// unchosen NICs. The number of near pairs has two upper bounds, of which the smaller applies. One gives every device
-/// its most pairs. The other gives every device its fewest pairs, and counts all extra pairs as near.
+/// unchosen NICs. The number of near pairs has two upper bounds, of which the smaller applies. One assumes the maximum
+/// number of pairs for every device. The other assumes the minimum, and counts all extra pairs as near.
 pub(super) fn min_far_pairs(
     problem: &JointProblem,
     gpus: &Chosen,
@@ -41,25 +41,25 @@ pub(super) fn min_far_pairs(
     unchosen: Unchosen,
 ) -> FarPairs {
     let Loads { gpu, nic, pairs: _, extra } = problem.loads;
-    let free = problem.free_nics(unchosen.class);
+    let free_nics = problem.free_nics(unchosen.class);
     let (mut even, mut uneven) =
         ([PairBound::default(); LEVELS.len()], [PairBound::default(); LEVELS.len()]);
-    for (at, &level) in problem.junctions.levels.iter().enumerate() {
-        let (ours, taken) = (gpus.at[at], nics.at[at]);
-        even[level].add(ours * gpu.least, taken, free[at], nic.least);
-        uneven[level].add(ours * gpu.most, taken, free[at], nic.most);
+    for (junction, &level) in problem.junctions.levels.iter().enumerate() {
+        let (gpus_here, nics_here) = (gpus.at[junction], nics.at[junction]);
+        even[level].add(gpus_here * gpu.least, nics_here, free_nics[junction], nic.least);
+        uneven[level].add(gpus_here * gpu.most, nics_here, free_nics[junction], nic.most);
     }
-    // The GPUs with an extra pair may all be unchosen ones.
-    let ours = if gpu.most > gpu.least { extra.saturating_sub(unchosen.gpus) } else { 0 };
-    let more = if nic.most > nic.least { extra } else { ours };
-    let pairs = (problem.gpus.size() - unchosen.gpus) * gpu.least + ours;
+    // All GPUs with an extra pair may be unchosen.
+    let gpu_extra = if gpu.most > gpu.least { extra.saturating_sub(unchosen.gpus) } else { 0 };
+    let extra_pairs = if nic.most > nic.least { extra } else { gpu_extra };
+    let pairs = (problem.gpus.size() - unchosen.gpus) * gpu.least + gpu_extra;
     let mut far = [0; LEVELS.len()];
-    let mut least = 0;
+    let mut min_far = 0;
     for (far, (even, uneven)) in far.iter_mut().zip(even.iter().zip(&uneven)) {
-        let near = (even.max_pairs(unchosen.nics, nic.least) + more)
+        let max_near_pairs = (even.max_pairs(unchosen.nics, nic.least) + extra_pairs)
             .min(uneven.max_pairs(unchosen.nics, nic.most));
-        least = least.max(pairs.saturating_sub(near));
-        *far = count(least);
+        min_far = min_far.max(pairs.saturating_sub(max_near_pairs));
+        *far = count(min_far);
     }
     far
 }
@@ -67,23 +67,24 @@ pub(super) fn min_far_pairs(
 // === impl PairBound ===
 
 impl PairBound {
-    /// Adds a junction: pairs of its chosen GPUs, chosen NICs, unchosen NICs, and the maximum number of pairs per NIC.
-    fn add(&mut self, target: usize, taken: usize, free: usize, most: usize) {
-        let fixed = target.min(taken * most);
-        let open = target - fixed;
-        let full = free.min(open / most);
+    /// Adds a junction: the pairs of its chosen GPUs, its chosen and its unchosen NICs, and the maximum number of pairs
+    /// per NIC.
+    fn add(&mut self, gpu_pairs: usize, chosen: usize, unchosen: usize, max_load: usize) {
+        let fixed = gpu_pairs.min(chosen * max_load);
+        let open_pairs = gpu_pairs - fixed;
+        let full = unchosen.min(open_pairs / max_load);
         self.fixed += fixed;
         self.full += full;
-        let partial = open - full * most;
-        if full < free && partial > 0 {
+        let partial = open_pairs - full * max_load;
+        if full < unchosen && partial > 0 {
             self.partial_nics += 1;
             self.largest_partial = self.largest_partial.max(partial);
         }
     }
 
-    /// The most pairs with `missing` more NICs of at most `most` pairs each.
-    fn max_pairs(self, missing: usize, most: usize) -> usize {
+    /// Maximum number of pairs with `missing` more NICs of at most `max_load` pairs each.
+    fn max_pairs(self, missing: usize, max_load: usize) -> usize {
         let full = self.full.min(missing);
-        self.fixed + full * most + self.partial_nics.min(missing - full) * self.largest_partial
+        self.fixed + full * max_load + self.partial_nics.min(missing - full) * self.largest_partial
     }
 }

@@ -43,42 +43,47 @@ impl Junctions {
     }
 
     /// Junctions of the device at a position.
-    pub(super) fn path(&self, at: usize) -> &JunctionPath {
-        &self.paths[at]
+    pub(super) fn path(&self, position: usize) -> &JunctionPath {
+        &self.paths[position]
     }
 
     /// True if two devices share a junction of a level.
     pub(super) fn meet(&self, a: usize, b: usize, level: usize) -> bool {
-        let junction = |at: usize| self.path(at).get(level);
+        let junction = |position: usize| self.path(position).get(level);
         junction(a).is_some() && junction(a) == junction(b)
     }
 
     /// Number of these devices at each junction.
     pub(super) fn count(&self, positions: &[usize]) -> Vec<usize> {
         let mut counts = vec![0; self.levels.len()];
-        positions.iter().flat_map(|&at| self.path(at)).for_each(|&junction| counts[junction] += 1);
+        positions
+            .iter()
+            .flat_map(|&position| self.path(position))
+            .for_each(|&junction| counts[junction] += 1);
         counts
     }
 
     /// Makes the junctions of a level among devices of one junction of the next farther level.
     fn split(&mut self, topology: &Topology, level: usize, gpus: &[usize], nics: &[usize]) {
-        let Some(&distance) = LEVELS.get(level) else { return };
-        let near = |gpu: usize| -> Vec<usize> {
-            let is_near = |nic: &usize| topology.connection(gpu, *nic).pcie <= distance;
+        let Some(&max_distance) = LEVELS.get(level) else { return };
+        let near_nics = |gpu: usize| -> Vec<usize> {
+            let is_near = |nic: &usize| topology.connection(gpu, *nic).pcie <= max_distance;
             nics.iter().copied().filter(is_near).collect()
         };
-        let mut gpus: Vec<_> = gpus.iter().map(|&gpu| (near(gpu), gpu)).collect();
+        let mut gpus: Vec<_> = gpus.iter().map(|&gpu| (near_nics(gpu), gpu)).collect();
         // Smaller sets first: their GPUs have fewer NICs to choose from.
-        gpus.sort_by_cached_key(|(near, gpu)| (near.len(), near.clone(), *gpu));
-        for group in gpus.chunk_by(|(one, _), (other, _)| one == other) {
-            let near = &group[0].0;
+        gpus.sort_by_cached_key(|(near_nics, gpu)| (near_nics.len(), near_nics.clone(), *gpu));
+        for group in
+            gpus.chunk_by(|(near_nics, _), (other_near_nics, _)| near_nics == other_near_nics)
+        {
+            let near_nics = &group[0].0;
             let is_free = |nic: &usize| self.path(*nic).len() == level;
-            let free: Vec<_> = near.iter().copied().filter(is_free).collect();
-            self.is_tree &= free.len() == near.len();
-            if !free.is_empty() {
+            let free_nics: Vec<_> = near_nics.iter().copied().filter(is_free).collect();
+            self.is_tree &= free_nics.len() == near_nics.len();
+            if !free_nics.is_empty() {
                 let gpus: Vec<_> = group.iter().map(|(_, gpu)| *gpu).collect();
-                self.add_junction(level, &gpus, &free);
-                self.split(topology, level + 1, &gpus, &free);
+                self.add_junction(level, &gpus, &free_nics);
+                self.split(topology, level + 1, &gpus, &free_nics);
             }
         }
     }
@@ -86,6 +91,6 @@ impl Junctions {
     fn add_junction(&mut self, level: usize, gpus: &[usize], nics: &[usize]) {
         let junction = self.levels.len();
         self.levels.push(level);
-        gpus.iter().chain(nics).for_each(|&at| self.paths[at].push(junction));
+        gpus.iter().chain(nics).for_each(|&position| self.paths[position].push(junction));
     }
 }

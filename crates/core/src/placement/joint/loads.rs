@@ -22,11 +22,11 @@ pub(super) struct Load {
 impl Loads {
     /// Pair counts for these numbers of devices, neither 0.
     pub(super) fn of(gpus: usize, nics: usize) -> Self {
-        let (pairs, fewer) = (gpus.max(nics), gpus.min(nics));
-        let extra = pairs % fewer;
-        let one = Load { least: 1, most: 1 };
-        let several = Load { least: pairs / fewer, most: pairs.div_ceil(fewer) };
-        let (gpu, nic) = if gpus >= nics { (one, several) } else { (several, one) };
+        let (pairs, smaller_count) = (gpus.max(nics), gpus.min(nics));
+        let extra = pairs % smaller_count;
+        let single = Load { least: 1, most: 1 };
+        let several = Load { least: pairs / smaller_count, most: pairs.div_ceil(smaller_count) };
+        let (gpu, nic) = if gpus >= nics { (single, several) } else { (several, single) };
         Self { gpu, nic, pairs, extra }
     }
 

@@ -20,7 +20,7 @@ pub(super) struct JointProblem {
     pub(super) nics: KindProblem,
     pub(super) junctions: Junctions,
     pub(super) loads: Loads,
-    /// NICs of this and all later classes, `free_nics[class * junctions + junction]`.
+    /// Number of NICs of this and all later classes, `free_nics[class * junctions + junction]`.
     free_nics: Vec<usize>,
 }
 
@@ -78,58 +78,63 @@ impl JointProblem {
     /// the numbers at each one.
     pub(super) fn division(&self, level: usize) -> Option<Vec<JunctionShare>> {
         let at_level: Vec<_> = (0..self.junctions.levels.len())
-            .filter(|&at| self.junctions.levels[at] == level)
+            .filter(|&junction| self.junctions.levels[junction] == level)
             .collect();
-        let required =
-            |kind: &KindProblem| at_level.iter().map(|&at| kind.required[at]).sum::<usize>();
+        let required = |kind: &KindProblem| {
+            at_level.iter().map(|&junction| kind.required[junction]).sum::<usize>()
+        };
         let has_required_elsewhere =
             |kind: &KindProblem| required(kind) < kind.problem.required.len();
         if has_required_elsewhere(&self.gpus) || has_required_elsewhere(&self.nics) {
             return None;
         }
         let mut sums = vec![vec![(0, 0)]];
-        for &at in &at_level {
-            sums.push(self.sums_with(at, &sums[sums.len() - 1]));
+        for &junction in &at_level {
+            sums.push(self.sums_with(junction, &sums[sums.len() - 1]));
         }
-        let mut left = (self.gpus.size(), self.nics.size());
-        sums.pop()?.binary_search(&left).ok()?;
+        let mut missing = (self.gpus.size(), self.nics.size());
+        sums.pop()?.binary_search(&missing).ok()?;
         let mut shares = Vec::with_capacity(at_level.len());
-        for (&at, before) in at_level.iter().zip(&sums).rev() {
-            let before = |&(g, n): &(usize, usize)| {
-                let rest = left.0.checked_sub(g).zip(left.1.checked_sub(n));
-                rest.is_some_and(|rest| before.binary_search(&rest).is_ok())
+        for (&junction, earlier_sums) in at_level.iter().zip(&sums).rev() {
+            let is_reachable = |&(g, n): &(usize, usize)| {
+                let missing_before = missing.0.checked_sub(g).zip(missing.1.checked_sub(n));
+                missing_before.is_some_and(|missing_before| {
+                    earlier_sums.binary_search(&missing_before).is_ok()
+                })
             };
-            let (gpus, nics) = self.numbers_at(at).find(before)?;
-            left = (left.0 - gpus, left.1 - nics);
-            shares.push(JunctionShare { at, gpus, nics });
+            let (gpus, nics) = self.numbers_at(junction).find(is_reachable)?;
+            missing = (missing.0 - gpus, missing.1 - nics);
+            shares.push(JunctionShare { at: junction, gpus, nics });
         }
         Some(shares)
     }
 
     /// Reachable sums after one more junction, ascending.
-    fn sums_with(&self, at: usize, sums: &[(usize, usize)]) -> Vec<(usize, usize)> {
-        let numbers: Vec<_> = self.numbers_at(at).collect();
-        let with = |&(g, n): &(usize, usize)| {
+    fn sums_with(&self, junction: usize, sums: &[(usize, usize)]) -> Vec<(usize, usize)> {
+        let junction_numbers: Vec<_> = self.numbers_at(junction).collect();
+        let sums_after = |&(g, n): &(usize, usize)| {
             let sum = move |&(more_g, more_n): &(usize, usize)| (g + more_g, n + more_n);
-            numbers.iter().map(sum).collect::<Vec<_>>()
+            junction_numbers.iter().map(sum).collect::<Vec<_>>()
         };
         let (gpus, nics) = (self.gpus.size(), self.nics.size());
-        let all = sums.iter().flat_map(with).filter(|&(g, n)| g <= gpus && n <= nics);
-        let mut all: Vec<_> = all.collect();
-        all.sort_unstable();
-        all.dedup();
-        all
+        let reachable = sums.iter().flat_map(sums_after).filter(|&(g, n)| g <= gpus && n <= nics);
+        let mut reachable: Vec<_> = reachable.collect();
+        reachable.sort_unstable();
+        reachable.dedup();
+        reachable
     }
 
-    /// Numbers of GPUs and NICs that one junction can pair.
-    fn numbers_at(&self, at: usize) -> impl Iterator<Item = (usize, usize)> {
-        let gpus = self.gpus.required[at]..=self.gpus.available[at].min(self.gpus.size());
-        let nics = self.nics.required[at]..=self.nics.available[at].min(self.nics.size());
-        let all = gpus.flat_map(move |g| nics.clone().map(move |n| (g, n)));
-        all.filter(|&(g, n)| self.loads.fit(g, n))
+    /// Numbers of GPUs and NICs that can be paired at one junction.
+    fn numbers_at(&self, junction: usize) -> impl Iterator<Item = (usize, usize)> {
+        let gpus =
+            self.gpus.required[junction]..=self.gpus.available[junction].min(self.gpus.size());
+        let nics =
+            self.nics.required[junction]..=self.nics.available[junction].min(self.nics.size());
+        let combinations = gpus.flat_map(move |g| nics.clone().map(move |n| (g, n)));
+        combinations.filter(|&(g, n)| self.loads.fit(g, n))
     }
 
-    /// The nearest level at which all pairs can meet; `None` if no level suffices.
+    /// The nearest level at which every pair can have a common junction; `None` if no level suffices.
     pub(super) fn nearest_level(&self) -> Option<usize> {
         (0..LEVELS.len()).rev().find(|&level| self.division(level).is_some())
     }
@@ -152,10 +157,10 @@ impl KindProblem {
             other_kind: &other_request.available,
         };
         let problem = Problem::new(topology, positions, request.size, JOINT, |_| true);
-        let path = |at: usize| junctions.path(at).clone();
+        let path = |position: usize| junctions.path(position).clone();
         Self {
             paths: problem.classes.iter().map(|class| path(class.members[0])).collect(),
-            required_paths: request.required.iter().map(|&at| path(at)).collect(),
+            required_paths: request.required.iter().map(|&position| path(position)).collect(),
             available: junctions.count(&request.available),
             required: junctions.count(&request.required),
             remaining: request.available.len() - request.size,
@@ -179,10 +184,10 @@ impl KindProblem {
         let mut counts = vec![0; (classes + 1) * junctions];
         for class in (0..classes).rev() {
             let (head, tail) = counts.split_at_mut((class + 1) * junctions);
-            let row = &mut head[class * junctions..];
-            row.copy_from_slice(&tail[..junctions]);
+            let class_counts = &mut head[class * junctions..];
+            class_counts.copy_from_slice(&tail[..junctions]);
             let members = self.problem.classes[class].members.len();
-            self.paths[class].iter().for_each(|&at| row[at] += members);
+            self.paths[class].iter().for_each(|&junction| class_counts[junction] += members);
         }
         counts
     }

@@ -32,11 +32,11 @@ pub(super) struct JointResult {
 
 struct JointSearch<'a> {
     problem: &'a JointProblem,
-    /// Level at which all pairs must meet.
+    /// Level at which every pair must have a common junction; `None` without restriction.
     within: Option<usize>,
     remaining: Remaining,
     bounds: Bounds,
-    tally: PairCounter,
+    pair_counter: PairCounter,
     gpus: Chosen,
     nics: Chosen,
     best: Option<BestChoice>,
@@ -68,14 +68,14 @@ enum Side {
     Nics,
 }
 
-/// Finds the best choice. A given level restricts all pairs; its shares prove that a choice exists.
+/// Finds the best choice. A restriction is a level that no pair may exceed; its shares prove that a choice exists.
 pub(super) fn best_choice(
     problem: &JointProblem,
-    within: Option<(usize, &[JunctionShare])>,
+    restriction: Option<(usize, &[JunctionShare])>,
 ) -> JointResult {
-    let mut search = JointSearch::new(problem, within.map(|(level, _)| level));
-    if let Some((_, shares)) = within {
-        search.begin_with(shares);
+    let mut search = JointSearch::new(problem, restriction.map(|(level, _)| level));
+    if let Some((_, shares)) = restriction {
+        search.set_initial(shares);
     }
     let exact = search.branch(JointBranch::first(&problem.gpus, Side::Gpus));
     let best = search.best.expect("a choice is within the level");
@@ -102,7 +102,7 @@ impl<'a> JointSearch<'a> {
             within,
             remaining: Remaining::of(&problem.gpus.problem),
             bounds: Bounds::of(&problem.gpus.problem),
-            tally: PairCounter::new(problem),
+            pair_counter: PairCounter::new(problem),
             gpus: Chosen::new(&problem.gpus),
             nics: Chosen::new(&problem.nics),
             best: None,
@@ -111,8 +111,8 @@ impl<'a> JointSearch<'a> {
         }
     }
 
-    /// Starts with the choice that has these shares, so that an answer exists wherever the search stops.
-    fn begin_with(&mut self, shares: &[JunctionShare]) {
+    /// Starts with the choice that has these shares, so that an answer exists even if the search stops early.
+    fn set_initial(&mut self, shares: &[JunctionShare]) {
         let problem = self.problem;
         let (gpus, nics) = (self.gpus.clone(), self.nics.clone());
         for share in shares {
@@ -124,8 +124,8 @@ impl<'a> JointSearch<'a> {
     }
 
     /// Tries every way to choose the missing devices. Returns false if the search stopped at its work limit.
-    fn branch(&mut self, step: JointBranch) -> bool {
-        match (step.side, step.missing) {
+    fn branch(&mut self, branch: JointBranch) -> bool {
+        match (branch.side, branch.missing) {
             (Side::Gpus, 0) => {
                 return self.branch(JointBranch::first(&self.problem.nics, Side::Nics));
             }
@@ -139,19 +139,20 @@ impl<'a> JointSearch<'a> {
         if self.steps > MAX_STEPS && self.best.is_some() {
             return false;
         }
-        if self.is_excluded(step) {
+        if self.is_excluded(branch) {
             return true;
         }
-        let (kind, class) = (self.kind(step.side), step.class);
+        let (kind, class) = (self.kind(branch.side), branch.class);
         let eligible = kind.problem.classes[class].eligible;
-        let left = step.left - eligible;
-        let least = step.missing.saturating_sub(left);
+        let left_after = branch.left - eligible;
+        let min_count = branch.missing.saturating_sub(left_after);
         let mut exact = true;
-        for taken in (least..=eligible.min(step.missing)).rev() {
-            let missing = step.missing - taken;
-            self.chosen_mut(step.side).take(kind, class, taken);
-            exact &= self.branch(JointBranch { class: class + 1, missing, left, ..step });
-            self.chosen_mut(step.side).undo_take(kind, class, taken);
+        for count in (min_count..=eligible.min(branch.missing)).rev() {
+            let missing = branch.missing - count;
+            self.chosen_mut(branch.side).take(kind, class, count);
+            exact &=
+                self.branch(JointBranch { class: class + 1, missing, left: left_after, ..branch });
+            self.chosen_mut(branch.side).undo_take(kind, class, count);
         }
         exact
     }
@@ -171,56 +172,56 @@ impl<'a> JointSearch<'a> {
     }
 
     /// True if every completion is outside the level, worse than the best, or equal to it with higher positions.
-    fn is_excluded(&mut self, step: JointBranch) -> bool {
-        let far = min_far_pairs(self.problem, &self.gpus, &self.nics, self.unchosen(step));
+    fn is_excluded(&mut self, branch: JointBranch) -> bool {
+        let far = min_far_pairs(self.problem, &self.gpus, &self.nics, self.unchosen(branch));
         if !self.is_within(&far) {
             return true;
         }
         let Some(best) = self.best.as_ref().map(|best| best.score) else { return false };
         let mut weight = self.gpus.state.weight;
-        if step.side == Side::Gpus {
-            let branch = Branch { class: step.class, missing: step.missing };
+        if branch.side == Side::Gpus {
+            let gpu_branch = Branch { class: branch.class, missing: branch.missing };
             let problem = &self.problem.gpus.problem;
-            weight += self.bounds.max_weight(problem, &self.gpus.state, branch);
+            weight += self.bounds.max_weight(problem, &self.gpus.state, gpu_branch);
         }
-        for (term, theirs) in best.terms() {
-            let most = match (value(term, weight, &far), step.side) {
-                (Some(most), _) => most,
+        for (term, best_value) in best.terms() {
+            let bound = match (value(term, weight, &far), branch.side) {
+                (Some(bound), _) => bound,
                 // All GPUs are chosen, so the remainder is bounded by the NICs chosen so far.
                 (None, Side::Nics) => self.value(term, &far),
                 (None, Side::Gpus) => return false,
             };
-            match term.signed(most).cmp(&term.signed(theirs)) {
+            match term.signed(bound).cmp(&term.signed(best_value)) {
                 Ordering::Less => return true,
                 Ordering::Equal => {}
                 Ordering::Greater => return false,
             }
         }
-        self.is_higher(step)
+        self.is_higher(branch)
     }
 
     /// Devices that a branch has not chosen yet.
-    fn unchosen(&self, step: JointBranch) -> Unchosen {
-        match step.side {
+    fn unchosen(&self, branch: JointBranch) -> Unchosen {
+        match branch.side {
             Side::Gpus => {
                 let nics = self.problem.nics.problem.missing;
-                Unchosen { gpus: step.missing, class: 0, nics }
+                Unchosen { gpus: branch.missing, class: 0, nics }
             }
-            Side::Nics => Unchosen { gpus: 0, class: step.class, nics: step.missing },
+            Side::Nics => Unchosen { gpus: 0, class: branch.class, nics: branch.missing },
         }
     }
 
     /// True if the chosen GPUs, with the lowest possible NICs, have higher positions than the best.
-    fn is_higher(&mut self, step: JointBranch) -> bool {
+    fn is_higher(&mut self, branch: JointBranch) -> bool {
         let Some(best) = &self.best else { return false };
         let (gpus, nics) = (&mut self.scratch.0, &mut self.scratch.1);
         self.problem.gpus.problem.positions(&self.gpus.state.counts, gpus);
         let problem = &self.problem.nics.problem;
         problem.positions(&self.nics.state.counts, nics);
-        let taken = nics.len();
-        nics.extend(problem.classes[step.class..].iter().flat_map(|class| &class.members));
-        nics[taken..].sort_unstable();
-        nics.truncate(taken + step.missing);
+        let chosen = nics.len();
+        nics.extend(problem.classes[branch.class..].iter().flat_map(|class| &class.members));
+        nics[chosen..].sort_unstable();
+        nics.truncate(chosen + branch.missing);
         nics.sort_unstable();
         (&*gpus, &*nics) >= (&best.gpus, &best.nics)
     }
@@ -231,7 +232,7 @@ impl<'a> JointSearch<'a> {
 
     /// Replaces the best choice by a better one, or by an equal one with lower positions.
     fn update_best(&mut self) {
-        let far = self.tally.count_far_pairs(self.problem, &self.gpus, &self.nics);
+        let far = self.pair_counter.count_far_pairs(self.problem, &self.gpus, &self.nics);
         if !self.is_within(&far) {
             return;
         }

@@ -43,9 +43,9 @@ impl Chosen {
         Self { state: Partial::new(&kind.problem), at: kind.required.clone() }
     }
 
-    pub(super) fn take(&mut self, kind: &KindProblem, class: usize, taken: usize) {
-        self.state.take(&kind.problem, class, taken);
-        kind.paths[class].iter().for_each(|&at| self.at[at] += taken);
+    pub(super) fn take(&mut self, kind: &KindProblem, class: usize, count: usize) {
+        self.state.take(&kind.problem, class, count);
+        kind.paths[class].iter().for_each(|&junction| self.at[junction] += count);
     }
 
     /// Takes the first devices at a junction until `target` devices are chosen there.
@@ -58,9 +58,9 @@ impl Chosen {
         }
     }
 
-    pub(super) fn undo_take(&mut self, kind: &KindProblem, class: usize, taken: usize) {
-        self.state.undo_take(&kind.problem, class, taken);
-        kind.paths[class].iter().for_each(|&at| self.at[at] -= taken);
+    pub(super) fn undo_take(&mut self, kind: &KindProblem, class: usize, count: usize) {
+        self.state.undo_take(&kind.problem, class, count);
+        kind.paths[class].iter().for_each(|&junction| self.at[junction] -= count);
     }
 }
 
@@ -80,22 +80,22 @@ impl PairCounter {
         nics: &Chosen,
     ) -> FarPairs {
         let gpus_are_fewer = problem.loads.gpu.most > problem.loads.nic.most;
-        let (load, fewer, more) = if gpus_are_fewer {
+        let (load, smaller_kind, larger_kind) = if gpus_are_fewer {
             (problem.loads.gpu, gpus, nics)
         } else {
             (problem.loads.nic, nics, gpus)
         };
         self.slots.clear();
-        self.slots.extend(fewer.at.iter().map(|&chosen| chosen * load.least));
-        let required = self.paths.len() - fewer.state.counts.len();
+        self.slots.extend(smaller_kind.at.iter().map(|&chosen| chosen * load.least));
+        let required = self.paths.len() - smaller_kind.state.counts.len();
         self.spare.clear();
         self.spare.resize(required, 1);
-        self.spare.extend(&fewer.state.counts);
+        self.spare.extend(&smaller_kind.state.counts);
         let extra = problem.loads.extra;
-        give_extra(&self.paths, &mut self.spare, &more.at, &mut self.slots, extra);
+        give_extra(&self.paths, &mut self.spare, &larger_kind.at, &mut self.slots, extra);
         let mut far = [count(problem.loads.pairs); LEVELS.len()];
-        for (at, &level) in problem.junctions.levels.iter().enumerate() {
-            far[level] -= count(more.at[at].min(self.slots[at]));
+        for (junction, &level) in problem.junctions.levels.iter().enumerate() {
+            far[level] -= count(larger_kind.at[junction].min(self.slots[junction]));
         }
         far
     }
@@ -104,16 +104,17 @@ impl PairCounter {
 /// Affinity of the remaining GPUs and NICs, paired one to one as near as possible. It is an upper bound until
 /// all NICs are chosen.
 pub(super) fn remaining_pair_affinity(problem: &JointProblem, gpus: &Chosen, nics: &Chosen) -> i64 {
-    let all = problem.gpus.remaining.min(problem.nics.remaining);
-    let mut near = [0; LEVELS.len()];
-    for (at, &level) in problem.junctions.levels.iter().enumerate() {
-        let left = |kind: &KindProblem, taken: &Chosen| kind.available[at] - taken.at[at];
-        near[level] += left(&problem.gpus, gpus).min(left(&problem.nics, nics));
+    let pair_count = problem.gpus.remaining.min(problem.nics.remaining);
+    let mut near_pairs = [0; LEVELS.len()];
+    for (junction, &level) in problem.junctions.levels.iter().enumerate() {
+        let remaining =
+            |kind: &KindProblem, chosen: &Chosen| kind.available[junction] - chosen.at[junction];
+        near_pairs[level] += remaining(&problem.gpus, gpus).min(remaining(&problem.nics, nics));
     }
     let mut farther = pcie(PcieLevel::Sys);
-    let mut affinity = count(all) * farther;
-    for (distance, near) in LEVELS.into_iter().zip(near) {
-        affinity += count(near.min(all)) * (pcie(distance) - farther);
+    let mut affinity = count(pair_count) * farther;
+    for (distance, near_pairs) in LEVELS.into_iter().zip(near_pairs) {
+        affinity += count(near_pairs.min(pair_count)) * (pcie(distance) - farther);
         farther = pcie(distance);
     }
     affinity

@@ -21,15 +21,15 @@ fn ids(prefix: &str, indices: &[usize]) -> Vec<String> {
     indices.iter().map(|index| format!("{prefix}-{index}")).collect()
 }
 
-fn answer(devices: &[Device], ask: TestRequest<'_>) -> Result<JointChoice, JointError> {
-    let (gpus, nics) = (ids("GPU", ask.free.0), ids("NIC", ask.free.1));
+fn answer(devices: &[Device], test: TestRequest<'_>) -> Result<JointChoice, JointError> {
+    let (gpus, nics) = (ids("GPU", test.free.0), ids("NIC", test.free.1));
     let gpus: Vec<_> = gpus.iter().map(String::as_str).collect();
     let nics: Vec<_> = nics.iter().map(String::as_str).collect();
-    let wanted = |available, size| DeviceRequest { available, required: &[], size };
+    let device_request = |available, size| DeviceRequest { available, required: &[], size };
     let request = JointRequest {
-        gpus: wanted(&gpus, ask.size.0),
-        nics: wanted(&nics, ask.size.1),
-        alignment: ask.alignment,
+        gpus: device_request(&gpus, test.size.0),
+        nics: device_request(&nics, test.size.1),
+        alignment: test.alignment,
     };
     choose_joint(&Topology::from_devices(devices), request)
 }
@@ -44,32 +44,32 @@ fn pairs(devices: &[Device], free: (&[usize], &[usize]), size: (usize, usize)) -
     choice.pairs.iter().map(pair).collect::<Vec<_>>().join(", ")
 }
 
-fn refused(devices: &[Device], ask: TestRequest<'_>) -> String {
-    answer(devices, ask).expect_err("refused").to_string()
+fn error_text(devices: &[Device], test: TestRequest<'_>) -> String {
+    answer(devices, test).expect_err("refused").to_string()
 }
 
 /// The path of slot `slot` of the switch below host bridge `root`.
 fn slot(root: u8, slot: u8) -> String {
-    let end = root + 4 + slot;
+    let device_bus = root + 4 + slot;
     let (upstream, below) = (root + 1, root + 2);
     format!(
         "pci0000:{root:02x}/0000:{root:02x}:01.0/0000:{upstream:02x}:00.0/0000:{below:02x}:{slot:02x}.0/\
-         0000:{end:02x}:00.0"
+         0000:{device_bus:02x}:00.0"
     )
 }
 
-/// A switch for each letter, on the NUMA node of its number: `G` is a GPU below it, `N` a NIC.
+/// A machine with one switch per entry, on the given NUMA node. `G` is a GPU below the switch, `N` a NIC.
 fn machine(switches: &[(&str, u32)]) -> Vec<Device> {
     let (mut gpus, mut nics) = (0, 0);
     let mut devices = Vec::new();
-    for (root, (below, numa)) in (0_u8..).step_by(16).zip(switches) {
-        for (place, letter) in (0_u8..).zip(below.chars()) {
+    for (root, (devices_below, numa)) in (0_u8..).step_by(16).zip(switches) {
+        for (slot_number, letter) in (0_u8..).zip(devices_below.chars()) {
             let (device, next) = match letter {
                 'G' => (gpu(gpus, 0, 0), &mut gpus),
                 _ => (nic(nics, 0), &mut nics),
             };
             *next += 1;
-            devices.push(placed(device, &slot(root, place), Some(*numa)));
+            devices.push(placed(device, &slot(root, slot_number), Some(*numa)));
         }
     }
     devices
@@ -83,12 +83,12 @@ fn l40s() -> Vec<Device> {
 /// Four switches with two GPUs and two NICs each; the GPUs are linked by NVSwitch.
 fn a100() -> Vec<Device> {
     let mut devices = machine(&[("GGNN", 0), ("GGNN", 0), ("GGNN", 1), ("GGNN", 1)]);
-    switched(&mut devices, 12);
+    link_to_switches(&mut devices, 12);
     devices
 }
 
-/// Links every GPU by NVSwitch.
-fn switched(devices: &mut [Device], links: u32) {
+/// Connects every GPU to NVSwitches by this number of links.
+fn link_to_switches(devices: &mut [Device], links: u32) {
     for gpu in devices.iter_mut().filter(|device| device.kind == DeviceKind::Gpu) {
         gpu.place.nvlinks = NvLinks { to_switches: links, ..NvLinks::default() };
     }
@@ -158,15 +158,15 @@ fn a_gpu_has_the_nics_of_its_switch() {
 fn a_gpu_with_a_near_nic_is_left_free_if_another_serves_as_well() {
     // GPU 0 must go with NIC 0; the second GPU of the socket leaves NIC 1 its GPU 1.
     let devices = machine(&[("GN", 0), ("GN", 0), ("G", 0), ("GN", 1)]);
-    let all = (&[0, 1, 2, 3][..], &[0, 1, 2][..]);
-    assert_eq!(pairs(&devices, all, (2, 1)), "0-0 PIX, 2-0 NODE");
-    assert_eq!(pairs(&devices, all, (2, 2)), "0-0 PIX, 1-1 PIX");
+    let all_free = (&[0, 1, 2, 3][..], &[0, 1, 2][..]);
+    assert_eq!(pairs(&devices, all_free, (2, 1)), "0-0 PIX, 2-0 NODE");
+    assert_eq!(pairs(&devices, all_free, (2, 2)), "0-0 PIX, 1-1 PIX");
     // The further NIC is the one without a free GPU.
     assert_eq!(pairs(&devices, (&[0, 1], &[0, 1, 2]), (1, 1)), "0-0 PIX");
-    let gone = (&[0, 2, 1][..], &[0, 1, 2][..]);
-    assert_eq!(pairs(&devices, gone, (1, 2)), "0-0 PIX, 0-1 NODE");
-    let spare = machine(&[("GN", 0), ("GN", 0), ("N", 0)]);
-    assert_eq!(pairs(&spare, (&[0, 1], &[0, 1, 2]), (1, 2)), "0-0 PIX, 0-2 NODE");
+    let unsorted = (&[0, 2, 1][..], &[0, 1, 2][..]);
+    assert_eq!(pairs(&devices, unsorted, (1, 2)), "0-0 PIX, 0-1 NODE");
+    let with_spare_nic = machine(&[("GN", 0), ("GN", 0), ("N", 0)]);
+    assert_eq!(pairs(&with_spare_nic, (&[0, 1], &[0, 1, 2]), (1, 2)), "0-0 PIX, 0-2 NODE");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn links_between_gpus_come_before_a_near_nic() {
     assert_eq!(pairs(&devices, (&[0, 1, 2, 3], &[0, 1]), (2, 2)), "0-0 PIX, 1-1 PIX");
     let address = |devices: &[Device], index: u32| {
         let gpu = devices.iter().find(|device| device.id.as_str() == format!("GPU-{index}"));
-        gpu.expect("there").place.pci.expect("placed")
+        gpu.expect("the GPU exists").place.pci.expect("the GPU has an address")
     };
     let (a, b) = (address(&devices, 2), address(&devices, 3));
     for device in &mut devices {
@@ -193,15 +193,16 @@ fn devices_on_separate_host_bridges_are_paired_by_numa_node() {
     let (four, size) = (&[0, 1, 2, 3][..], (2, 2));
     assert_eq!(pairs(&devices, (four, four), size), "0-0 NODE, 1-1 NODE");
     assert_eq!(pairs(&devices, (&[1, 2, 3], &[0, 1, 2]), size), "1-0 NODE, 2-2 NODE");
-    let within = |free, level| TestRequest { free, size, alignment: Alignment::Required(level) };
-    let choice = answer(&devices, within((four, four), PcieLevel::Node)).expect("an answer");
+    let within_level =
+        |free, level| TestRequest { free, size, alignment: Alignment::Required(level) };
+    let choice = answer(&devices, within_level((four, four), PcieLevel::Node)).expect("an answer");
     assert_eq!(choice.farthest(), Some(PcieLevel::Node));
     assert_eq!(
-        refused(&devices, within((four, four), PcieLevel::Pix)),
+        error_text(&devices, within_level((four, four), PcieLevel::Pix)),
         "2 GPUs and 2 NICs requested, paired within PIX; the nearest possible level is NODE"
     );
     assert_eq!(
-        refused(&devices, within((&[0, 1], &[2, 3]), PcieLevel::Node)),
+        error_text(&devices, within_level((&[0, 1], &[2, 3]), PcieLevel::Node)),
         "2 GPUs and 2 NICs requested, paired within NODE; the nearest possible level is SYS"
     );
 }
@@ -223,19 +224,23 @@ fn required_devices_are_joined_by_near_ones() {
     let topology = Topology::from_devices(&l40s());
     let gpus: Vec<_> = (0..8).map(|index| format!("GPU-{index}")).collect();
     let gpus: Vec<_> = gpus.iter().map(String::as_str).collect();
-    let ask = |needed_gpus: &[&str], needed_nics: &[&str]| {
+    let pairs = |required_gpus: &[&str], required_nics: &[&str]| {
         let request = JointRequest {
-            gpus: DeviceRequest { available: &gpus, required: needed_gpus, size: 2 },
-            nics: DeviceRequest { available: &["NIC-1", "NIC-0"], required: needed_nics, size: 1 },
+            gpus: DeviceRequest { available: &gpus, required: required_gpus, size: 2 },
+            nics: DeviceRequest {
+                available: &["NIC-1", "NIC-0"],
+                required: required_nics,
+                size: 1,
+            },
             alignment: Alignment::Preferred,
         };
         let choice = choose_joint(&topology, request).expect("an answer");
         choice.pairs.iter().map(Pair::to_string).collect::<Vec<_>>().join(", ")
     };
-    assert_eq!(ask(&[], &["NIC-1"]), "GPU-4 and NIC-1 over PIX, GPU-5 and NIC-1 over PIX");
-    assert_eq!(ask(&["GPU-5"], &[]), "GPU-4 and NIC-1 over PIX, GPU-5 and NIC-1 over PIX");
-    assert_eq!(ask(&["GPU-7"], &[]), "GPU-4 and NIC-1 over PIX, GPU-7 and NIC-1 over NODE");
-    assert_eq!(ask(&["GPU-3"], &["NIC-1"]), "GPU-3 and NIC-1 over SYS, GPU-4 and NIC-1 over PIX");
+    assert_eq!(pairs(&[], &["NIC-1"]), "GPU-4 and NIC-1 over PIX, GPU-5 and NIC-1 over PIX");
+    assert_eq!(pairs(&["GPU-5"], &[]), "GPU-4 and NIC-1 over PIX, GPU-5 and NIC-1 over PIX");
+    assert_eq!(pairs(&["GPU-7"], &[]), "GPU-4 and NIC-1 over PIX, GPU-7 and NIC-1 over NODE");
+    assert_eq!(pairs(&["GPU-3"], &["NIC-1"]), "GPU-3 and NIC-1 over SYS, GPU-4 and NIC-1 over PIX");
 }
 
 #[test]
@@ -244,11 +249,11 @@ fn one_kind_alone_is_chosen_by_the_aligned_policy() {
     let alignment = Alignment::Required(PcieLevel::Pix);
     let free = (EIGHT, &[0, 1][..]);
     let gpus = answer(&devices, TestRequest { free, size: (2, 0), alignment }).expect("an answer");
-    let named = |ids: &[DeviceId]| ids.iter().map(DeviceId::to_string).collect::<Vec<_>>();
-    assert_eq!(named(&gpus.gpus), ["GPU-2", "GPU-3"], "those near NICs are left to others");
+    let texts = |ids: &[DeviceId]| ids.iter().map(DeviceId::to_string).collect::<Vec<_>>();
+    assert_eq!(texts(&gpus.gpus), ["GPU-2", "GPU-3"], "GPUs near NICs stay free");
     assert!(gpus.nics.is_empty() && gpus.pairs.is_empty() && gpus.farthest().is_none());
     let nics = answer(&devices, TestRequest { free, size: (0, 1), alignment }).expect("an answer");
-    assert_eq!((named(&nics.gpus), named(&nics.nics)), (vec![], vec!["NIC-0".to_owned()]));
+    assert_eq!((texts(&nics.gpus), texts(&nics.nics)), (vec![], vec!["NIC-0".to_owned()]));
 }
 
 #[test]
@@ -261,7 +266,7 @@ fn impossible_requests_are_refused_with_the_numbers() {
     };
     let nics =
         |required: &'static [&str], size| DeviceRequest { available: &["NIC-0"], required, size };
-    let both = DeviceRequest { available: &["NIC-0", "GPU-0"], required: &[], size: 1 };
+    let gpu_and_nic = DeviceRequest { available: &["NIC-0", "GPU-0"], required: &[], size: 1 };
     for (gpus, nics, expected) in [
         (gpus(&[], 0), nics(&[], 0), "neither GPUs nor NICs requested"),
         (gpus(&[], 3), nics(&[], 1), "GPUs: 3 devices requested, 2 available"),
@@ -278,7 +283,7 @@ fn impossible_requests_are_refused_with_the_numbers() {
             nics(&["NIC-1"], 1),
             "NICs: required device NIC-1 is not among the available ones",
         ),
-        (gpus(&[], 1), both, "GPU-0 is named both as a GPU and as a NIC"),
+        (gpus(&[], 1), gpu_and_nic, "GPU-0 is named both as a GPU and as a NIC"),
     ] {
         let request = JointRequest { gpus, nics, alignment: Alignment::Preferred };
         let error = choose_joint(&topology, request).expect_err("refused");
@@ -300,7 +305,7 @@ fn h100() -> Vec<Device> {
         ("N", 0),
         ("N", 1),
     ]);
-    switched(&mut devices, 18);
+    link_to_switches(&mut devices, 18);
     devices
 }
 
@@ -309,8 +314,8 @@ fn every_size_on_a_real_machine_is_answered_exactly_in_few_steps() {
     let devices = h100();
     let nics: Vec<_> = (0..10).collect();
     for size in (1..=8).flat_map(|gpus| (1..=10).map(move |nics| (gpus, nics))) {
-        let ask = TestRequest { free: (EIGHT, &nics), size, alignment: Alignment::Preferred };
-        let choice = answer(&devices, ask).expect("an answer");
+        let request = TestRequest { free: (EIGHT, &nics), size, alignment: Alignment::Preferred };
+        let choice = answer(&devices, request).expect("an answer");
         assert!(choice.exact && choice.steps < 1_000, "{size:?} took {} steps", choice.steps);
     }
 }
@@ -319,19 +324,19 @@ fn every_size_on_a_real_machine_is_answered_exactly_in_few_steps() {
 fn partitions_take_no_more_steps_than_gpus() {
     // Eight parts for each GPU.
     let mut devices = h100();
-    let wholes: Vec<_> =
+    let whole_gpus: Vec<_> =
         devices.iter().filter(|device| device.family().has_nvml).cloned().collect();
     for part in 1..8 {
-        for whole in &wholes {
-            let index = whole.index + 8 * part;
+        for gpu in &whole_gpus {
+            let index = gpu.index + 8 * part;
             let id = format!("GPU-{index}").parse().expect("valid");
-            devices.push(Device { id, index, ..whole.clone() });
+            devices.push(Device { id, index, ..gpu.clone() });
         }
     }
     let (gpus, nics): (Vec<_>, Vec<_>) = ((0..64).collect(), (0..10).collect());
     for size in [(8, 1), (8, 8), (12, 2), (32, 4), (60, 9)] {
-        let ask = TestRequest { free: (&gpus, &nics), size, alignment: Alignment::Preferred };
-        let choice = answer(&devices, ask).expect("an answer");
+        let request = TestRequest { free: (&gpus, &nics), size, alignment: Alignment::Preferred };
+        let choice = answer(&devices, request).expect("an answer");
         assert!(choice.exact, "{size:?} took {} steps", choice.steps);
         // Whole GPUs, each with its NIC.
         assert_eq!(choice.farthest() == Some(PcieLevel::Pix), size.0 == 8 * size.1, "{size:?}");
@@ -340,8 +345,9 @@ fn partitions_take_no_more_steps_than_gpus() {
 
 #[test]
 fn the_answer_serialises_with_its_pairs() {
-    let ask = TestRequest { free: (EIGHT, &[0]), size: (1, 1), alignment: Alignment::Preferred };
-    let choice = answer(&l40s(), ask).expect("an answer");
+    let request =
+        TestRequest { free: (EIGHT, &[0]), size: (1, 1), alignment: Alignment::Preferred };
+    let choice = answer(&l40s(), request).expect("an answer");
     let document = serde_json::to_value(&choice).expect("JSON");
     assert_eq!(
         document["pairs"],

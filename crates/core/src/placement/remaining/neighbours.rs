@@ -22,31 +22,31 @@ impl Neighbours {
         let classes = problem.classes.len();
         let mut nearest = Vec::with_capacity(classes * classes);
         for class in 0..classes {
-            let begin = nearest.len();
+            let row_start = nearest.len();
             let affinity = |other| (other, measure(problem.affinity(class, other)));
             nearest.extend((0..classes).map(affinity));
             // The order of equal affinities has no effect.
-            nearest[begin..].sort_by_key(|&(_, affinity)| -affinity);
+            nearest[row_start..].sort_by_key(|&(_, affinity)| -affinity);
         }
         Self { nearest, classes }
     }
 
     /// Sum over the devices that remain after taking `counts` of each class.
     pub(super) fn usefulness(&self, problem: &Problem, counts: &[usize]) -> i64 {
-        let left = |class: usize| problem.classes[class].members.len() - counts[class];
-        let remaining = (0..self.classes).filter(|&class| left(class) > 0);
-        remaining.map(|class| self.of_one(class, left) * count(left(class))).sum()
+        let left_in = |class: usize| problem.classes[class].members.len() - counts[class];
+        let remaining = (0..self.classes).filter(|&class| left_in(class) > 0);
+        remaining.map(|class| self.of_one(class, left_in) * count(left_in(class))).sum()
     }
 
     /// Affinity of one device with its best remaining partners.
-    fn of_one(&self, class: usize, left: impl Fn(usize) -> usize) -> i64 {
-        let (mut seen, mut sum) = (0, 0);
+    fn of_one(&self, class: usize, left_in: impl Fn(usize) -> usize) -> i64 {
+        let (mut counted, mut sum) = (0, 0);
         for &(other, affinity) in &self.nearest[class * self.classes..][..self.classes] {
-            let others = left(other) - usize::from(other == class);
-            let until = (seen + others).min(MAX);
-            sum += affinity * weight(seen, until);
-            seen = until;
-            if seen == MAX {
+            let others = left_in(other) - usize::from(other == class);
+            let counted_after = (counted + others).min(MAX);
+            sum += affinity * weight(counted, counted_after);
+            counted = counted_after;
+            if counted == MAX {
                 break;
             }
         }

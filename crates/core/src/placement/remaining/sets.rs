@@ -69,20 +69,20 @@ impl Sets {
         let has_left_over = !(set.count_ones() as usize).is_multiple_of(size);
         let mut best = if has_left_over { self.best_division(size_index, others) } else { 0 };
         subsets(others, size - 1, lowest, &mut |chosen| {
-            let rest = self.best_division(size_index, set & !chosen);
-            best = best.max(self.inner_affinity[chosen as usize] + rest);
+            let rest_affinity = self.best_division(size_index, set & !chosen);
+            best = best.max(self.inner_affinity[chosen as usize] + rest_affinity);
         });
         self.divided[size_index][set as usize] = Some(best);
         best
     }
 }
 
-/// Calls `each` with every subset of `size` bits of `of`, together with the bits of `fixed`.
-fn subsets(of: Mask, size: usize, fixed: Mask, each: &mut impl FnMut(Mask)) {
+/// Calls `each` with every subset of `size` bits of `set`, together with the bits of `fixed`.
+fn subsets(set: Mask, size: usize, fixed: Mask, each: &mut impl FnMut(Mask)) {
     if size == 0 {
         return each(fixed);
     }
-    let mut rest = of;
+    let mut rest = set;
     while rest.count_ones() as usize >= size {
         let lowest = rest & rest.wrapping_neg();
         rest &= rest - 1;
@@ -91,10 +91,10 @@ fn subsets(of: Mask, size: usize, fixed: Mask, each: &mut impl FnMut(Mask)) {
 }
 
 /// Positions of the set bits.
-fn bits(mut of: Mask) -> impl Iterator<Item = Mask> {
+fn bits(mut set: Mask) -> impl Iterator<Item = Mask> {
     std::iter::from_fn(move || {
-        let lowest = (of > 0).then(|| of.trailing_zeros())?;
-        of &= of - 1;
+        let lowest = (set > 0).then(|| set.trailing_zeros())?;
+        set &= set - 1;
         Some(lowest)
     })
 }

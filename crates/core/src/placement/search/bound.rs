@@ -77,9 +77,9 @@ impl Bounds {
         branch: Branch,
         best: &Score,
     ) -> bool {
-        for (term, theirs) in best.terms() {
-            let Some(most) = self.upper_bound(problem, state, branch, term) else { return false };
-            match term.signed(most).cmp(&term.signed(theirs)) {
+        for (term, best_value) in best.terms() {
+            let Some(bound) = self.upper_bound(problem, state, branch, term) else { return false };
+            match term.signed(bound).cmp(&term.signed(best_value)) {
                 Ordering::Less => return true,
                 Ordering::Equal => {}
                 Ordering::Greater => return false,
@@ -98,13 +98,13 @@ impl Bounds {
     ) -> Option<i64> {
         match term {
             Term::Affinity => {
-                let most = state.weight + self.max_weight(problem, state, branch);
-                Some(Affinity::unpacked(most).primary)
+                let weight = state.weight + self.max_weight(problem, state, branch);
+                Some(Affinity::unpacked(weight).primary)
             }
             Term::InUse => {
-                let of =
+                let in_use =
                     |class: usize| problem.groups[problem.classes[class].properties.group].in_use;
-                Some(state.value(problem, term) + self.greatest(problem, branch, of))
+                Some(state.value(problem, term) + self.greatest(problem, branch, in_use))
             }
             Term::Groups => Some(self.fewest_groups(problem, state, branch)),
             Term::Imbalance => Some(self.least_imbalance(problem, state, branch)),
@@ -123,11 +123,11 @@ impl Bounds {
         branch: Branch,
     ) -> i64 {
         let (sums, row) = (std::mem::take(&mut self.best_sums), self.row);
-        let twice =
+        let twice_gain =
             |class: usize| 2 * state.affinities[class] + sums[class * row + branch.missing - 1];
-        let most = self.greatest(problem, branch, twice) / 2;
+        let max_weight = self.greatest(problem, branch, twice_gain) / 2;
         self.best_sums = sums;
-        most
+        max_weight
     }
 
     /// Sum of the greatest gains of `missing` devices.
@@ -139,9 +139,9 @@ impl Bounds {
         let mut missing = branch.missing;
         let mut sum = 0;
         for &(gain, devices) in &self.gains {
-            let taken = devices.min(missing);
-            sum += gain * count(taken);
-            missing -= taken;
+            let devices_taken = devices.min(missing);
+            sum += gain * count(devices_taken);
+            missing -= devices_taken;
             if missing == 0 {
                 break;
             }
@@ -152,12 +152,12 @@ impl Bounds {
     /// Lower bound of the imbalance: every further device goes to the emptiest group.
     fn least_imbalance(&mut self, problem: &Problem, state: &Partial, branch: Branch) -> i64 {
         self.update_capacities(problem, state, branch);
-        for (load, group) in self.capacities.iter_mut().zip(&problem.groups) {
-            load.taken += group.in_use;
+        for (capacity, group) in self.capacities.iter_mut().zip(&problem.groups) {
+            capacity.taken += group.in_use;
         }
         for _ in 0..branch.missing {
-            let open = self.capacities.iter_mut().filter(|capacity| capacity.left > 0);
-            let Some(capacity) = open.min_by_key(|capacity| capacity.taken) else { break };
+            let open_groups = self.capacities.iter_mut().filter(|capacity| capacity.left > 0);
+            let Some(capacity) = open_groups.min_by_key(|capacity| capacity.taken) else { break };
             capacity.taken += 1;
             capacity.left -= 1;
         }

@@ -13,25 +13,26 @@ impl Search<'_> {
     pub(super) fn find_initial_sets(&mut self) {
         let problem = self.problem;
         let classes = 0..problem.classes.len();
-        let firsts = classes.filter(|&class| problem.classes[class].eligible > 0);
-        for class in firsts.take(MAX_INITIAL_SETS) {
-            let empty = self.state.clone();
+        let first_classes = classes.filter(|&class| problem.classes[class].eligible > 0);
+        for class in first_classes.take(MAX_INITIAL_SETS) {
+            let initial_state = self.state.clone();
             self.state.grow(problem, class);
             self.update_best();
-            self.state = empty;
+            self.state = initial_state;
         }
     }
 }
 
 impl Partial {
     /// Takes one device of a class, then repeatedly the device with the greatest gain.
-    fn grow(&mut self, problem: &Problem, first: usize) {
-        self.take(problem, first, 1);
+    fn grow(&mut self, problem: &Problem, first_class: usize) {
+        self.take(problem, first_class, 1);
         for _ in 1..problem.missing {
             let classes = 0..problem.classes.len();
-            let open =
+            let open_classes =
                 classes.filter(|&class| self.counts[class] < problem.classes[class].eligible);
-            let best = open.max_by_key(|&class| (self.gain_of(problem, class), usize::MAX - class));
+            let best = open_classes
+                .max_by_key(|&class| (self.gain_of(problem, class), usize::MAX - class));
             self.take(problem, best.expect("enough devices are eligible"), 1);
         }
     }

@@ -1,4 +1,4 @@
-//! A partially chosen set.
+//! A partially chosen set of devices.
 
 use crate::placement::{
     affinity::Affinity,
@@ -33,13 +33,13 @@ impl Partial {
     }
 
     /// Takes this many devices of a class.
-    pub(in crate::placement) fn take(&mut self, problem: &Problem, class: usize, taken: usize) {
-        self.counts[class] += taken;
-        let taken = count(taken);
-        self.weight += self.gain(problem, class, taken);
-        self.group_counts[problem.classes[class].properties.group] += taken;
+    pub(in crate::placement) fn take(&mut self, problem: &Problem, class: usize, devices: usize) {
+        self.counts[class] += devices;
+        let devices = count(devices);
+        self.weight += self.gain(problem, class, devices);
+        self.group_counts[problem.classes[class].properties.group] += devices;
         for (other, affinity) in self.affinities.iter_mut().enumerate() {
-            *affinity += taken * problem.weight(class, other);
+            *affinity += devices * problem.weight(class, other);
         }
     }
 
@@ -48,20 +48,21 @@ impl Partial {
         &mut self,
         problem: &Problem,
         class: usize,
-        taken: usize,
+        devices: usize,
     ) {
-        self.counts[class] -= taken;
-        let taken = count(taken);
+        self.counts[class] -= devices;
+        let devices = count(devices);
         for (other, affinity) in self.affinities.iter_mut().enumerate() {
-            *affinity -= taken * problem.weight(class, other);
+            *affinity -= devices * problem.weight(class, other);
         }
-        self.group_counts[problem.classes[class].properties.group] -= taken;
-        self.weight -= self.gain(problem, class, taken);
+        self.group_counts[problem.classes[class].properties.group] -= devices;
+        self.weight -= self.gain(problem, class, devices);
     }
 
-    /// Affinity that `taken` more devices of a class add: with the set, and among themselves.
-    fn gain(&self, problem: &Problem, class: usize, taken: i64) -> i64 {
-        taken * self.affinities[class] + taken * (taken - 1) / 2 * problem.weight(class, class)
+    /// Affinity that further devices of a class add: with the set, and among themselves.
+    fn gain(&self, problem: &Problem, class: usize, devices: i64) -> i64 {
+        devices * self.affinities[class]
+            + devices * (devices - 1) / 2 * problem.weight(class, class)
     }
 
     /// Value of a term for the set; 0 for terms of the remainder and of pairs.
@@ -74,7 +75,8 @@ impl Partial {
             }
             Term::NumaNodes => self.numa_nodes(problem),
             Term::InUse => {
-                let required: i64 = problem.groups.iter().map(|of| of.in_use * of.required).sum();
+                let required: i64 =
+                    problem.groups.iter().map(|group| group.in_use * group.required).sum();
                 required + self.sum(problem, |class| problem.groups[class.properties.group].in_use)
             }
             Term::Shares => self.sum(problem, |class| class.properties.shares),
@@ -96,14 +98,14 @@ impl Partial {
         }
     }
 
-    fn sum(&self, problem: &Problem, of: impl Fn(&Class) -> i64) -> i64 {
+    fn sum(&self, problem: &Problem, value_of: impl Fn(&Class) -> i64) -> i64 {
         let counts = problem.classes.iter().zip(&self.counts);
-        counts.map(|(class, &taken)| of(class) * count(taken)).sum()
+        counts.map(|(class, &devices)| value_of(class) * count(devices)).sum()
     }
 
     fn numa_nodes(&self, problem: &Problem) -> i64 {
-        let taken = problem.classes.iter().zip(&self.counts).filter(|(_, taken)| **taken > 0);
-        let bits = taken.fold(problem.base.numa, |bits, (class, _)| bits | class.properties.numa);
+        let classes = problem.classes.iter().zip(&self.counts).filter(|(_, count)| **count > 0);
+        let bits = classes.fold(problem.base.numa, |bits, (class, _)| bits | class.properties.numa);
         bits.count_ones().into()
     }
 }

@@ -47,23 +47,23 @@ pub fn explain(
     topology: &Topology,
     request: ShareRequest<'_>,
 ) -> Result<ShareExplanation, ShareError> {
-    let mut filling = filled(topology, request)?;
-    let choice = ShareChoice::of(&filling);
+    let mut fill_state = filled(topology, request)?;
+    let choice = ShareChoice::of(&fill_state);
     let state = |pool: &super::Pool| {
-        let of_pool = filling.pools.iter().find(|filled| filled.at == pool.at);
+        let filled_pool = fill_state.pools.iter().find(|filled| filled.at == pool.at);
         ShareState {
             device: topology.id(pool.at).clone(),
             in_use: pool.in_use,
             free: pool.free.len(),
-            chosen: of_pool.map_or(0, super::Pool::chosen),
+            chosen: filled_pool.map_or(0, super::Pool::chosen),
         }
     };
     let devices = pools(topology, request.devices).iter().map(state).collect();
-    let equals = filling.next_devices();
-    let count = equals.len();
-    let next = filling.best_connected(equals, 1).first().map(|&place| NextDevice {
-        device: topology.id(filling.pools[place].at).clone(),
-        equals: count,
+    let tied = fill_state.next_devices();
+    let tied_count = tied.len();
+    let next = fill_state.best_connected(tied, 1).first().map(|&index| NextDevice {
+        device: topology.id(fill_state.pools[index].at).clone(),
+        equals: tied_count,
     });
     Ok(ShareExplanation { choice, devices, next })
 }

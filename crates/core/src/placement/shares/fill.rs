@@ -39,17 +39,17 @@ impl<'a> FillState<'a> {
     /// free replicas of the device.
     pub(super) fn fill(&mut self, mut missing: usize) {
         while missing > 0 {
-            let equals = self.next_devices();
+            let tied = self.next_devices();
             let portion = match (self.span, self.policy) {
                 (Span::OneDevice, _) => missing,
                 (Span::AnyDevices, Policy::Packed | Policy::First) => {
-                    self.pools[equals[0]].free.len()
+                    self.pools[tied[0]].free.len()
                 }
                 (Span::AnyDevices, _) => 1,
             };
-            for place in self.best_connected(equals, missing.div_ceil(portion)) {
+            for index in self.best_connected(tied, missing.div_ceil(portion)) {
                 let count = portion.min(missing);
-                self.pools[place].take(count);
+                self.pools[index].take(count);
                 missing -= count;
             }
         }
@@ -58,36 +58,36 @@ impl<'a> FillState<'a> {
     /// Indices of the next devices, which the policy ranks equal; empty if no replica is free.
     pub(super) fn next_devices(&self) -> Vec<usize> {
         let compare = |a: &Pool, b: &Pool| Pool::compare(a, b, self.policy);
-        let open = || self.pools.iter().enumerate().filter(|(_, pool)| !pool.free.is_empty());
-        let Some((_, first)) = open().min_by(|(_, a), (_, b)| compare(a, b)) else {
+        let with_free = || self.pools.iter().enumerate().filter(|(_, pool)| !pool.free.is_empty());
+        let Some((_, first_pool)) = with_free().min_by(|(_, a), (_, b)| compare(a, b)) else {
             return Vec::new();
         };
-        let equals = open().filter(|(_, pool)| compare(pool, first).is_eq());
-        equals.map(|(place, _)| place).collect()
+        let tied = with_free().filter(|(_, pool)| compare(pool, first_pool).is_eq());
+        tied.map(|(index, _)| index).collect()
     }
 
     /// Up to `count` of the equal devices: the devices that are best connected with each other and with the container's
     /// devices.
-    pub(super) fn best_connected(&mut self, mut equals: Vec<usize>, count: usize) -> Vec<usize> {
-        if count < equals.len() && !self.pools[equals[0]].has_chosen() {
-            let set = self.best_set(&equals, count);
-            equals.retain(|&place| set.binary_search(&self.pools[place].at).is_ok());
+    pub(super) fn best_connected(&mut self, mut tied: Vec<usize>, count: usize) -> Vec<usize> {
+        if count < tied.len() && !self.pools[tied[0]].has_chosen() {
+            let best_set = self.best_set(&tied, count);
+            tied.retain(|&index| best_set.binary_search(&self.pools[index].at).is_ok());
         }
         // Only devices that the container already has can be in surplus here: prefer the least used.
-        equals.sort_by_key(|&place| self.pools[place].in_use);
-        equals.truncate(count);
-        equals
+        tied.sort_by_key(|&index| self.pools[index].in_use);
+        tied.truncate(count);
+        tied
     }
 
     /// Positions of the best set of the container's devices and `further` of the equal devices.
-    fn best_set(&mut self, equals: &[usize], further: usize) -> Vec<usize> {
+    fn best_set(&mut self, tied: &[usize], additional: usize) -> Vec<usize> {
         let chosen = self.pools.iter().filter(|pool| pool.has_chosen());
         let required: Vec<_> = chosen.clone().map(|pool| pool.at).collect();
-        let mut open: Vec<_> = equals.iter().map(|&place| &self.pools[place]).collect();
-        open.extend(chosen);
-        open.sort_by_key(|pool| pool.at);
-        let available: Vec<_> = open.iter().map(|pool| pool.at).collect();
-        let shares: Vec<_> = open.iter().map(|pool| count(pool.in_use)).collect();
+        let mut candidates: Vec<_> = tied.iter().map(|&index| &self.pools[index]).collect();
+        candidates.extend(chosen);
+        candidates.sort_by_key(|pool| pool.at);
+        let available: Vec<_> = candidates.iter().map(|pool| pool.at).collect();
+        let shares: Vec<_> = candidates.iter().map(|pool| count(pool.in_use)).collect();
         let positions = Positions {
             available: &available,
             required: &required,
@@ -95,11 +95,11 @@ impl<'a> FillState<'a> {
             shares: &shares,
             other_kind: &[],
         };
-        let size = required.len() + further;
+        let size = required.len() + additional;
         let problem = Problem::new(self.topology, positions, size, SHARED, |_| true);
-        let found = search::best_set(&problem);
-        self.steps += found.steps;
-        self.exact &= found.exact;
-        found.positions
+        let result = search::best_set(&problem);
+        self.steps += result.steps;
+        self.exact &= result.exact;
+        result.positions
     }
 }

@@ -17,10 +17,10 @@ pub(super) fn restrict_to_one_device(
         1 => pools.retain(Pool::has_chosen),
         several => return Err(ShareError::RequiredOnSeveralDevices(several)),
     }
-    let most = pools.iter().map(Pool::available).max().unwrap_or_default();
+    let available = pools.iter().map(Pool::available).max().unwrap_or_default();
     pools.retain(|pool| pool.available() >= size);
     if pools.is_empty() {
-        Err(ShareError::TooFewOnOneDevice { size, available: most })
+        Err(ShareError::TooFewOnOneDevice { size, available })
     } else {
         Ok(pools)
     }
@@ -40,20 +40,21 @@ pub(super) fn restrict_to_one_node(
     let node_of = |pool: &Pool| {
         (numa_node(pool), (is_any_known && numa_node(pool).is_none()).then_some(pool.at))
     };
-    let mut left = BTreeMap::new();
+    let mut available_by_node = BTreeMap::new();
     for pool in &pools {
-        *left.entry(node_of(pool)).or_insert(0) += pool.available();
+        *available_by_node.entry(node_of(pool)).or_insert(0) += pool.available();
     }
     let required_nodes: BTreeSet<_> =
         pools.iter().filter(|pool| pool.has_chosen()).map(node_of).collect();
     if required_nodes.len() > 1 {
         return Err(ShareError::RequiredOnSeveralNumaNodes);
     }
-    left.retain(|node, _| required_nodes.iter().all(|required| required == node));
-    let best = left.into_iter().max_by_key(|(node, left)| (*left, Reverse(*node)));
-    let (node, most) = best.unwrap_or_default();
-    if most < size {
-        return Err(ShareError::NoNumaNode { size, available: most });
+    available_by_node.retain(|node, _| required_nodes.iter().all(|required| required == node));
+    let best =
+        available_by_node.into_iter().max_by_key(|(node, available)| (*available, Reverse(*node)));
+    let (node, available) = best.unwrap_or_default();
+    if available < size {
+        return Err(ShareError::NoNumaNode { size, available });
     }
     pools.retain(|pool| node_of(pool) == node);
     Ok(pools)

@@ -21,8 +21,8 @@ struct Case {
     policy: Policy,
 }
 
-/// Score in order of weight, more is better; then the lowest positions.
-type Affinity = (Vec<i64>, Reverse<Vec<usize>>);
+/// Values of the terms in order of weight, more is better; then the lowest positions.
+type SetScore = (Vec<i64>, Reverse<Vec<usize>>);
 
 impl Case {
     fn ids(&self, indices: &[usize]) -> Vec<&str> {
@@ -52,42 +52,43 @@ impl Case {
         free.dedup();
         let masks = (0..1_u32 << free.len()).filter(|mask| mask.count_ones() as usize == self.size);
         let members = move |mask: u32| -> Vec<usize> {
-            let of_mask = free.iter().enumerate().filter(|(bit, _)| mask & (1 << bit) != 0);
-            of_mask.map(|(_, &index)| index).collect()
+            let chosen = free.iter().enumerate().filter(|(bit, _)| mask & (1 << bit) != 0);
+            chosen.map(|(_, &index)| index).collect()
         };
-        let holds = |set: &Vec<usize>| self.required.iter().all(|index| set.contains(index));
-        masks.map(members).filter(holds).filter(|set| self.is_allowed(set))
+        let has_required = |set: &Vec<usize>| self.required.iter().all(|index| set.contains(index));
+        masks.map(members).filter(has_required).filter(|set| self.is_allowed(set))
     }
 
     fn is_allowed(&self, set: &[usize]) -> bool {
         let node = |index: &usize| self.devices[*index].place.numa_node;
         let are_all_unknown = self.free.iter().all(|index| node(index).is_none());
-        let first = node(&set[0]);
+        let first_node = node(&set[0]);
         self.policy != Policy::NumaStrict
             || set.len() == 1
             || are_all_unknown
-            || (first.is_some() && set.iter().all(|index| node(index) == first))
+            || (first_node.is_some() && set.iter().all(|index| node(index) == first_node))
     }
 
     fn best(&self) -> Option<Vec<usize>> {
         self.sets().max_by_key(|set| self.score(set))
     }
 
-    fn score(&self, set: &[usize]) -> Affinity {
-        let rest: Vec<_> = self.free.iter().copied().filter(|index| !set.contains(index)).collect();
-        let (data, place) = (self.sum(set, affinity), self.sum(set, pcie));
-        let remaining = usefulness(&rest, self.is_few(), &|a, b| self.between(a, b, affinity));
+    fn score(&self, set: &[usize]) -> SetScore {
+        let unchosen: Vec<_> =
+            self.free.iter().copied().filter(|index| !set.contains(index)).collect();
+        let (data, pcie_sum) = (self.sum(set, affinity), self.sum(set, pcie));
+        let remaining = usefulness(&unchosen, self.is_few(), &|a, b| self.between(a, b, affinity));
         let numa = -self.numa_nodes(set);
         let in_use = set.iter().map(|&index| self.in_use(&self.group(index))).sum();
         let groups = number(self.groups(set).len());
         let terms = match self.policy {
             Policy::Aligned | Policy::NumaStrict => {
-                let rest = partners(&rest, &|a, b| self.between(a, b, pcie));
+                let remaining_pcie = partners(&unchosen, &|a, b| self.between(a, b, pcie));
                 let nics = -self.near_nics(set);
-                vec![data, remaining, place, nics, numa, rest, in_use, -groups]
+                vec![data, remaining, pcie_sum, nics, numa, remaining_pcie, in_use, -groups]
             }
-            Policy::Packed => vec![in_use, -groups, data, remaining, place, numa],
-            Policy::Distributed => vec![-self.imbalance(set), data, remaining, place, numa],
+            Policy::Packed => vec![in_use, -groups, data, remaining, pcie_sum, numa],
+            Policy::Distributed => vec![-self.imbalance(set), data, remaining, pcie_sum, numa],
             Policy::First => vec![],
         };
         let positions = set.iter().map(|&index| self.position(index));
@@ -113,17 +114,18 @@ impl Case {
     }
 
     fn near_nics(&self, set: &[usize]) -> i64 {
-        let nics = |&of: &usize| {
+        let nearest_nic = |&device: &usize| {
             let is_nic = |index: &usize| self.devices[*index].kind == DeviceKind::Nic;
-            let nics = (0..self.devices.len()).filter(is_nic).filter(|_| !is_nic(&of));
-            nics.map(|nic| self.between(of, nic, pcie)).max().unwrap_or(0)
+            let nics = (0..self.devices.len()).filter(is_nic).filter(|_| !is_nic(&device));
+            nics.map(|nic| self.between(device, nic, pcie)).max().unwrap_or(0)
         };
-        set.iter().map(nics).sum()
+        set.iter().map(nearest_nic).sum()
     }
 
     fn numa_nodes(&self, set: &[usize]) -> i64 {
         let all = set.iter().chain(&self.near);
-        let nodes: BTreeSet<_> = all.filter_map(|&at| self.devices[at].place.numa_node).collect();
+        let nodes: BTreeSet<_> =
+            all.filter_map(|&index| self.devices[index].place.numa_node).collect();
         number(nodes.len())
     }
 
@@ -182,8 +184,8 @@ pub(in crate::placement) fn usefulness(
     is_few: bool,
     score: &dyn Fn(usize, usize) -> i64,
 ) -> i64 {
-    let divided = |size, weight| weight * best_division(rest, size, score);
-    if is_few { divided(2, 21) + divided(4, 7) + divided(8, 3) } else { partners(rest, score) }
+    let weighted = |size, weight| weight * best_division(rest, size, score);
+    if is_few { weighted(2, 21) + weighted(4, 7) + weighted(8, 3) } else { partners(rest, score) }
 }
 
 /// Best affinity of a division into as many sets of one size as fit.
@@ -195,13 +197,14 @@ fn best_division(rest: &[usize], size: usize, score: &dyn Fn(usize, usize) -> i6
         if rest.len().is_multiple_of(size) { i64::MIN } else { best_division(others, size, score) };
     for mask in 0..1_u32 << others.len() {
         if mask.count_ones() as usize + 1 == size {
-            let bit = |(bit, _): &(usize, &usize)| mask & (1 << bit) != 0;
-            let (mates, left): (Vec<_>, Vec<_>) = others.iter().enumerate().partition(bit);
+            let is_chosen = |(bit, _): &(usize, &usize)| mask & (1 << bit) != 0;
+            let (mates, unchosen): (Vec<_>, Vec<_>) =
+                others.iter().enumerate().partition(is_chosen);
             let set: Vec<_> = mates.into_iter().map(|(_, &mate)| mate).chain([first]).collect();
-            let left: Vec<_> = left.into_iter().map(|(_, &other)| other).collect();
+            let unchosen: Vec<_> = unchosen.into_iter().map(|(_, &other)| other).collect();
             let pairs = set.iter().flat_map(|&a| set.iter().map(move |&b| (a, b)));
             let inside: i64 = pairs.filter(|(a, b)| a < b).map(|(a, b)| score(a, b)).sum();
-            best = best.max(inside + best_division(&left, size, score));
+            best = best.max(inside + best_division(&unchosen, size, score));
         }
     }
     best
@@ -209,14 +212,14 @@ fn best_division(rest: &[usize], size: usize, score: &dyn Fn(usize, usize) -> i6
 
 /// Affinity of each device with its best partners, in a pair, a quad and an octet.
 fn partners(rest: &[usize], score: &dyn Fn(usize, usize) -> i64) -> i64 {
-    let of_one = |of: &usize| {
-        let others = rest.iter().filter(|other| *other != of);
-        let mut scores: Vec<_> = others.map(|&other| score(*of, other)).collect();
+    let usefulness_of = |device: &usize| {
+        let others = rest.iter().filter(|other| *other != device);
+        let mut scores: Vec<_> = others.map(|&other| score(*device, other)).collect();
         scores.sort_unstable_by_key(|&score| Reverse(score));
-        let best = |most: usize| scores.iter().take(most).sum::<i64>();
+        let best = |count: usize| scores.iter().take(count).sum::<i64>();
         21 * best(1) + 7 * best(3) + 3 * best(7)
     };
-    rest.iter().map(of_one).sum()
+    rest.iter().map(usefulness_of).sum()
 }
 
 fn number(count: usize) -> i64 {
@@ -298,7 +301,10 @@ proptest! {
     #[test]
     fn no_set_is_better(case in case()) {
         match (case.best(), case.answer()) {
-            (None, Err(PlacementError::NoNumaNode { .. } | PlacementError::RequiredOnSeveralNumaNodes)) => {}
+            (
+                None,
+                Err(PlacementError::NoNumaNode { .. } | PlacementError::RequiredOnSeveralNumaNodes),
+            ) => {}
             (Some(best), Ok(choice)) => {
                 prop_assert!(choice.exact);
                 prop_assert_eq!(ids(&choice), case.sorted(&best));
@@ -323,10 +329,10 @@ proptest! {
 
     #[test]
     fn the_order_of_ids_does_not_matter(case in case(), seed: usize) {
-        let mut other = case.clone();
-        other.free.rotate_left(seed % case.free.len());
-        other.free.reverse();
-        other.required.reverse();
-        prop_assert_eq!(case.answer(), other.answer());
+        let mut reordered = case.clone();
+        reordered.free.rotate_left(seed % case.free.len());
+        reordered.free.reverse();
+        reordered.required.reverse();
+        prop_assert_eq!(case.answer(), reordered.answer());
     }
 }

@@ -22,7 +22,7 @@ struct Case {
     within: Option<PcieLevel>,
 }
 
-/// Indices of one kind.
+/// The request for one kind of device, by index.
 #[derive(Clone, Debug)]
 struct Part {
     free: Vec<usize>,
@@ -45,8 +45,8 @@ impl Part {
             set.sort_unstable();
             set
         };
-        let holds = |set: &Vec<usize>| self.required.iter().all(|index| set.contains(index));
-        masks.map(set).filter(holds).collect()
+        let has_required = |set: &Vec<usize>| self.required.iter().all(|index| set.contains(index));
+        masks.map(set).filter(has_required).collect()
     }
 
     fn without(&self, set: &[usize]) -> Vec<usize> {
@@ -60,11 +60,19 @@ impl Case {
         let ids = |indices: &[usize]| -> Vec<&str> {
             indices.iter().map(|&index| self.devices[index].id.as_str()).collect()
         };
-        let (gpus, needed_gpus) = (ids(&self.gpus.free), ids(&self.gpus.required));
-        let (nics, needed_nics) = (ids(&self.nics.free), ids(&self.nics.required));
+        let (gpus, required_gpus) = (ids(&self.gpus.free), ids(&self.gpus.required));
+        let (nics, required_nics) = (ids(&self.nics.free), ids(&self.nics.required));
         let request = JointRequest {
-            gpus: DeviceRequest { available: &gpus, required: &needed_gpus, size: self.gpus.size },
-            nics: DeviceRequest { available: &nics, required: &needed_nics, size: self.nics.size },
+            gpus: DeviceRequest {
+                available: &gpus,
+                required: &required_gpus,
+                size: self.gpus.size,
+            },
+            nics: DeviceRequest {
+                available: &nics,
+                required: &required_nics,
+                size: self.nics.size,
+            },
             alignment: self.within.map_or(Alignment::Preferred, Alignment::Required),
         };
         choose_joint(&topology, request)
@@ -80,28 +88,30 @@ impl Case {
         let sets = self.gpus.sets().into_iter();
         let choices =
             sets.flat_map(|gpus| nics.iter().map(move |nics| (gpus.clone(), nics.clone())));
-        let all = choices.map(|(gpus, nics)| {
+        let scored = choices.map(|(gpus, nics)| {
             let score = self.score(&gpus, &nics);
             (gpus, nics, score)
         });
-        let near = all.filter(|(_, _, score)| score.1.0[0] <= within);
-        near.max_by(|(_, _, a), (_, _, b)| a.cmp(b))
+        let permitted = scored.filter(|(_, _, score)| score.1.0[0] <= within);
+        permitted.max_by(|(_, _, a), (_, _, b)| a.cmp(b))
     }
 
     fn score(&self, gpus: &[usize], nics: &[usize]) -> JointScore {
-        let inside = |of: &dyn Fn(Connection) -> i64| -> i64 {
+        let sum_of = |measure: &dyn Fn(Connection) -> i64| -> i64 {
             let pairs = gpus.iter().flat_map(|&a| gpus.iter().map(move |&b| (a, b)));
-            pairs.filter(|(a, b)| a < b).map(|(a, b)| of(self.between(a, b))).sum()
+            pairs.filter(|(a, b)| a < b).map(|(a, b)| measure(self.between(a, b))).sum()
         };
-        let is_linked = |of: Connection| of.nvlink.is_some() || of.xgmi_mbps.is_some();
-        let links = |of: Connection| if is_linked(of) { affinity(of) } else { 0 };
-        let (rest, free_nics) = (self.gpus.without(gpus), self.nics.without(nics));
-        let remaining = usefulness(&rest, true, &|a, b| affinity(self.between(a, b)));
+        let is_linked =
+            |connection: Connection| connection.nvlink.is_some() || connection.xgmi_mbps.is_some();
+        let links =
+            |connection: Connection| if is_linked(connection) { affinity(connection) } else { 0 };
+        let (remaining_gpus, free_nics) = (self.gpus.without(gpus), self.nics.without(nics));
+        let remaining = usefulness(&remaining_gpus, true, &|a, b| affinity(self.between(a, b)));
         (
-            inside(&links),
+            sum_of(&links),
             Reverse(self.pairing(gpus, nics)),
-            inside(&pcie),
-            self.pairs_left(&rest, &free_nics),
+            sum_of(&pcie),
+            self.remaining_pair_affinity(&remaining_gpus, &free_nics),
             remaining,
             Reverse((gpus.to_vec(), nics.to_vec())),
         )
@@ -110,8 +120,8 @@ impl Case {
     /// The levels of the best of all even pairings, the farthest first.
     fn pairing(&self, gpus: &[usize], nics: &[usize]) -> Vec<PcieLevel> {
         let (more, fewer) = if gpus.len() >= nics.len() { (gpus, nics) } else { (nics, gpus) };
-        let all = 0..fewer.len().pow(number(more.len()));
-        let pairings = all.filter_map(|code| self.levels(more, fewer, code));
+        let codes = 0..fewer.len().pow(number(more.len()));
+        let pairings = codes.filter_map(|code| self.levels(more, fewer, code));
         pairings.min().expect("there is an even pairing")
     }
 
@@ -125,8 +135,8 @@ impl Case {
             loads[*partner] += 1;
             code /= fewer.len();
         }
-        let least = more.len() / fewer.len();
-        if loads[..fewer.len()].iter().any(|&load| load < least || load > least + 1) {
+        let min_load = more.len() / fewer.len();
+        if loads[..fewer.len()].iter().any(|&load| load < min_load || load > min_load + 1) {
             return None;
         }
         let pairs = more.iter().zip(partners).map(|(&one, other)| (one, fewer[other]));
@@ -136,7 +146,7 @@ impl Case {
     }
 
     /// Best affinity of the remaining devices, one to one: dynamic programming over sets of used NICs.
-    fn pairs_left(&self, gpus: &[usize], nics: &[usize]) -> i64 {
+    fn remaining_pair_affinity(&self, gpus: &[usize], nics: &[usize]) -> i64 {
         let mut best = vec![None; 1 << nics.len()];
         best[0] = Some(0);
         for &gpu in gpus {
@@ -144,8 +154,8 @@ impl Case {
                 let Some(sum) = best[set] else { continue };
                 for (bit, &nic) in nics.iter().enumerate().filter(|(bit, _)| set & (1 << bit) == 0)
                 {
-                    let with = &mut best[set | 1 << bit];
-                    *with = (*with).max(Some(sum + pcie(self.between(gpu, nic))));
+                    let extended = &mut best[set | 1 << bit];
+                    *extended = (*extended).max(Some(sum + pcie(self.between(gpu, nic))));
                 }
             }
         }
@@ -163,22 +173,22 @@ type Location = (u8, u8, u8, u8);
 fn path((root, port, depth, below): Location, index: u8) -> String {
     let root = root * 0x20;
     // The device numbers switch slots and single-device ports.
-    let (own, end) = (8 + index, format!("0000:{:02x}:00.0", 0xc0 + index));
-    let (first, second) = (root + 2 * port + 1, root + 8 + 2 * port + below);
+    let (slot, address) = (8 + index, format!("0000:{:02x}:00.0", 0xc0 + index));
+    let (first_bus, second_bus) = (root + 2 * port + 1, root + 8 + 2 * port + below);
     let bridges = match depth {
-        0 => format!("0000:{root:02x}:{own:02x}.0"),
+        0 => format!("0000:{root:02x}:{slot:02x}.0"),
         1 => format!(
-            "0000:{root:02x}:{port:02x}.0/0000:{first:02x}:00.0/0000:{:02x}:{own:02x}.0",
-            first + 1
+            "0000:{root:02x}:{port:02x}.0/0000:{first_bus:02x}:00.0/0000:{:02x}:{slot:02x}.0",
+            first_bus + 1
         ),
         _ => format!(
-            "0000:{root:02x}:{port:02x}.0/0000:{first:02x}:00.0/0000:{:02x}:{below:02x}.0/\
-             0000:{second:02x}:00.0/0000:{:02x}:{own:02x}.0",
-            first + 1,
-            second + 8
+            "0000:{root:02x}:{port:02x}.0/0000:{first_bus:02x}:00.0/0000:{:02x}:{below:02x}.0/\
+             0000:{second_bus:02x}:00.0/0000:{:02x}:{slot:02x}.0",
+            first_bus + 1,
+            second_bus + 8
         ),
     };
-    format!("pci0000:{root:02x}/{bridges}/{end}")
+    format!("pci0000:{root:02x}/{bridges}/{address}")
 }
 
 prop_compose! {
@@ -190,11 +200,11 @@ prop_compose! {
         links in prop::collection::vec((0..6_usize, 0..6_usize, 1..3_u32), 0..6),
         switched in prop::collection::vec(prop::bool::weighted(0.3), 6),
     ) -> (Vec<Device>, Vec<Device>) {
-        let at = |device: Device, location: Location, index: u8| {
+        let placed_at = |device: Device, location: Location, index: u8| {
             placed(device, &path(location, index), nodes[usize::from(location.0)])
         };
         let mut gpus: Vec<_> = (0_u8..).zip(&gpus).map(|(index, &location)| {
-            let mut device = at(gpu(index.into(), 0, 0), location, index);
+            let mut device = placed_at(gpu(index.into(), 0, 0), location, index);
             device.place.nvlinks.to_switches = u32::from(switched[usize::from(index)]) * 2;
             device
         }).collect();
@@ -204,16 +214,17 @@ prop_compose! {
                 gpus[a].place.nvlinks.peers.insert(peer, links);
             }
         }
-        let nic =
-            |(index, location): (u8, &Location)| at(nic(index.into(), 0), *location, 8 + index);
+        let nic = |(index, location): (u8, &Location)| {
+            placed_at(nic(index.into(), 0), *location, 8 + index)
+        };
         (gpus, (0_u8..).zip(&nics).map(nic).collect())
     }
 }
 
-/// Indices in some order, the wanted number, and the required ones.
+/// Free indices in any order, the number to choose, and the required ones.
 fn part(indices: std::ops::Range<usize>) -> impl Strategy<Value = Part> {
-    let all: Vec<_> = indices.collect();
-    let free = prop::sample::subsequence(all.clone(), 1..=all.len()).prop_shuffle();
+    let all_indices: Vec<_> = indices.collect();
+    let free = prop::sample::subsequence(all_indices.clone(), 1..=all_indices.len()).prop_shuffle();
     free.prop_flat_map(|free| {
         let required = prop::sample::subsequence(free.clone(), 0..=free.len().min(2));
         (1..=free.len(), required, Just(free))
@@ -252,21 +263,22 @@ prop_compose! {
 
 impl Case {
     /// Checks that the answer is valid, and returns its score.
-    fn judge(&self, choice: &JointChoice) -> (Vec<usize>, Vec<usize>, JointScore) {
+    fn checked_score(&self, choice: &JointChoice) -> (Vec<usize>, Vec<usize>, JointScore) {
         let index = |id: &DeviceId| self.devices.iter().position(|device| device.id == *id);
         let indices = |ids: &[DeviceId]| -> Vec<usize> {
             ids.iter().map(|id| index(id).expect("of the machine")).collect()
         };
         let (gpus, nics) = (indices(&choice.gpus), indices(&choice.nics));
         assert!(self.gpus.sets().contains(&gpus) && self.nics.sets().contains(&nics));
-        let even = |ids: &[DeviceId], of: &dyn Fn(&Pair) -> DeviceId| {
-            let load = |id: &DeviceId| choice.pairs.iter().filter(|pair| of(pair) == *id).count();
-            let least = choice.pairs.len() / ids.len();
-            ids.iter().all(|id| load(id) == least || load(id) == least + 1)
+        let is_even = |ids: &[DeviceId], device_of: &dyn Fn(&Pair) -> DeviceId| {
+            let load =
+                |id: &DeviceId| choice.pairs.iter().filter(|pair| device_of(pair) == *id).count();
+            let min_load = choice.pairs.len() / ids.len();
+            ids.iter().all(|id| load(id) == min_load || load(id) == min_load + 1)
         };
         assert_eq!(choice.pairs.len(), gpus.len().max(nics.len()));
-        assert!(even(&choice.gpus, &|pair| pair.gpu.clone()));
-        assert!(even(&choice.nics, &|pair| pair.nic.clone()));
+        assert!(is_even(&choice.gpus, &|pair| pair.gpu.clone()));
+        assert!(is_even(&choice.nics, &|pair| pair.nic.clone()));
         let mut score = self.score(&gpus, &nics);
         let level = |pair: &Pair| {
             let (gpu, nic) = (index(&pair.gpu).expect("chosen"), index(&pair.nic).expect("chosen"));
@@ -293,7 +305,7 @@ proptest! {
         match (case.best(case.within.unwrap_or(PcieLevel::Sys)), case.answer()) {
             (Some(best), Ok(choice)) => {
                 prop_assert!(choice.exact);
-                prop_assert_eq!(case.judge(&choice), best);
+                prop_assert_eq!(case.checked_score(&choice), best);
             }
             (None, Err(JointError::TooFar { nearest, .. })) => {
                 prop_assert_eq!(nearest, case.nearest());
@@ -307,9 +319,9 @@ proptest! {
         let best = case.best(case.within.unwrap_or(PcieLevel::Sys));
         match case.answer() {
             Ok(choice) => {
-                let judged = case.judge(&choice);
-                prop_assert!(judged.2.1.0[0] <= case.within.unwrap_or(PcieLevel::Sys));
-                prop_assert!(!choice.exact || Some(judged) == best);
+                let checked = case.checked_score(&choice);
+                prop_assert!(checked.2.1.0[0] <= case.within.unwrap_or(PcieLevel::Sys));
+                prop_assert!(!choice.exact || Some(checked) == best);
             }
             Err(JointError::TooFar { nearest, .. }) => prop_assert!(nearest >= case.nearest()),
             Err(error) => prop_assert!(false, "{error}"),
@@ -317,19 +329,20 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_ids_does_not_matter(case in case_of(machine()), by: usize) {
-        let mut other = case.clone();
-        for part in [&mut other.gpus, &mut other.nics] {
+    fn the_order_of_ids_does_not_matter(case in case_of(machine()), rotation: usize) {
+        let mut reordered = case.clone();
+        for part in [&mut reordered.gpus, &mut reordered.nics] {
             let free = part.free.len();
-            part.free.rotate_left(by % free);
+            part.free.rotate_left(rotation % free);
             part.required.reverse();
         }
-        other.devices.reverse();
-        let last = case.devices.len() - 1;
-        for part in [&mut other.gpus, &mut other.nics] {
-            part.free.iter_mut().chain(&mut part.required).for_each(|index| *index = last - *index);
+        reordered.devices.reverse();
+        let last_index = case.devices.len() - 1;
+        for part in [&mut reordered.gpus, &mut reordered.nics] {
+            let indices = part.free.iter_mut().chain(&mut part.required);
+            indices.for_each(|index| *index = last_index - *index);
         }
 
-        prop_assert_eq!(case.answer(), other.answer());
+        prop_assert_eq!(case.answer(), reordered.answer());
     }
 }
