@@ -11,7 +11,7 @@ pub(crate) struct StopSignals {
     interrupt: Signal,
 }
 
-// === impl Stop ===
+// === impl StopSignals ===
 
 impl StopSignals {
     /// Starts listening; neither signal ends the process by itself from now on.
