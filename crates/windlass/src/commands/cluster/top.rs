@@ -105,7 +105,7 @@ async fn watch(args: TopArgs) -> Result<()> {
     };
     tokio::select! {
         () = Box::pin(live.run()) => Ok(()),
-        failed = printing => failed,
+        result = printing => result,
         _ = signals.recv() => Ok(()),
     }
 }
@@ -233,7 +233,10 @@ impl HolderRow {
 
     fn text(&self) -> String {
         let memory = self.memory_mib.filter(|mib| *mib > 0).map(|mib| format!("{mib} MiB"));
-        let compute = self.compute_percent.filter(|it| *it > 0).map(|it| format!("{it} %"));
+        let compute = self
+            .compute_percent
+            .filter(|percent| *percent > 0)
+            .map(|percent| format!("{percent} %"));
         let share: Vec<_> = memory.into_iter().chain(compute).collect();
         if share.is_empty() {
             self.pod.clone()
