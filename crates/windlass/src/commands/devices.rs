@@ -70,8 +70,8 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
 
 /// Removes devices and sources that the filter excludes.
 pub(super) fn apply_filter(inventory: &mut Inventory, filter: &DeviceFilter) -> Result<()> {
-    let known = |name: &&String| inventory.sources.contains_key(*name);
-    if let Some(unknown) = filter.source.iter().find(|name| !known(name)) {
+    let exists = |name: &&String| inventory.sources.contains_key(*name);
+    if let Some(unknown) = filter.source.iter().find(|name| !exists(name)) {
         let names: Vec<_> = inventory.sources.keys().map(String::as_str).collect();
         let names = names.join(", ");
         return Err(
@@ -96,7 +96,7 @@ struct DevicesDocument<'a> {
     /// Missing driver files.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     lacks: &'a [String],
-    /// Reasons why holders are unknown.
+    /// Reasons for unknown holders.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     holders_unknown: &'a [String],
     /// Configured resources without devices, with the reason.
@@ -129,28 +129,28 @@ fn show(
 
 /// Facts that the table's columns do not have.
 fn notes(node: &NodeState, status: DeviceStatus<'_>, holders_unknown: &[String]) -> Vec<String> {
-    let empty = node.empty_resources.iter().flat_map(|(name, why)| {
-        let text = format!("{name} has no device on this node: {why}");
+    let empty = node.empty_resources.iter().flat_map(|(name, reason)| {
+        let text = format!("{name} has no device on this node: {reason}");
         wrapped("", text.split_whitespace())
     });
     // Missing driver files and unknown holders only matter if there are devices.
     let has_devices = !node.inventory.devices.is_empty();
     let lacks = node.missing_parts.problems.iter().filter(|_| has_devices);
-    let lacks = lacks.map(|what| format!("note: {what}"));
+    let lacks = lacks.map(|problem| format!("note: {problem}"));
     let unknown = holders_unknown.iter().filter(|_| has_devices);
-    let unknown = unknown.map(|why| format!("note: holders unknown: {why}"));
+    let unknown = unknown.map(|reason| format!("note: holders unknown: {reason}"));
     let obstacles = obstacles(&node.inventory, status.offerings).into_iter();
-    let entry = obstacles.chain(withheld_from_claims(node)).chain(held_by_other_api(node, status));
-    entry.chain(empty).chain(lacks).chain(unknown).collect()
+    let notes = obstacles.chain(withheld_from_claims(node)).chain(held_by_other_api(node, status));
+    notes.chain(empty).chain(lacks).chain(unknown).collect()
 }
 
 /// Devices that one API withholds because the other has allocated them.
 fn held_by_other_api(node: &NodeState, status: DeviceStatus<'_>) -> Vec<String> {
-    let entry = |device: &Device| {
+    let lines = |device: &Device| {
         let owners = status.owners.get(&device.id)?;
         let offering = status.offerings.get(&device.id);
-        let is_offered = offering.is_some_and(|it| it.resource.is_some());
-        let why = owners.iter().find_map(|owner| match owner {
+        let is_offered = offering.is_some_and(|offering| offering.resource.is_some());
+        let note = owners.iter().find_map(|owner| match owner {
             Owner::Plugin(_) if node.is_claimable(&device.id) => Some(format!(
                 "{} is withheld from claims: {owner} has it through the device plugin",
                 name(device)
@@ -160,9 +160,9 @@ fn held_by_other_api(node: &NodeState, status: DeviceStatus<'_>) -> Vec<String> 
             }
             Owner::Plugin(_) | Owner::Dra { .. } => None,
         });
-        why.map(|why| wrapped("", why.split_whitespace()))
+        note.map(|note| wrapped("", note.split_whitespace()))
     };
-    node.inventory.devices.iter().filter_map(entry).flatten().collect()
+    node.inventory.devices.iter().filter_map(lines).flatten().collect()
 }
 
 /// One line per source: its state or its error.
@@ -170,12 +170,12 @@ pub(crate) fn source_lines(inventory: &Inventory, paint: Paint) -> Vec<String> {
     let width = inventory.sources.keys().map(String::len).max().unwrap_or(0);
     let text = |(name, state): (&String, &SourceState)| match state {
         SourceState::Starting => format!("{name:<width$}  did not answer in time"),
-        SourceState::Ready(what) => format!("{name:<width$}  {what}"),
-        SourceState::Absent(why) => {
-            format!("{name:<width$}  {}", paint.styled(Style::Muted, format!("none: {why}")))
+        SourceState::Ready(summary) => format!("{name:<width$}  {summary}"),
+        SourceState::Absent(reason) => {
+            format!("{name:<width$}  {}", paint.styled(Style::Muted, format!("none: {reason}")))
         }
-        SourceState::Failing(why) => {
-            format!("{name:<width$}  {}", paint.styled(Style::Error, format!("failing: {why}")))
+        SourceState::Failing(reason) => {
+            format!("{name:<width$}  {}", paint.styled(Style::Error, format!("failing: {reason}")))
         }
     };
     inventory.sources.iter().map(text).collect()
@@ -198,13 +198,16 @@ fn withheld_from_claims(node: &NodeState) -> Vec<String> {
 }
 
 /// Sentences such as `GPU0 GPU1 are withheld: REASON`, one per reason.
-fn withheld<'a>(what: &str, devices: impl Iterator<Item = (&'a Device, &'a str)>) -> Vec<String> {
-    let entry = |(why, names): (&str, Vec<String>)| {
+fn withheld<'a>(
+    obstacle: &str,
+    devices: impl Iterator<Item = (&'a Device, &'a str)>,
+) -> Vec<String> {
+    let entry = |(reason, names): (&str, Vec<String>)| {
         let verb = if names.len() == 1 { "is" } else { "are" };
-        let text = format!("{} {verb} {what}: {why}", names.join(" "));
+        let text = format!("{} {verb} {obstacle}: {reason}", names.join(" "));
         wrapped("", text.split_whitespace())
     };
-    by_reason(devices.map(|(device, why)| (why, name(device))))
+    by_reason(devices.map(|(device, reason)| (reason, name(device))))
         .into_iter()
         .flat_map(entry)
         .collect()
