@@ -106,10 +106,11 @@ fn check_host_root(config: &Config) -> Result<()> {
     let root = &config.places.host_root;
     require_directory("host root", root, "--host-root or hostRoot")?;
     // A simulated machine has its host root in a subfolder.
-    let inside = root.join("host");
-    if !root.join("sys").exists() && inside.join("sys").is_dir() {
-        let (root, inside) = (root.display(), inside.display());
-        let problem = anyhow!("there is no /sys in the host root {root}: did you mean {inside}?");
+    let subfolder = root.join("host");
+    if !root.join("sys").exists() && subfolder.join("sys").is_dir() {
+        let (root, subfolder) = (root.display(), subfolder.display());
+        let problem =
+            anyhow!("there is no /sys in the host root {root}: did you mean {subfolder}?");
         return Err(UsageError(problem).into());
     }
     Ok(())

@@ -40,12 +40,12 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
     let config = config_with_state_paths(args.host, args.state_paths)?;
     let mut node = agent::scan_host(&config, clock()).await;
     let host = config.places.host();
-    let mut offerings = node.device_offers();
+    let mut offers = node.device_offers();
     let (mut owners, mut caveats) = owners::owners(&config.places, &node).await;
     // Without --kubelet-dir, a host without a kubelet is no reason for a caveat.
     caveats.retain(|_| has_kubelet_dir);
     apply_filter(&mut node.inventory, &args.filter)?;
-    offerings.retain(|id, _| node.inventory.get(id.as_str()).is_some());
+    offers.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     owners.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     let (output, width) = match args.output {
         DevicesOutputArg::Table => (OutputArg::Table, Width::Normal),
@@ -57,13 +57,13 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
     let lacks = node.missing_parts.problems.as_slice();
     let document = DevicesDocument {
         inventory,
-        offerings: &offerings,
+        offerings: &offers,
         holders: &owners,
         lacks,
         holders_unknown: &caveats,
         without_devices: &node.empty_resources,
     };
-    let status = DeviceStatus { offerings: &offerings, owners: &owners };
+    let status = DeviceStatus { offerings: &offers, owners: &owners };
     print_output(output, &document, || show(&node, status, &caveats, &host, width))?;
     require_driver_answers(inventory)
 }
@@ -148,8 +148,8 @@ fn notes(node: &NodeState, status: DeviceStatus<'_>, holders_unknown: &[String])
 fn held_by_other_api(node: &NodeState, status: DeviceStatus<'_>) -> Vec<String> {
     let lines = |device: &Device| {
         let owners = status.owners.get(&device.id)?;
-        let offering = status.offerings.get(&device.id);
-        let is_offered = offering.is_some_and(|offering| offering.resource.is_some());
+        let offer = status.offerings.get(&device.id);
+        let is_offered = offer.is_some_and(|offer| offer.resource.is_some());
         let note = owners.iter().find_map(|owner| match owner {
             Owner::Plugin(_) if node.is_claimable(&device.id) => Some(format!(
                 "{} is withheld from claims: {owner} has it through the device plugin",
@@ -182,11 +182,11 @@ pub(crate) fn source_lines(inventory: &Inventory, paint: Paint) -> Vec<String> {
 }
 
 /// Obstacles of healthy devices, grouped by reason in the order of the table.
-fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
+fn obstacles(inventory: &Inventory, offers: &Offerings) -> Vec<String> {
     let healthy = inventory.devices.iter().filter(|device| device.health.is_healthy());
-    let obstructed = healthy
-        .filter_map(|device| Some((device, offerings.get(&device.id)?.obstacle.as_deref()?)));
-    withheld("withheld", obstructed)
+    let device_obstacles =
+        healthy.filter_map(|device| Some((device, offers.get(&device.id)?.obstacle.as_deref()?)));
+    withheld("withheld", device_obstacles)
 }
 
 /// Devices that are withheld from claims although the configuration offers them.

@@ -39,7 +39,7 @@ pub(super) async fn show(state: impl AsyncFn() -> Result<Document>, once: bool) 
         return Ok(to_lines(&state().await?, None).into_iter().try_for_each(line)?);
     };
     let mut signals = StopSignals::listen()?;
-    let drawing = async {
+    let draw_loop = async {
         // A failure of the first request ends the command; later failures are shown.
         let mut last_state = state().await?;
         let mut failure = None;
@@ -57,7 +57,7 @@ pub(super) async fn show(state: impl AsyncFn() -> Result<Document>, once: bool) 
         }
     };
     tokio::select! {
-        result = drawing => result,
+        result = draw_loop => result,
         _ = signals.recv() => Ok(()),
     }
 }
@@ -147,8 +147,8 @@ fn title(device: &DeviceView) -> String {
 fn holders(device: &DeviceView) -> String {
     let name = |holder: &HolderView| {
         let claim = || Some(format!("claim {}", holder.claim.as_ref()?));
-        let over = if holder.over_limit { " (over its limit)" } else { "" };
-        holder.pod.clone().or_else(claim).unwrap_or_else(|| "a container".to_owned()) + over
+        let suffix = if holder.over_limit { " (over its limit)" } else { "" };
+        holder.pod.clone().or_else(claim).unwrap_or_else(|| "a container".to_owned()) + suffix
     };
     let holders = &device.holders;
     if holders.is_empty() { "-".to_owned() } else { first_holders(holders.iter().map(name)) }
@@ -156,9 +156,9 @@ fn holders(device: &DeviceView) -> String {
 
 /// The first holders of a device, and the number of the others.
 pub(super) fn first_holders(holders: impl ExactSizeIterator<Item = String>) -> String {
-    let more = holders.len().saturating_sub(MAX_HOLDERS);
-    let more = (more > 0).then(|| format!("{more} more"));
-    holders.take(MAX_HOLDERS).chain(more).collect::<Vec<_>>().join(", ")
+    let omitted = holders.len().saturating_sub(MAX_HOLDERS);
+    let last = (omitted > 0).then(|| format!("{omitted} more"));
+    holders.take(MAX_HOLDERS).chain(last).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -158,13 +158,16 @@ impl Topology {
     #[cfg(feature = "laboratory")]
     pub(crate) fn gpu_tables(&self) -> Vec<Table> {
         let is_gpu = |position: &usize| self.devices[*position].kind == DeviceKind::Gpu;
-        let (mut gpus, mut others): (Vec<_>, Vec<_>) = (0..self.devices.len()).partition(is_gpu);
+        let (mut gpus, mut other_devices): (Vec<_>, Vec<_>) =
+            (0..self.devices.len()).partition(is_gpu);
         if gpus.is_empty() {
-            std::mem::swap(&mut gpus, &mut others);
+            std::mem::swap(&mut gpus, &mut other_devices);
         }
         let mut tables = vec![self.with_numa(&gpus, self.cells(&gpus, &gpus))];
-        let others = others.chunks(OTHER_COLUMNS);
-        tables.extend(others.map(|others| Table::from_rows(self.cells(&gpus, others))));
+        let other_devices = other_devices.chunks(OTHER_COLUMNS);
+        tables.extend(
+            other_devices.map(|other_devices| Table::from_rows(self.cells(&gpus, other_devices))),
+        );
         tables
     }
 

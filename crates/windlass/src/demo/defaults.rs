@@ -9,8 +9,9 @@ const NICS: &str = "example.com/nic";
 
 /// Offers the NICs of a machine without other devices, and adds that to its description.
 pub(super) fn offer_nics(profile: &mut MachineProfile, policy: &mut Policy) {
-    let others = profile.gpus.len() + profile.devices.len() + usize::from(profile.amd.is_some());
-    if others == 0 && !profile.nics.is_empty() {
+    let other_devices =
+        profile.gpus.len() + profile.devices.len() + usize::from(profile.amd.is_some());
+    if other_devices == 0 && !profile.nics.is_empty() {
         let rule = ResourceRule::new(
             NICS.parse().expect("a resource's name"),
             Selector::all(DeviceKind::Nic),

@@ -76,9 +76,11 @@ impl<'a> Script<'a> {
             main_resource.is_some_and(|main| main.resource == counts.resource)
         };
         for other in resources.iter().filter(|counts| !is_main(counts)) {
-            let short = other.resource.rsplit('/').next().unwrap_or_default();
-            let pod =
-                pods::with_one_device(&format!("on-{}", short.replace('.', "-")), &other.resource);
+            let base_name = other.resource.rsplit('/').next().unwrap_or_default();
+            let pod = pods::with_one_device(
+                &format!("on-{}", base_name.replace('.', "-")),
+                &other.resource,
+            );
             self.admit(&inventory, pod).await.context("step pods")?;
         }
         self.replace_tenant(&inventory, &resources).await.context("step cleanup")?;

@@ -64,9 +64,9 @@ fn missing_files(spec: &Spec, host: &Host) -> Vec<String> {
     let missing_of = |(name, edits): (&str, &ContainerEdits)| {
         let is_absent =
             |path: &PathBuf| path.has_root() && !host.exists(host.runtime_to_host_path(path));
-        let absent = host_paths(edits).into_iter().filter(is_absent);
+        let absent_paths = host_paths(edits).into_iter().filter(is_absent);
         let text = |path: PathBuf| format!("{name}: the host has no {}", path.display());
-        absent.map(text).collect::<Vec<_>>()
+        absent_paths.map(text).collect::<Vec<_>>()
     };
     named_edits.flat_map(missing_of).collect()
 }

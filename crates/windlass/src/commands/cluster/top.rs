@@ -90,7 +90,7 @@ async fn watch(args: TopArgs) -> Result<()> {
     let live = LiveIndex::connect(args.view.kubeconfig.clone()).await?;
     let mut signals = StopSignals::listen()?;
     let mut screen = FullScreen::new().filter(|_| args.output == OutputArg::Table);
-    let printing = async {
+    let print_loop = async {
         loop {
             let Some(report) = live.with_index(Report::of) else {
                 sleep(FIRST_POLL).await;
@@ -105,7 +105,7 @@ async fn watch(args: TopArgs) -> Result<()> {
     };
     tokio::select! {
         () = Box::pin(live.run()) => Ok(()),
-        result = printing => result,
+        result = print_loop => result,
         _ = signals.recv() => Ok(()),
     }
 }

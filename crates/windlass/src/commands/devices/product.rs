@@ -53,8 +53,8 @@ fn by_sysfs_id(host: &Host, address: PciAddress) -> Option<String> {
 
 /// Name from the PCI id database; the vendor with the device number for an unknown device.
 fn pci_product(vendor: u16, device: u16) -> Option<String> {
-    let known = ids::pci_device(vendor, device).map(bracketed);
-    known.or_else(|| Some(format!("{} {device:04x}", ids::pci_vendor(vendor)?)))
+    let name = ids::pci_device(vendor, device).map(bracketed);
+    name.or_else(|| Some(format!("{} {device:04x}", ids::pci_vendor(vendor)?)))
 }
 
 /// Name from the USB id database.

@@ -147,9 +147,9 @@ impl Row<'_> {
 
     /// Resource and sharing: `nvidia.com/gpu x8`.
     fn resource(&self) -> Option<String> {
-        let offering = self.status.offerings.get(&self.device.id)?;
-        let name = offering.resource.as_ref()?;
-        Some(match offering.shared {
+        let offer = self.status.offerings.get(&self.device.id)?;
+        let name = offer.resource.as_ref()?;
+        Some(match offer.shared {
             Some(shared) if shared.pool => format!("{name}, a pool of {}", shared.replicas),
             Some(SharingSummary { replicas, memory_mib: Some(mib), .. }) => {
                 format!("{name} x{replicas} of {mib} MiB")
@@ -161,8 +161,8 @@ impl Row<'_> {
 
     /// Enforcement of the memory limits of containers: `driver`.
     fn enforcement(&self) -> Option<String> {
-        let offering = self.status.offerings.get(&self.device.id)?;
-        offering.enforcement.map(|layer| layer.as_str().to_owned())
+        let offer = self.status.offerings.get(&self.device.id)?;
+        offer.enforcement.map(|layer| layer.as_str().to_owned())
     }
 
     /// First owner: `default/train-0`, `team/train-0 (claim gpus)`, `default/a and 7 more`.

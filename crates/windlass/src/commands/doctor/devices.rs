@@ -18,12 +18,12 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
                 .with_remedy("with --all, the lines above have the result of each source"),
         );
     }
-    let offerings = state.device_offers();
+    let offers = state.device_offers();
     for device in &state.inventory.devices {
         if let Some(finding) = unhealthy(device) {
             findings.push(finding);
-        } else if let Some(offering) = offerings.get(&device.id) {
-            findings.extend(withheld(device, offering));
+        } else if let Some(offer) = offers.get(&device.id) {
+            findings.extend(withheld(device, offer));
         }
     }
     for (resource, reason) in &state.empty_resources {
@@ -53,10 +53,10 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
 
 /// Reports a withheld device. A device without a resource is left out on purpose; a device with one cannot be
 /// allocated.
-fn withheld(device: &Device, offering: &DeviceOffer) -> Option<Finding> {
-    let detail = format!("withheld: {}", offering.obstacle.as_deref()?);
+fn withheld(device: &Device, offer: &DeviceOffer) -> Option<Finding> {
+    let detail = format!("withheld: {}", offer.obstacle.as_deref()?);
     let name = short_name(device);
-    Some(match &offering.resource {
+    Some(match &offer.resource {
         None => Finding::ok(AREA, name, detail),
         Some(_) => Finding::warning(AREA, name, detail)
             .with_remedy("docs/troubleshooting.md has each reason, and when it ends"),

@@ -183,27 +183,27 @@ mod tests {
 
     #[test]
     fn runtimes_read_cdi_documents_by_version_and_settings() {
-        let on = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi", "/var/run/cdi"]}"#);
-        let off = Some(r#"{"enableCDI": false}"#);
+        let enabled = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi", "/var/run/cdi"]}"#);
+        let disabled = Some(r#"{"enableCDI": false}"#);
         let text = "on, documents are read from /etc/cdi, /var/run/cdi".to_owned();
-        assert_eq!(severity("containerd", "v1.7.24", on), (Severity::Ok, text.clone()));
-        assert_eq!(severity("containerd", "2.0.0-rc.1", on), (Severity::Ok, text));
-        assert_eq!(severity("containerd", "v1.7.24", off).0, Severity::Problem);
-        assert_eq!(severity("containerd", "1.6.20~ds1", off).0, Severity::Problem);
+        assert_eq!(severity("containerd", "v1.7.24", enabled), (Severity::Ok, text.clone()));
+        assert_eq!(severity("containerd", "2.0.0-rc.1", enabled), (Severity::Ok, text));
+        assert_eq!(severity("containerd", "v1.7.24", disabled).0, Severity::Problem);
+        assert_eq!(severity("containerd", "1.6.20~ds1", disabled).0, Severity::Problem);
         assert_eq!(severity("containerd", "1.7.24", None).0, Severity::Skipped);
         assert_eq!(severity("containerd", "1.7.24", Some("{")).0, Severity::Skipped);
         assert_eq!(severity("cri-o", "1.22.5", None).0, Severity::Problem);
         assert_eq!(severity("cri-o", "1.34.1", None).0, Severity::Ok);
         assert_eq!(severity("docker", "27", None).0, Severity::Skipped);
-        assert_eq!(severity("containerd", "unknown", on).0, Severity::Skipped);
+        assert_eq!(severity("containerd", "unknown", enabled).0, Severity::Skipped);
     }
 
     #[test]
     fn a_folder_that_the_runtime_does_not_read_is_a_problem() {
-        let elsewhere = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi"]}"#);
-        assert_eq!(severity("containerd", "1.7.24", elsewhere).0, Severity::Problem);
-        let same = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/run/cdi"]}"#);
-        assert_eq!(severity("containerd", "1.7.24", same).0, Severity::Ok);
+        let other_folder = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi"]}"#);
+        assert_eq!(severity("containerd", "1.7.24", other_folder).0, Severity::Problem);
+        let same_folder = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/run/cdi"]}"#);
+        assert_eq!(severity("containerd", "1.7.24", same_folder).0, Severity::Ok);
     }
 
     #[test]

@@ -35,13 +35,13 @@ struct SourceDocument<'a> {
     left_out: usize,
 }
 
-/// Candidate with its verdict and offering.
+/// Candidate with its verdict and offer.
 #[derive(Serialize)]
 struct ExplainedCandidate {
     #[serde(flatten)]
     verdict: CandidateVerdict,
     #[serde(flatten)]
-    offering: Option<DeviceOffer>,
+    offer: Option<DeviceOffer>,
 }
 
 pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result<()> {
@@ -119,24 +119,24 @@ fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {
 // === impl ExplainedCandidate ===
 
 impl ExplainedCandidate {
-    /// Adds the offering of the candidate's device.
+    /// Adds the offer of the candidate's device.
     fn of(node: &NodeState, mut verdict: CandidateVerdict) -> Self {
         let device = verdict.device.as_ref();
-        let offering = device.and_then(|id| node.device_offers().remove(id));
+        let offer = device.and_then(|id| node.device_offers().remove(id));
         let is_known = device.is_some_and(|id| node.inventory.get(id.as_str()).is_some());
-        if device.is_some() && offering.is_none() {
+        if device.is_some() && offer.is_none() {
             let reason = if is_known { NO_RESOURCE } else { "changed during the scan: run again" };
             verdict.reason = Some(reason.to_owned());
         }
-        Self { verdict, offering }
+        Self { verdict, offer }
     }
 
     fn cells(&self) -> [String; 4] {
-        let Self { verdict: CandidateVerdict { found, name, device, reason }, offering } = self;
+        let Self { verdict: CandidateVerdict { found, name, device, reason }, offer } = self;
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let found = if found.starts_with("/sys/") { name } else { found };
-        let resource = offering.as_ref().and_then(|offer| offer.resource.as_ref());
-        let obstacle = offering.as_ref().and_then(|offer| offer.obstacle.clone());
+        let resource = offer.as_ref().and_then(|offer| offer.resource.as_ref());
+        let obstacle = offer.as_ref().and_then(|offer| offer.obstacle.clone());
         let explanation = match (reason, obstacle) {
             (Some(reason), _) => reason.clone(),
             (None, Some(obstacle)) => format!("withheld: {obstacle}"),

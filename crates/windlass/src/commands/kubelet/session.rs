@@ -162,8 +162,8 @@ fn print_admission(name: &str, admission: &Admission) -> Result<()> {
                 line(format!("    env    {key}={value}"))?;
             }
             for device in &grant.devices {
-                let (inside, host) = (&device.container_path, &device.host_path);
-                line(format!("    device {inside} (host {host}, {})", device.permissions))?;
+                let (path, host_path) = (&device.container_path, &device.host_path);
+                line(format!("    device {path} (host {host_path}, {})", device.permissions))?;
             }
             for mount in &grant.mounts {
                 line(format!("    mount  {} (host {})", mount.container_path, mount.host_path))?;

@@ -44,7 +44,7 @@ fn to_node(node: FreeNode, link: NodeLink, pipeline: &Pipeline) -> Node {
         };
         pipeline.stages.iter().filter(can_use).map(|stage| stage.max_replicas).sum()
     };
-    let counted = node.resources.iter().flat_map(|(resource, count)| {
+    let counted_devices = node.resources.iter().flat_map(|(resource, count)| {
         (0..usable(resource).min(*count)).map(move |number| FreeDevice {
             name: format!("{resource}-{number}"),
             resource: Some(resource.clone()),
@@ -52,13 +52,13 @@ fn to_node(node: FreeNode, link: NodeLink, pipeline: &Pipeline) -> Node {
             published: None,
         })
     });
-    let published = node.devices.into_iter().map(|free| FreeDevice {
+    let published_devices = node.devices.into_iter().map(|free| FreeDevice {
         name: free.device.id().to_owned(),
         resource: None,
         classes: free.classes,
         published: Some(free.device),
     });
-    let devices = counted.chain(published).collect();
+    let devices = counted_devices.chain(published_devices).collect();
     Node {
         name: node.name,
         board: String::new(),

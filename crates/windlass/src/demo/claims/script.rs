@@ -130,9 +130,9 @@ impl<'a> ClaimScript<'a> {
         let pod_spec = PodSpec::new("two-containers").containers(&["train", "watch"]);
         let first = self.run_pod(pod_spec.request("device", &class, 1, "")).await?;
         let [train, watch] = first.containers.as_slice() else { bail!("not two containers") };
-        let same = train.grant.cdi_devices == watch.grant.cdi_devices;
+        let is_shared = train.grant.cdi_devices == watch.grant.cdi_devices;
         ensure!(
-            same && !train.grant.cdi_devices.is_empty(),
+            is_shared && !train.grant.cdi_devices.is_empty(),
             "the containers got different devices"
         );
         let first_devices: BTreeSet<_> =

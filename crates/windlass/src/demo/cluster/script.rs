@@ -306,17 +306,17 @@ impl<'a> ClusterScript<'a> {
         let start = Instant::now();
         let deleted_pod = remedy.pod.rsplit('/').next().unwrap_or_default();
         self.objects.delete::<Pod>(NAMESPACE, deleted_pod)?;
-        let placed = loop {
-            let placed = self.schedule_pod(pod.clone(), &mut setup.scheduler).await?;
-            if placed.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()) {
-                break placed;
+        let placed_pod = loop {
+            let placed_pod = self.schedule_pod(pod.clone(), &mut setup.scheduler).await?;
+            if placed_pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()) {
+                break placed_pod;
             }
             ensure!(start.elapsed() < STEP_LIMIT, "the pod still waits");
             sleep(RETRY_INTERVAL).await;
         };
-        let node = placed.spec.and_then(|spec| spec.node_name).unwrap_or_default();
+        let node = placed_pod.spec.and_then(|spec| spec.node_name).unwrap_or_default();
         ensure!(node == remedy.node, "the pod is on {node} instead of {}", remedy.node);
-        let pod = placed.metadata.name.unwrap_or_default();
+        let pod = placed_pod.metadata.name.unwrap_or_default();
         let gone = deleted_pod.to_owned();
         self.reporter.report(&ClusterEvent::RemedyHelped {
             pod,

@@ -211,10 +211,10 @@ impl EdgeScript {
 
     fn moved_stages(&self, old_placement: &Placement, new_placement: &Placement) -> Vec<String> {
         let stages = self.pipeline.stages.iter().enumerate();
-        let moved = stages.filter(|(position, _)| {
+        let changed_stages = stages.filter(|(position, _)| {
             old_placement.replicas[*position] != new_placement.replicas[*position]
         });
-        moved
+        changed_stages
             .map(|(position, stage)| {
                 format!("{} on {}", stage.name, self.writer().places(position, new_placement))
             })

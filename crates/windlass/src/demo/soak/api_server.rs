@@ -75,7 +75,7 @@ impl ApiServerFault {
     }
 
     fn faults(self) -> Vec<RequestFault> {
-        let everything = |effect| vec![RequestFault::at("/", effect)];
+        let all_requests = |effect| vec![RequestFault::at("/", effect)];
         let writes = |path: &str, effect: Effect| {
             let for_method = |method| RequestFault::at(path, effect.clone()).for_method(method);
             ["POST", "PUT", "PATCH", "DELETE"].map(for_method).to_vec()
@@ -83,11 +83,11 @@ impl ApiServerFault {
         let refusal =
             |code, reason| Effect::Refuse(Refusal::new(code, reason, "injected by the soak"));
         match self {
-            Self::Fails => everything(refusal(500, "InternalError")),
-            Self::Overloaded => everything(Effect::Refuse(Refusal::too_many_requests())),
-            Self::Slow => everything(Effect::Delay(DELAY)),
-            Self::Drops => everything(Effect::CloseConnection),
-            Self::LosesAnswers => everything(Effect::DropResponse),
+            Self::Fails => all_requests(refusal(500, "InternalError")),
+            Self::Overloaded => all_requests(Effect::Refuse(Refusal::too_many_requests())),
+            Self::Slow => all_requests(Effect::Delay(DELAY)),
+            Self::Drops => all_requests(Effect::CloseConnection),
+            Self::LosesAnswers => all_requests(Effect::DropResponse),
             Self::Conflicts => writes("/", refusal(409, "Conflict")),
             Self::ForbidsSlices => writes("resourceslices", Effect::Forbid),
             Self::HidesClaims => vec![RequestFault::at("resourceclaims", Effect::ReturnEmpty)],

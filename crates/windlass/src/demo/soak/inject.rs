@@ -177,9 +177,9 @@ impl SoakRun {
     async fn remove_plugin_folder(&self) -> Result<()> {
         let dir = self.rig.plugin_dir();
         // The kubelet's checkpoint is in this folder and has to survive.
-        let away = self.rig.move_away(&dir)?;
+        let moved_path = self.rig.move_away(&dir)?;
         sleep(SHORT_FAULT).await;
-        fs::rename(away, &dir).context("cannot put the plugin folder back")?;
+        fs::rename(moved_path, &dir).context("cannot put the plugin folder back")?;
         Ok(self.rig.kubelet.restart().await?)
     }
 
@@ -210,11 +210,11 @@ impl SoakRun {
 
     async fn block_state_folder(&mut self, gpus: usize) -> Result<()> {
         let dir = state_dir(self.rig.dir());
-        let away = self.rig.move_away(&dir)?;
+        let moved_path = self.rig.move_away(&dir)?;
         File::create(&dir).context("cannot block the state folder")?;
         let outcome = self.try_both_apis(gpus).await;
         fs::remove_file(&dir).context("cannot unblock the state folder")?;
-        fs::rename(away, &dir).context("cannot put the state folder back")?;
+        fs::rename(moved_path, &dir).context("cannot put the state folder back")?;
         outcome
     }
 

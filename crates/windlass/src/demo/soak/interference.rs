@@ -141,13 +141,14 @@ impl SoakRun {
     async fn hide_node(&mut self, which: usize, gpus: usize) -> Result<Option<Instant>> {
         let Some(IndexedGpu { gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
         let node = self.rig.machine.host_root().join(format!("dev/nvidia{}", gpu.minor));
-        let away = self.rig.move_away(&node)?;
+        let moved_path = self.rig.move_away(&node)?;
         self.rig.mark_broken(&gpu.uuid);
         self.wait_for_unhealthy(&gpu.uuid).await?;
         self.admit(gpus).await?;
         self.rig.add_maybe_unhealthy(&gpu.uuid);
         self.rig.mark_repaired(&gpu.uuid);
-        fs::rename(away, &node).with_context(|| format!("cannot put {} back", node.display()))?;
+        fs::rename(moved_path, &node)
+            .with_context(|| format!("cannot put {} back", node.display()))?;
         Ok(Some(Instant::now()))
     }
 

@@ -281,21 +281,22 @@ mod tests {
             agent_runs_since: agent,
             ..GroundTruth::default()
         };
-        let (node, late) = (node_with("0", "Healthy"), DETECTION_LIMIT + Duration::from_millis(1));
+        let (node, over_limit) =
+            (node_with("0", "Healthy"), DETECTION_LIMIT + Duration::from_millis(1));
         let check = |now, agent| Monitor::default().check(now, &truth(agent), &node);
         assert_eq!(
             check(failed_at + DETECTION_LIMIT, Some(failed_at)),
             Ok(()),
             "the deadline has not passed"
         );
-        assert_eq!(check(failed_at + late, None), Ok(()), "no agent runs");
+        assert_eq!(check(failed_at + over_limit, None), Ok(()), "no agent runs");
         assert_eq!(
-            check(failed_at + late, Some(failed_at + late)),
+            check(failed_at + over_limit, Some(failed_at + over_limit)),
             Ok(()),
             "the agent has just started"
         );
-        let violation = Violation::UnreportedFailure { device: "0".to_owned(), after: late };
-        assert_eq!(check(failed_at + late, Some(failed_at)), Err(violation));
+        let violation = Violation::UnreportedFailure { device: "0".to_owned(), after: over_limit };
+        assert_eq!(check(failed_at + over_limit, Some(failed_at)), Err(violation));
     }
 
     #[test]

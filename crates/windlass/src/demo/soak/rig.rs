@@ -287,10 +287,10 @@ impl Rig {
 
     /// Moves a folder away and returns its new path.
     pub(super) fn move_away(&self, path: &Path) -> Result<PathBuf> {
-        let away = self.dir().join("away");
-        let result = fs::rename(path, &away);
+        let moved_path = self.dir().join("away");
+        let result = fs::rename(path, &moved_path);
         result.with_context(|| format!("cannot move {} away", path.display()))?;
-        Ok(away)
+        Ok(moved_path)
     }
 }
 

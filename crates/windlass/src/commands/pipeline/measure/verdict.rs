@@ -63,14 +63,14 @@ impl Verdict {
         } else {
             "No layout meets the goal. The nearest is"
         };
-        let doubt = match (self.is_clear, self.lacks_interval) {
+        let caveat = match (self.is_clear, self.lacks_interval) {
             (true, _) => "",
             (false, true) => " Too few items for an interval: measure for longer.",
             (false, false) => {
                 " Their intervals overlap: measure for longer to distinguish the two."
             }
         };
-        format!("{advice} {take}: {best}. The next best is {next}: {second}.{doubt}")
+        format!("{advice} {take}: {best}. The next best is {next}: {second}.{caveat}")
     }
 }
 

@@ -63,7 +63,7 @@ impl Message {
 pub(super) fn answer(reader: &mut impl Read, edge: Edge, max_bytes: usize) -> io::Result<Bytes> {
     let mut header = [0; WORD_BYTES * 4];
     reader.read_exact(&mut header)?;
-    let mut selected = Vec::new();
+    let mut selected_flits = Vec::new();
     for (index, length) in header.chunks_exact(WORD_BYTES).enumerate() {
         let length = u32::from_le_bytes(length.try_into().expect("a word"));
         if length as usize > max_bytes {
@@ -73,8 +73,8 @@ pub(super) fn answer(reader: &mut impl Read, edge: Edge, max_bytes: usize) -> io
         let mut flits = vec![0; length as usize];
         reader.read_exact(&mut flits)?;
         if index == edge as usize {
-            selected = flits;
+            selected_flits = flits;
         }
     }
-    Ok(selected.into())
+    Ok(selected_flits.into())
 }

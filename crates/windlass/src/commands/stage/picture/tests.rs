@@ -58,10 +58,10 @@ fn frames_of_cameras_become_rgb_also_without_huffman_tables() {
     for jpeg in [COLOUR, PROGRESSIVE] {
         assert_is_the_sample(&decode(jpeg).expect("a picture"), |colour| colour);
     }
-    let bare = without_segments(COLOUR, 0xc4);
-    assert!(bare.len() < COLOUR.len());
-    assert_eq!(decode(&bare), decode(COLOUR));
-    assert_eq!(decode(&without_segments(&bare, 0xe0)), decode(COLOUR));
+    let without_tables = without_segments(COLOUR, 0xc4);
+    assert!(without_tables.len() < COLOUR.len());
+    assert_eq!(decode(&without_tables), decode(COLOUR));
+    assert_eq!(decode(&without_segments(&without_tables, 0xe0)), decode(COLOUR));
     // Cameras add padding to frames.
     assert_eq!(decode(&[COLOUR, &[0; 64]].concat()), decode(COLOUR));
 }
