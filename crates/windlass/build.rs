@@ -1,7 +1,7 @@
 //! Build information, packed texts, and the simulated driver.
 //!
-//! Names of vendors and devices are written as sorted text, packed: 0.4 MB, which cost a process nothing until they are
-//! read. The databases' own tables are a hundred thousand pointers, which the dynamic linker would relocate at each
+//! Names of vendors and devices are compressed, sorted text of 0.4 MB, which costs a process nothing until it is read.
+//! The databases' own tables are a hundred thousand pointers, which the dynamic linker would relocate at each
 //! start: three milliseconds, and three mebibytes of unshared memory.
 
 use std::{
@@ -24,7 +24,8 @@ const DEFLATE_LEVEL: u8 = 6;
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
     emit_build_info();
-    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let folder =
+        PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets this variable for build scripts"));
     fs::write(folder.join("pci.names"), compress(&sorted(pci())))?;
     fs::write(folder.join("usb.names"), compress(&sorted(usb())))?;
     println!("cargo::rerun-if-changed={SCHEMA}");
@@ -37,7 +38,7 @@ fn main() -> io::Result<()> {
 
 /// A variable that cargo sets.
 fn cargo_variable(name: &str) -> String {
-    env::var(name).expect("cargo sets it")
+    env::var(name).expect("cargo sets this variable for build scripts")
 }
 
 /// Builds the simulated driver, a library that the program embeds. Stable cargo has no artifact dependencies, so
@@ -50,10 +51,10 @@ fn build_driver(folder: &Path) -> io::Result<()> {
     }
     let (profile, target) = (cargo_variable("PROFILE"), cargo_variable("TARGET"));
     // Cargo's folder for the output of one build script lies in `build`, two levels above.
-    let built = folder.ancestors().nth(2).unwrap_or(folder).join("windlass-driver");
+    let target_dir = folder.ancestors().nth(2).unwrap_or(folder).join("windlass-driver");
     let mut cargo = Command::new(cargo_variable("CARGO"));
     cargo.args(["build", "--quiet", "--locked", "--package", package]);
-    cargo.arg("--manifest-path").arg("../nvml-sim/Cargo.toml").arg("--target-dir").arg(&built);
+    cargo.arg("--manifest-path").arg("../nvml-sim/Cargo.toml").arg("--target-dir").arg(&target_dir);
     // With an explicit target, the path of the library is independent of the caller's settings.
     cargo.args(["--target", &target]);
     if profile == "release" {
@@ -71,7 +72,7 @@ fn build_driver(folder: &Path) -> io::Result<()> {
     if !status.success() {
         return Err(io::Error::other(format!("cannot build {package}: cargo ended with {status}")));
     }
-    fs::copy(built.join(target).join(profile).join(library), folder.join(library)).map(drop)
+    fs::copy(target_dir.join(target).join(profile).join(library), folder.join(library)).map(drop)
 }
 
 /// Lines `10de NVIDIA Corporation` per vendor and `10de:2330 GH100 [H100 SXM5 80GB]` per device.
@@ -106,7 +107,7 @@ fn compress(text: &str) -> Vec<u8> {
 /// `WINDLASS_COMMIT`, or unknown.
 fn emit_build_info() {
     println!("cargo::rerun-if-env-changed=WINDLASS_COMMIT");
-    let commit = env::var("WINDLASS_COMMIT").ok().filter(|named| !named.is_empty());
+    let commit = env::var("WINDLASS_COMMIT").ok().filter(|commit| !commit.is_empty());
     let commit = commit.or_else(|| git(&["log", "-1", "--format=%h of %cs"]));
     println!("cargo::rustc-env=WINDLASS_BUILT_FROM={}", commit.as_deref().unwrap_or("unknown"));
     println!("cargo::rustc-env=WINDLASS_BUILT_FOR={}", cargo_variable("TARGET"));
@@ -118,7 +119,7 @@ fn emit_build_info() {
     features.sort_unstable();
     let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
     println!("cargo::rustc-env=WINDLASS_BUILT_WITH={features}");
-    // Another commit changes the version.
+    // A new commit changes the version: run again when HEAD or its branch moves.
     let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
     for name in ["HEAD"].into_iter().chain(branch.as_deref()) {
         if let Some(path) = git(&["rev-parse", "--path-format=absolute", "--git-path", name]) {
@@ -130,6 +131,6 @@ fn emit_build_info() {
 /// Output of git, if there is a work tree.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
-    let said = String::from_utf8(output.stdout).ok()?.trim().to_owned();
-    (output.status.success() && !said.is_empty()).then_some(said)
+    let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !text.is_empty()).then_some(text)
 }

@@ -153,8 +153,8 @@ fn insert_cluster(arguments: &mut Vec<OsString>) {
     let cluster = command.find_subcommand("cluster").into_iter();
     let mut names = cluster.flat_map(clap::Command::get_subcommands).map(clap::Command::get_name);
     let first = arguments.get(1).and_then(|word| word.to_str());
-    let asks_help = matches!(first, None | Some("help" | "-h" | "--help"));
-    if asks_help || names.any(|name| Some(name) == first) {
+    let requests_help = matches!(first, None | Some("help" | "-h" | "--help"));
+    if requests_help || names.any(|name| Some(name) == first) {
         arguments.insert(1, "cluster".into());
     }
 }

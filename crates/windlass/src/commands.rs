@@ -84,13 +84,13 @@ fn host_config(args: HostArgs) -> Result<Config> {
 }
 
 /// Configuration with the folders of allocation records.
-fn config_with_state_paths(host: HostArgs, record: StatePathArgs) -> Result<Config> {
+fn config_with_state_paths(host: HostArgs, state_paths: StatePathArgs) -> Result<Config> {
     let mut config = host_config(host)?;
     let nvidia_plugin =
         NvidiaPluginArgs::from_environment().map_err(|error| UsageError(error.into()))?;
-    let kubelet_dir = record.kubelet_dir.or_else(|| nvidia_plugin.kubelet_dir());
+    let kubelet_dir = state_paths.kubelet_dir.or_else(|| nvidia_plugin.kubelet_dir());
     config.places.kubelet_dir = kubelet_dir.unwrap_or(config.places.kubelet_dir);
-    config.places.state_dir = record.state_dir.unwrap_or(config.places.state_dir);
+    config.places.state_dir = state_paths.state_dir.unwrap_or(config.places.state_dir);
     make_absolute(&mut config);
     Ok(config)
 }
@@ -106,21 +106,23 @@ fn check_host_root(config: &Config) -> Result<()> {
     let root = &config.places.host_root;
     require_directory("host root", root, "--host-root or hostRoot")?;
     // A simulated machine has its host root in a subfolder.
-    let inside = root.join("host");
-    if !root.join("sys").exists() && inside.join("sys").is_dir() {
-        let (root, inside) = (root.display(), inside.display());
-        let problem = anyhow!("there is no /sys in the host root {root}: did you mean {inside}?");
+    let subfolder = root.join("host");
+    if !root.join("sys").exists() && subfolder.join("sys").is_dir() {
+        let (root, subfolder) = (root.display(), subfolder.display());
+        let problem =
+            anyhow!("there is no /sys in the host root {root}: did you mean {subfolder}?");
         return Err(UsageError(problem).into());
     }
     Ok(())
 }
 
-/// Requires a directory; `setting` names the flag and the key of the path.
-fn require_directory(what: &str, path: &Path, setting: &str) -> Result<()> {
+/// Requires a directory. The error names it by `description`, and by `setting`, its flag and configuration key.
+fn require_directory(description: &str, path: &Path, setting: &str) -> Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    let problem = anyhow!("the {what} {} is not a directory: change {setting}", path.display());
+    let problem =
+        anyhow!("the {description} {} is not a directory: change {setting}", path.display());
     Err(UsageError(problem).into())
 }
 
@@ -131,20 +133,24 @@ async fn scan_host(args: HostArgs) -> Result<NodeState> {
 
 /// Fails if a source has not answered in time. The caller shows the other sources anyway.
 fn require_sources(inventory: &Inventory) -> Result<()> {
-    let late = inventory.sources.iter().filter(|(_, state)| **state == SourceState::Starting);
-    let late: Vec<_> = late.map(|(name, _)| name.as_str()).collect();
-    ensure!(late.is_empty(), "no answer in time from {}: its devices are missing", late.join(", "));
+    let starting = inventory.sources.iter().filter(|(_, state)| **state == SourceState::Starting);
+    let names: Vec<_> = starting.map(|(name, _)| name.as_str()).collect();
+    ensure!(
+        names.is_empty(),
+        "no answer in time from {}: its devices are missing",
+        names.join(", ")
+    );
     Ok(())
 }
 
 /// Fails if the driver has not answered in time for a device or a source.
 fn require_driver_answers(inventory: &Inventory) -> Result<()> {
     let devices = inventory.devices.iter();
-    let is_silent = |device: &&Device| {
+    let is_unresponsive = |device: &&Device| {
         device.health.failure().is_some_and(|failure| failure.reason == Reason::Unresponsive)
     };
-    let silent: Vec<_> = devices.filter(is_silent).map(short_name).collect();
-    ensure!(silent.is_empty(), "the driver did not answer in time for {}", silent.join(", "));
+    let names: Vec<_> = devices.filter(is_unresponsive).map(short_name).collect();
+    ensure!(names.is_empty(), "the driver did not answer in time for {}", names.join(", "));
     require_sources(inventory)
 }
 
@@ -165,10 +171,10 @@ fn print_output(
 /// Groups values by reason, in order of appearance.
 fn by_reason<'a, T>(entries: impl Iterator<Item = (&'a str, T)>) -> Vec<(&'a str, Vec<T>)> {
     let mut groups: Vec<(&str, Vec<T>)> = Vec::new();
-    for (why, value) in entries {
-        match groups.iter_mut().find(|(reason, _)| *reason == why) {
+    for (reason, value) in entries {
+        match groups.iter_mut().find(|(group_reason, _)| *group_reason == reason) {
             Some((_, values)) => values.push(value),
-            None => groups.push((why, vec![value])),
+            None => groups.push((reason, vec![value])),
         }
     }
     groups
@@ -206,7 +212,7 @@ fn print_origin_notice_to_stderr(inventory: &Inventory) -> Result<()> {
 fn origin_notices(inventory: &Inventory) -> impl Iterator<Item = String> {
     let simulated =
         inventory.simulated.iter().map(|profile| format!("SIMULATED machine {profile}"));
-    simulated.chain(inventory.recorded.iter().map(|made| format!("RECORDED host, {made}")))
+    simulated.chain(inventory.recorded.iter().map(|origin| format!("RECORDED host, {origin}")))
 }
 
 /// Prints a message to stderr, apart from output for programs.
@@ -224,14 +230,15 @@ mod tests {
 
     #[test]
     fn a_source_that_is_late_is_named() {
-        let with = |states: &[(&str, SourceState)]| {
+        let check = |states: &[(&str, SourceState)]| {
             let sources = states.iter().map(|(name, state)| ((*name).to_owned(), state.clone()));
             let inventory = Inventory { sources: sources.collect(), ..Inventory::default() };
             require_sources(&inventory).map_err(|error| error.to_string())
         };
         let ready = ("nics", SourceState::Absent("none".into()));
-        assert_eq!(with(std::slice::from_ref(&ready)), Ok(()));
-        let error = with(&[ready, ("nvidia", SourceState::Starting)]).expect_err("late");
+        assert_eq!(check(std::slice::from_ref(&ready)), Ok(()));
+        let error = check(&[ready, ("nvidia", SourceState::Starting)])
+            .expect_err("a source has not answered");
         assert!(error.starts_with("no answer in time from nvidia"), "{error}");
     }
 }

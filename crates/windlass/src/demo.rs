@@ -40,15 +40,15 @@ use testbed::Testbed;
 
 pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     if args.step {
-        let (steps, screen) = Pager::start()?;
-        let mut stop = StopSignals::listen()?;
-        let outcome = Box::pin(run_scenario(args, Reporter::Paged(steps))).await;
+        let (pager, pager_thread) = Pager::start()?;
+        let mut signals = StopSignals::listen()?;
+        let outcome = Box::pin(run_scenario(args, Reporter::Paged(pager))).await;
         if outcome.as_ref().is_err_and(anyhow::Error::is::<Interrupted>) {
             return outcome;
         }
         return tokio::select! {
-            shown = screen.join() => shown.and(outcome),
-            signal = stop.recv() => Err(Interrupted(signal).into()),
+            result = pager_thread.join() => result.and(outcome),
+            signal = signals.recv() => Err(Interrupted(signal).into()),
         };
     }
     let reporter = match args.output {
@@ -61,23 +61,27 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
 /// Runs the scenario that the arguments select: the soak, the edge demo, or the demo on one machine.
 async fn run_scenario(args: DemoArgs, reporter: Reporter) -> Result<()> {
     // Handle signals before starting anything that needs cleanup.
-    let stop = StopSignals::listen()?;
+    let signals = StopSignals::listen()?;
     if let Some(duration) = args.soak {
         let apis =
             if args.variant.dra { AllocationApis::Both } else { AllocationApis::DevicePlugin };
-        let soak = SoakConfig { machine: args.machine, duration, seed: args.seed, apis };
-        return Box::pin(soak::run(soak, reporter, stop)).await;
+        let config = SoakConfig { machine: args.machine, duration, seed: args.seed, apis };
+        return Box::pin(soak::run(config, reporter, signals)).await;
     }
     if args.variant.edge {
-        return Box::pin(edge::run(reporter, stop)).await;
+        return Box::pin(edge::run(reporter, signals)).await;
     }
-    Box::pin(run_on_machine(args, reporter, stop)).await
+    Box::pin(run_on_machine(args, reporter, signals)).await
 }
 
 /// Runs the demo on one machine: with the device plugin, with claims (`--dra`) or in a cluster (`--cluster`).
-async fn run_on_machine(args: DemoArgs, reporter: Reporter, mut stop: StopSignals) -> Result<()> {
+async fn run_on_machine(
+    args: DemoArgs,
+    reporter: Reporter,
+    mut signals: StopSignals,
+) -> Result<()> {
     let setup = Setup::from_args(&args).map_err(UsageError)?;
-    let begun = Instant::now();
+    let start = Instant::now();
     let (machine, description) = (setup.profile.name.clone(), setup.profile.description.clone());
     let driver = setup.policy.dra.driver.clone();
     let mut claims = args.variant.dra.then(|| ClusterFixture::start(driver)).transpose()?;
@@ -95,29 +99,33 @@ async fn run_on_machine(args: DemoArgs, reporter: Reporter, mut stop: StopSignal
     })?;
     let scenario = async {
         match (&claims, &fleet) {
-            (Some(cluster), _) => claims::run(&testbed, cluster, reporter.clone(), begun).await,
-            (None, Some(fleet)) => cluster::run(&testbed, fleet, reporter.clone(), begun).await,
-            (None, None) => Script::new(&testbed, reporter.clone(), begun).run_steps().await,
+            (Some(cluster), _) => claims::run(&testbed, cluster, reporter.clone(), start).await,
+            (None, Some(fleet)) => cluster::run(&testbed, fleet, reporter.clone(), start).await,
+            (None, None) => Script::new(&testbed, reporter.clone(), start).run_steps().await,
         }
     };
     let outcome = tokio::select! {
         outcome = scenario => outcome,
         () = testbed.ended.cancelled() => Err(anyhow::anyhow!("the agent ended")),
-        signal = stop.recv() => Err(Interrupted(signal).into()),
+        signal = signals.recv() => Err(Interrupted(signal).into()),
     };
     let outcome = match outcome {
-        Ok(()) if args.keep => wait_for_stop(&testbed, reporter, stop).await,
+        Ok(()) if args.keep => wait_for_stop(&testbed, reporter, signals).await,
         Ok(()) => Ok(()),
         Err(error) if error.is::<UsageError>() || error.is::<Interrupted>() => Err(error),
-        Err(error) => Err(error).context(testbed.agent_log_end()),
+        Err(error) => Err(error).context(testbed.agent_log_tail()),
     };
     testbed.shutdown().await;
     outcome
 }
 
 /// Keeps everything running until a signal.
-async fn wait_for_stop(testbed: &Testbed, reporter: Reporter, mut stop: StopSignals) -> Result<()> {
+async fn wait_for_stop(
+    testbed: &Testbed,
+    reporter: Reporter,
+    mut signals: StopSignals,
+) -> Result<()> {
     reporter.report(&testbed.paths_and_commands())?;
-    stop.recv().await;
+    signals.recv().await;
     Ok(())
 }

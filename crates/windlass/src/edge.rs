@@ -30,12 +30,12 @@ pub(crate) async fn measure_plan(
 ) -> Result<Measurement> {
     let boards = SimulatedBoards::start(pipeline, fleet, &plan.placement, folder).await?;
     let title = format!("layout {}", plan.layout.name());
-    let measured = match endpoints(pipeline, &boards) {
-        Ok(entrance) => measure(pipeline, &entrance, duration, &title).await,
+    let result = match endpoints(pipeline, &boards) {
+        Ok(endpoints) => measure(pipeline, &endpoints, duration, &title).await,
         Err(error) => Err(error),
     };
     boards.stop().await;
-    measured
+    result
 }
 
 /// Addresses at which items enter and leave a pipeline on simulated boards.

@@ -46,12 +46,12 @@ pub(crate) fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
 
 /// Prints clap's message: help is a success, a wrong flag is misuse.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
-    let written = error.print().and_then(|()| io::stdout().flush());
+    let result = error.print().and_then(|()| io::stdout().flush());
     if error.use_stderr() {
         // A failed write to stderr cannot be reported.
         return ExitCode::from(EX_USAGE);
     }
-    exit_code(written.map_err(|error| output_error(&error).into()))
+    exit_code(result.map_err(|error| output_error(&error).into()))
 }
 
 /// Error for an answer that could not be written.

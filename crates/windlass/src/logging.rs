@@ -73,7 +73,7 @@ mod tests {
         };
         assert!(!enables("info") && !enables("windlass_dra=debug,info"));
         assert!(enables("kube_client=debug,info") && enables("kube=info") && enables("debug"));
-        let others = without_repeated_errors(Targets::new().with_default(LevelFilter::INFO));
-        assert!(others.would_enable("kube_client::config", &tracing::Level::WARN));
+        let filter = without_repeated_errors(Targets::new().with_default(LevelFilter::INFO));
+        assert!(filter.would_enable("kube_client::config", &tracing::Level::WARN));
     }
 }

@@ -32,20 +32,21 @@ pub(crate) async fn measure(
     let progress = Progress::new();
     let seconds = duration.as_secs();
     progress.show(&format!("{title}: as many items as it takes, for {seconds} s"));
-    let full = endpoints.load(Load { rate: None, duration }).await?;
-    let (throughput, _) = figures::throughput(&full);
+    let unlimited = endpoints.load(Load { rate: None, duration }).await?;
+    let (throughput, _) = figures::throughput(&unlimited);
     if throughput <= 0.0 {
-        bail!("{}", no_throughput_reason(&full, seconds));
+        bail!("{}", no_throughput_reason(&unlimited, seconds));
     }
     let rate = pipeline.rate.filter(|rate| *rate < throughput).unwrap_or(DEFAULT_LOAD * throughput);
     progress.show(&format!("{title}: {rate:.1} items/s, for {seconds} s"));
-    let paced = endpoints.load(Load { rate: Some(rate), duration }).await;
-    let arrived = full.arrived.len();
-    let paced =
-        paced.with_context(|| format!("after {arrived} of {} items had arrived", full.sent))?;
+    let rate_limited = endpoints.load(Load { rate: Some(rate), duration }).await;
+    let arrived_count = unlimited.arrived.len();
+    let rate_limited = rate_limited.with_context(|| {
+        format!("after {arrived_count} of {} items had arrived", unlimited.sent)
+    })?;
     Ok(Measurement {
-        figures: MeasuredFigures::of(pipeline, &full, &paced, rate),
-        rate_limited: paced,
+        figures: MeasuredFigures::of(pipeline, &unlimited, &rate_limited, rate),
+        rate_limited,
     })
 }
 

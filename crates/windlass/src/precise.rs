@@ -10,10 +10,10 @@ pub(crate) fn minimise_timer_slack() {
 }
 
 /// Blocks this thread until an instant.
-pub(crate) fn sleep_until(until: Instant) {
+pub(crate) fn sleep_until(deadline: Instant) {
     #[expect(
         clippy::disallowed_methods,
         reason = "the wait is the work: of a device, a link or a source"
     )]
-    thread::sleep(until.saturating_duration_since(Instant::now()));
+    thread::sleep(deadline.saturating_duration_since(Instant::now()));
 }

@@ -18,14 +18,12 @@ pub(crate) struct Paint {
 /// Meaning of a text, which determines its colour.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Style {
-    /// Heading.
     Heading,
     /// Expected state.
     #[cfg_attr(not(feature = "laboratory"), expect(dead_code, reason = "the demo's tone"))]
     Success,
     /// Failure.
     Error,
-    /// Warning.
     Warning,
     /// Secondary information.
     Muted,
@@ -117,8 +115,8 @@ pub(crate) fn line(text: impl Display) -> io::Result<()> {
 /// Quotes a path for a shell where necessary.
 pub(crate) fn shell_word(path: &std::path::Path) -> String {
     let text = path.display().to_string();
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:,@%".contains(letter);
-    if !text.is_empty() && text.chars().all(plain) {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:,@%".contains(letter);
+    if !text.is_empty() && text.chars().all(is_plain) {
         return text;
     }
     format!("'{}'", text.replace('\'', r"'\''"))
@@ -150,11 +148,11 @@ impl FullScreen {
         let mut out = io::stdout().lock();
         let begin = if self.is_clear { "\x1b[H" } else { "\x1b[2J\x1b[H" };
         self.is_clear = true;
-        let rows = rustix::termios::tcgetwinsize(&out).map_or(0, |it| it.ws_row);
+        let rows = rustix::termios::tcgetwinsize(&out).map_or(0, |size| size.ws_row);
         let height = if rows == 0 { usize::MAX } else { rows.into() };
-        let shown: Vec<_> =
-            lines.iter().take(height.max(2) - 1).map(|it| format!("{it}\x1b[K")).collect();
-        write!(out, "{begin}{}\n\x1b[J", shown.join("\n"))
+        let visible: Vec<_> =
+            lines.iter().take(height.max(2) - 1).map(|line| format!("{line}\x1b[K")).collect();
+        write!(out, "{begin}{}\n\x1b[J", visible.join("\n"))
             .and_then(|()| out.flush())
             .map_err(|error| output_error(&error))
     }
@@ -192,8 +190,8 @@ impl Drop for Progress {
 impl Paint {
     /// Colours on a terminal, unless <https://no-color.org> disables them.
     pub(crate) fn for_stdout() -> Self {
-        let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self { enabled: io::stdout().is_terminal() && !refused }
+        let is_disabled = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self { enabled: io::stdout().is_terminal() && !is_disabled }
     }
 
     /// Disables colours.
@@ -201,8 +199,8 @@ impl Paint {
         Self { enabled: false }
     }
 
-    pub(crate) fn styled(self, tone: Style, text: impl Display) -> String {
-        let code = match tone {
+    pub(crate) fn styled(self, style: Style, text: impl Display) -> String {
+        let code = match style {
             Style::Heading => "1",
             Style::Success => "32",
             Style::Error => "31",

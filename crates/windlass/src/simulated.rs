@@ -19,7 +19,7 @@ use crate::exit::UsageError;
 const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libwindlass_nvml_sim.so"));
 
 /// Readable by every user, since any agent on the machine loads it.
-const READABLE: u32 = 0o644;
+const DRIVER_MODE: u32 = 0o644;
 
 /// Size limit of a machine profile.
 const MAX_BYTES: u64 = 1 << 20;
@@ -41,7 +41,7 @@ pub(crate) fn machine_in(folder: &Path, profile: &MachineProfile) -> Result<Mach
     machine(&folder.join("machine"), profile).context("cannot make the simulated machine")
 }
 
-/// Starts the kubelet of such a machine.
+/// Starts the kubelet of a machine below a temporary folder.
 pub(crate) fn kubelet_in(folder: &Path) -> Result<Kubelet> {
     let mut settings = windlass_kubelet_sim::Config::new(folder.join("kubelet"));
     settings.numa_nodes = (0..8).collect();
@@ -53,16 +53,17 @@ pub(crate) fn machine(dir: &Path, profile: &MachineProfile) -> Result<Machine> {
     if profile.driver.is_none() {
         return Ok(Machine::create(dir, profile, Path::new(""))?);
     }
-    if let Some(named) = driver_from_env()? {
-        return Ok(Machine::create(dir, profile, &named)?);
+    if let Some(path) = driver_from_env()? {
+        return Ok(Machine::create(dir, profile, &path)?);
     }
     let driver = unpack_driver().context("cannot unpack the simulated driver")?;
     Ok(Machine::create(dir, profile, driver.path())?)
 }
 
 fn unpack_driver() -> io::Result<NamedTempFile> {
-    let readable = Permissions::from_mode(READABLE);
-    let mut file = tempfile::Builder::new().prefix("windlass-").permissions(readable).tempfile()?;
+    let permissions = Permissions::from_mode(DRIVER_MODE);
+    let mut file =
+        tempfile::Builder::new().prefix("windlass-").permissions(permissions).tempfile()?;
     file.write_all(DRIVER)?;
     Ok(file)
 }

@@ -68,10 +68,10 @@ pub(crate) struct CheckArgs {
     pub(crate) host_root_on_node: PathBuf,
 }
 
-/// The given files and folders, or the existing default folders.
-pub(crate) fn paths_or_default(given: Vec<PathBuf>) -> Vec<PathBuf> {
-    if !given.is_empty() {
-        return given;
+/// Files and folders of the command line, or else the existing default folders.
+pub(crate) fn paths_or_default(paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    if !paths.is_empty() {
+        return paths;
     }
     DOCUMENT_FOLDERS.map(PathBuf::from).into_iter().filter(|folder| folder.is_dir()).collect()
 }

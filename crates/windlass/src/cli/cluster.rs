@@ -311,7 +311,7 @@ fn seeds(text: &str) -> Result<RangeInclusive<u64>, String> {
     let (first, last) = (number(first)?, number(last)?);
     match last.checked_sub(first) {
         None => Err(format!("{last} is less than {first}")),
-        Some(others) if others >= MAX_SEEDS => Err(format!("more than {MAX_SEEDS} seeds")),
+        Some(span) if span >= MAX_SEEDS => Err(format!("more than {MAX_SEEDS} seeds")),
         Some(_) => Ok(first..=last),
     }
 }

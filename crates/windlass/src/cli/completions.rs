@@ -23,8 +23,7 @@ impl CompletionsArgs {
     pub(crate) fn script(&self) -> String {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "windlass", &mut script);
-        let script =
-            String::from_utf8(script).expect("the help is UTF-8, and so is a script of it");
+        let script = String::from_utf8(script).expect("clap generates UTF-8 from UTF-8 help");
         script.trim_end().to_owned()
     }
 }

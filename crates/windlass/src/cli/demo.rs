@@ -56,17 +56,17 @@ pub(crate) struct DemoVariantArgs {
 
 /// Parses whole seconds, minutes or hours.
 fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration: write 30s, 10m or 8h");
+    let message = || format!("{text:?} is not a duration: write 30s, 10m or 8h");
     let (unit, seconds) = [('s', 1), ('m', 60), ('h', 3600)]
         .into_iter()
         .find(|(unit, _)| text.ends_with(*unit))
-        .ok_or_else(wrong)?;
-    let number: u64 = text.trim_end_matches(unit).parse().map_err(|_| wrong())?;
+        .ok_or_else(message)?;
+    let number: u64 = text.trim_end_matches(unit).parse().map_err(|_| message())?;
     number
         .checked_mul(seconds)
         .filter(|total| *total > 0)
         .map(Duration::from_secs)
-        .ok_or_else(wrong)
+        .ok_or_else(message)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -96,6 +96,6 @@ impl DeviceFilter {
 
     /// True if the filter includes the source.
     pub(crate) fn includes_source(&self, source: &str) -> bool {
-        self.source.is_empty() || self.source.iter().any(|named| named == source)
+        self.source.is_empty() || self.source.iter().any(|name| name == source)
     }
 }

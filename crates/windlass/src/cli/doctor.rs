@@ -37,7 +37,7 @@ pub(crate) struct DoctorArgs {
     /// Show passed and skipped checks too; JSON always has them.
     #[arg(long)]
     pub(crate) all: bool,
-    /// Write a new folder for a bug report: the findings and a recording, anonymised as by `host state_paths`
+    /// Write a new folder for a bug report: the findings and a recording, anonymised as by `host record`
     #[arg(long, value_name = "DIR")]
     pub(crate) bundle: Option<PathBuf>,
     /// Output format.

@@ -181,8 +181,8 @@ impl FromArgMatches for HostFlagsCheck {
             ("state_dir", "--state-dir"),
         ];
         let is_typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
-        let typed = HOST_FLAGS.into_iter().find(|(id, _)| is_typed(id));
-        match typed.filter(|_| is_typed("machine")) {
+        let host_flag = HOST_FLAGS.into_iter().find(|(id, _)| is_typed(id));
+        match host_flag.filter(|_| is_typed("machine")) {
             None => Ok(Self),
             Some((_, flag)) => Err(clap::Error::raw(
                 ErrorKind::ArgumentConflict,

@@ -161,28 +161,28 @@ impl NvidiaPluginArgs {
 
     /// Values of all flags, for the conversion to Windlass's configuration.
     pub(crate) fn flags(&self) -> NvidiaPluginFlags {
-        let given = self.clone();
-        let lists = given.device_list_strategy;
-        let (disabled, enabled) = (given.disable_healthchecks, given.enable_healthchecks);
+        let args = self.clone();
+        let lists = args.device_list_strategy;
+        let (disabled, enabled) = (args.disable_healthchecks, args.enable_healthchecks);
         let health = HealthChecks::new(disabled.as_deref(), enabled.as_deref());
         NvidiaPluginFlags {
-            mig: given.mig_strategy,
-            driver_root: given.driver_root,
-            dev_root: given.dev_root.map(Into::into),
-            driver_mounted_at: given.driver_root_ctr_path.or(given.container_driver_root),
-            pass_device_specs: given.switches.pass_device_specs,
-            device_lists: lists.map(|all| all.into_iter().collect()),
-            device_ids: given.device_id_strategy,
-            gds: given.switches.gds_enabled,
-            mofed: given.switches.mofed_enabled,
-            gdrcopy: given.switches.gdrcopy_enabled,
-            annotation_prefix: given.cdi_annotation_prefix,
-            hook_program: given.nvidia_cdi_hook_path.or(given.nvidia_ctk_path),
-            disabled_hooks: given.cdi_disable_hooks.map(words),
-            mps_root: given.mps_root.filter(|root| !root.is_empty()).map(Into::into),
-            placement: given.shared_devices_allocation_policy,
-            imex_channels: given.imex_channel_ids.map(|ids| ids.into_iter().collect()),
-            imex_required: given.switches.imex_required,
+            mig: args.mig_strategy,
+            driver_root: args.driver_root,
+            dev_root: args.dev_root.map(Into::into),
+            driver_mounted_at: args.driver_root_ctr_path.or(args.container_driver_root),
+            pass_device_specs: args.switches.pass_device_specs,
+            device_lists: lists.map(|list| list.into_iter().collect()),
+            device_ids: args.device_id_strategy,
+            gds: args.switches.gds_enabled,
+            mofed: args.switches.mofed_enabled,
+            gdrcopy: args.switches.gdrcopy_enabled,
+            annotation_prefix: args.cdi_annotation_prefix,
+            hook_program: args.nvidia_cdi_hook_path.or(args.nvidia_ctk_path),
+            disabled_hooks: args.cdi_disable_hooks.map(words),
+            mps_root: args.mps_root.filter(|root| !root.is_empty()).map(Into::into),
+            placement: args.shared_devices_allocation_policy,
+            imex_channels: args.imex_channel_ids.map(|ids| ids.into_iter().collect()),
+            imex_required: args.switches.imex_required,
             health: health.expect("both lists were checked when they were parsed"),
         }
     }

@@ -173,8 +173,8 @@ fn next(text: &str) -> Result<(String, Addresses), String> {
 
 /// Parses a time in the syntax of pipeline files.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let Seconds(time) = text.parse()?;
-    Ok(Duration::from_secs_f64(time))
+    let Seconds(seconds) = text.parse()?;
+    Ok(Duration::from_secs_f64(seconds))
 }
 
 /// Parses a size in the syntax of pipeline files.
@@ -198,12 +198,13 @@ fn fraction(text: &str) -> Result<f64, String> {
 }
 
 fn call(text: &str) -> Result<Call, String> {
-    let wrong = "write http://HOST:PORT/PACKAGE.SERVICE/METHOD";
-    let rest = text.strip_prefix("http://").ok_or(wrong)?;
-    let (host, method) = rest.split_once('/').ok_or(wrong)?;
-    let is_method = method.split('/').count() == 2 && method.split('/').all(|it| !it.is_empty());
+    let syntax = "write http://HOST:PORT/PACKAGE.SERVICE/METHOD";
+    let address = text.strip_prefix("http://").ok_or(syntax)?;
+    let (host, method) = address.split_once('/').ok_or(syntax)?;
+    let is_method =
+        method.split('/').count() == 2 && method.split('/').all(|part| !part.is_empty());
     if host.is_empty() || !is_method {
-        return Err(wrong.to_owned());
+        return Err(syntax.to_owned());
     }
     Ok(Call { server: format!("http://{host}"), method: format!("/{method}") })
 }
@@ -214,13 +215,13 @@ mod tests {
 
     #[test]
     fn an_address_is_split_into_server_and_method() {
-        let read = call("http://127.0.0.1:9000/vision.Detector/Detect").expect("a method");
+        let parsed = call("http://127.0.0.1:9000/vision.Detector/Detect").expect("a method");
         assert_eq!(
-            (&*read.server, &*read.method),
+            (&*parsed.server, &*parsed.method),
             ("http://127.0.0.1:9000", "/vision.Detector/Detect")
         );
-        for wrong in ["127.0.0.1:9000/a/b", "http://h:1/a", "http:///a/b", "http://h:1/a/"] {
-            assert!(call(wrong).is_err(), "{wrong}");
+        for text in ["127.0.0.1:9000/a/b", "http://h:1/a", "http:///a/b", "http://h:1/a/"] {
+            assert!(call(text).is_err(), "{text}");
         }
     }
 }

@@ -8,12 +8,12 @@ pub(super) fn enum_parser<T: Copy + Send + Sync + 'static>(
     values: impl IntoIterator<Item = (&'static str, T, &'static str)>,
 ) -> impl TypedValueParser<Value = T> {
     let values: Vec<_> = values.into_iter().collect();
-    let shown = values.iter().map(|(word, _, meaning)| {
+    let possible_values = values.iter().map(|(word, _, meaning)| {
         let value = PossibleValue::new(*word);
         if meaning.is_empty() { value.hide(true) } else { value.help(*meaning) }
     });
-    PossibleValuesParser::new(shown.collect::<Vec<_>>()).map(move |text: String| {
-        let found = values.iter().find(|(word, ..)| word.eq_ignore_ascii_case(&text));
-        found.expect("clap accepts only these words").1
+    PossibleValuesParser::new(possible_values.collect::<Vec<_>>()).map(move |text: String| {
+        let value = values.iter().find(|(word, ..)| word.eq_ignore_ascii_case(&text));
+        value.expect("clap accepts only these words").1
     })
 }

@@ -57,14 +57,14 @@ fn print(config: &Config, inventory: &Inventory) -> Result<()> {
 fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<()> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     config.places.cdi_dir = folder;
-    let written = CdiFiles::new(&config.places, config.policy.delivery.clone())
+    let outcome = CdiFiles::new(&config.places, config.policy.delivery.clone())
         .write(inventory, BTreeMap::new());
-    report_missing(&written.missing_parts)?;
-    let paths: Vec<_> = written.paths().collect();
+    report_missing(&outcome.missing_parts)?;
+    let paths: Vec<_> = outcome.paths().collect();
     for path in &paths {
         line(path.display())?;
     }
-    match written.document_errors.values().next() {
+    match outcome.document_errors.values().next() {
         Some(error) => Err(error.clone().into()),
         None => require_documents(paths.len(), inventory),
     }
@@ -72,8 +72,8 @@ fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<(
 
 /// Fails if there is no document. A host without devices has none, because runtimes reject a document without devices.
 fn require_documents(documents: usize, inventory: &Inventory) -> Result<()> {
-    let why = source_lines(inventory, Paint::plain()).join("\n  ");
-    ensure!(documents > 0, "this host has no device for a CDI document:\n  {why}");
+    let reasons = source_lines(inventory, Paint::plain()).join("\n  ");
+    ensure!(documents > 0, "this host has no device for a CDI document:\n  {reasons}");
     Ok(())
 }
 

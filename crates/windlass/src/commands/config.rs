@@ -36,9 +36,9 @@ fn check(files: &[PathBuf], strict: bool) -> Result<()> {
                 warnings += loaded.warnings.len();
                 report(file, &loaded)?;
             }
-            Err(ConfigError::Invalid(wrong)) => {
-                mistakes += wrong.diagnostics.len();
-                line(wrong)?;
+            Err(ConfigError::Invalid(invalid)) => {
+                mistakes += invalid.diagnostics.len();
+                line(invalid)?;
             }
             Err(error) => return Err(UsageError(error.into()).into()),
         }
@@ -59,8 +59,8 @@ const DESCRIPTORS: [&str; 3] = ["/dev/fd", "/proc/self/fd", "/dev/stdin"];
 fn read(file: &Path) -> Result<LoadedConfig, ConfigError> {
     let text = if file.as_os_str() == STDIN {
         files::read_text(io::stdin().lock(), MAX_BYTES)
-    } else if DESCRIPTORS.iter().any(|place| file.starts_with(place)) {
-        File::open(file).and_then(|open| files::read_text(open, MAX_BYTES))
+    } else if DESCRIPTORS.iter().any(|folder| file.starts_with(folder)) {
+        File::open(file).and_then(|pipe| files::read_text(pipe, MAX_BYTES))
     } else {
         return load(file, &NvidiaPluginFlags::default());
     };

@@ -29,8 +29,8 @@ pub(crate) async fn run(args: ConformanceArgs) -> Result<()> {
         run_cases(&cases, subject, args.jobs.get(), |finding| progress.show(finding)).await;
     drop(progress);
     if let Some(path) = &args.junit {
-        let written = fs::write(path, report.junit(&name));
-        written.with_context(|| format!("cannot write {}", path.display()))?;
+        let result = fs::write(path, report.junit(&name));
+        result.with_context(|| format!("cannot write {}", path.display()))?;
     }
     print_output(args.output, &show::document(&name, &report), || show::report(&report))?;
     // A run in which no case passed is a failure.
@@ -40,8 +40,9 @@ pub(crate) async fn run(args: ConformanceArgs) -> Result<()> {
 
 /// Cases whose ids have one of the prefixes; all cases without a prefix.
 fn select_cases(prefixes: &[String]) -> Result<Vec<Case>> {
-    let all = catalogue();
-    let matches_none = |text: &&String| !all.iter().any(|case| case.id.starts_with(text.as_str()));
+    let cases = catalogue();
+    let matches_none =
+        |text: &&String| !cases.iter().any(|case| case.id.starts_with(text.as_str()));
     if let Some(text) = prefixes.iter().find(matches_none) {
         let problem =
             anyhow!("no case id begins with {text:?}: `windlass conformance --list` shows all");
@@ -50,7 +51,7 @@ fn select_cases(prefixes: &[String]) -> Result<Vec<Case>> {
     let is_selected = |case: &Case| {
         prefixes.is_empty() || prefixes.iter().any(|text| case.id.starts_with(text.as_str()))
     };
-    Ok(all.into_iter().filter(is_selected).collect())
+    Ok(cases.into_iter().filter(is_selected).collect())
 }
 
 /// Program of the command line.

@@ -40,12 +40,12 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
     let config = config_with_state_paths(args.host, args.state_paths)?;
     let mut node = agent::scan_host(&config, clock()).await;
     let host = config.places.host();
-    let mut offerings = node.device_offers();
+    let mut offers = node.device_offers();
     let (mut owners, mut caveats) = owners::owners(&config.places, &node).await;
     // Without --kubelet-dir, a host without a kubelet is no reason for a caveat.
     caveats.retain(|_| has_kubelet_dir);
     apply_filter(&mut node.inventory, &args.filter)?;
-    offerings.retain(|id, _| node.inventory.get(id.as_str()).is_some());
+    offers.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     owners.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     let (output, width) = match args.output {
         DevicesOutputArg::Table => (OutputArg::Table, Width::Normal),
@@ -57,21 +57,21 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
     let lacks = node.missing_parts.problems.as_slice();
     let document = DevicesDocument {
         inventory,
-        offerings: &offerings,
+        offerings: &offers,
         holders: &owners,
         lacks,
         holders_unknown: &caveats,
         without_devices: &node.empty_resources,
     };
-    let status = DeviceStatus { offerings: &offerings, owners: &owners };
+    let status = DeviceStatus { offerings: &offers, owners: &owners };
     print_output(output, &document, || show(&node, status, &caveats, &host, width))?;
     require_driver_answers(inventory)
 }
 
 /// Removes devices and sources that the filter excludes.
 pub(super) fn apply_filter(inventory: &mut Inventory, filter: &DeviceFilter) -> Result<()> {
-    let known = |name: &&String| inventory.sources.contains_key(*name);
-    if let Some(unknown) = filter.source.iter().find(|name| !known(name)) {
+    let exists = |name: &&String| inventory.sources.contains_key(*name);
+    if let Some(unknown) = filter.source.iter().find(|name| !exists(name)) {
         let names: Vec<_> = inventory.sources.keys().map(String::as_str).collect();
         let names = names.join(", ");
         return Err(
@@ -96,7 +96,7 @@ struct DevicesDocument<'a> {
     /// Missing driver files.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     lacks: &'a [String],
-    /// Reasons why holders are unknown.
+    /// Reasons for unknown holders.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     holders_unknown: &'a [String],
     /// Configured resources without devices, with the reason.
@@ -129,28 +129,28 @@ fn show(
 
 /// Facts that the table's columns do not have.
 fn notes(node: &NodeState, status: DeviceStatus<'_>, holders_unknown: &[String]) -> Vec<String> {
-    let empty = node.empty_resources.iter().flat_map(|(name, why)| {
-        let text = format!("{name} has no device on this node: {why}");
+    let empty = node.empty_resources.iter().flat_map(|(name, reason)| {
+        let text = format!("{name} has no device on this node: {reason}");
         wrapped("", text.split_whitespace())
     });
     // Missing driver files and unknown holders only matter if there are devices.
     let has_devices = !node.inventory.devices.is_empty();
     let lacks = node.missing_parts.problems.iter().filter(|_| has_devices);
-    let lacks = lacks.map(|what| format!("note: {what}"));
+    let lacks = lacks.map(|problem| format!("note: {problem}"));
     let unknown = holders_unknown.iter().filter(|_| has_devices);
-    let unknown = unknown.map(|why| format!("note: holders unknown: {why}"));
+    let unknown = unknown.map(|reason| format!("note: holders unknown: {reason}"));
     let obstacles = obstacles(&node.inventory, status.offerings).into_iter();
-    let entry = obstacles.chain(withheld_from_claims(node)).chain(held_by_other_api(node, status));
-    entry.chain(empty).chain(lacks).chain(unknown).collect()
+    let notes = obstacles.chain(withheld_from_claims(node)).chain(held_by_other_api(node, status));
+    notes.chain(empty).chain(lacks).chain(unknown).collect()
 }
 
 /// Devices that one API withholds because the other has allocated them.
 fn held_by_other_api(node: &NodeState, status: DeviceStatus<'_>) -> Vec<String> {
-    let entry = |device: &Device| {
+    let lines = |device: &Device| {
         let owners = status.owners.get(&device.id)?;
-        let offering = status.offerings.get(&device.id);
-        let is_offered = offering.is_some_and(|it| it.resource.is_some());
-        let why = owners.iter().find_map(|owner| match owner {
+        let offer = status.offerings.get(&device.id);
+        let is_offered = offer.is_some_and(|offer| offer.resource.is_some());
+        let note = owners.iter().find_map(|owner| match owner {
             Owner::Plugin(_) if node.is_claimable(&device.id) => Some(format!(
                 "{} is withheld from claims: {owner} has it through the device plugin",
                 name(device)
@@ -160,9 +160,9 @@ fn held_by_other_api(node: &NodeState, status: DeviceStatus<'_>) -> Vec<String> 
             }
             Owner::Plugin(_) | Owner::Dra { .. } => None,
         });
-        why.map(|why| wrapped("", why.split_whitespace()))
+        note.map(|note| wrapped("", note.split_whitespace()))
     };
-    node.inventory.devices.iter().filter_map(entry).flatten().collect()
+    node.inventory.devices.iter().filter_map(lines).flatten().collect()
 }
 
 /// One line per source: its state or its error.
@@ -170,23 +170,23 @@ pub(crate) fn source_lines(inventory: &Inventory, paint: Paint) -> Vec<String> {
     let width = inventory.sources.keys().map(String::len).max().unwrap_or(0);
     let text = |(name, state): (&String, &SourceState)| match state {
         SourceState::Starting => format!("{name:<width$}  did not answer in time"),
-        SourceState::Ready(what) => format!("{name:<width$}  {what}"),
-        SourceState::Absent(why) => {
-            format!("{name:<width$}  {}", paint.styled(Style::Muted, format!("none: {why}")))
+        SourceState::Ready(summary) => format!("{name:<width$}  {summary}"),
+        SourceState::Absent(reason) => {
+            format!("{name:<width$}  {}", paint.styled(Style::Muted, format!("none: {reason}")))
         }
-        SourceState::Failing(why) => {
-            format!("{name:<width$}  {}", paint.styled(Style::Error, format!("failing: {why}")))
+        SourceState::Failing(reason) => {
+            format!("{name:<width$}  {}", paint.styled(Style::Error, format!("failing: {reason}")))
         }
     };
     inventory.sources.iter().map(text).collect()
 }
 
 /// Obstacles of healthy devices, grouped by reason in the order of the table.
-fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
+fn obstacles(inventory: &Inventory, offers: &Offerings) -> Vec<String> {
     let healthy = inventory.devices.iter().filter(|device| device.health.is_healthy());
-    let obstructed = healthy
-        .filter_map(|device| Some((device, offerings.get(&device.id)?.obstacle.as_deref()?)));
-    withheld("withheld", obstructed)
+    let device_obstacles =
+        healthy.filter_map(|device| Some((device, offers.get(&device.id)?.obstacle.as_deref()?)));
+    withheld("withheld", device_obstacles)
 }
 
 /// Devices that are withheld from claims although the configuration offers them.
@@ -198,13 +198,16 @@ fn withheld_from_claims(node: &NodeState) -> Vec<String> {
 }
 
 /// Sentences such as `GPU0 GPU1 are withheld: REASON`, one per reason.
-fn withheld<'a>(what: &str, devices: impl Iterator<Item = (&'a Device, &'a str)>) -> Vec<String> {
-    let entry = |(why, names): (&str, Vec<String>)| {
+fn withheld<'a>(
+    obstacle: &str,
+    devices: impl Iterator<Item = (&'a Device, &'a str)>,
+) -> Vec<String> {
+    let entry = |(reason, names): (&str, Vec<String>)| {
         let verb = if names.len() == 1 { "is" } else { "are" };
-        let text = format!("{} {verb} {what}: {why}", names.join(" "));
+        let text = format!("{} {verb} {obstacle}: {reason}", names.join(" "));
         wrapped("", text.split_whitespace())
     };
-    by_reason(devices.map(|(device, why)| (why, name(device))))
+    by_reason(devices.map(|(device, reason)| (reason, name(device))))
         .into_iter()
         .flat_map(entry)
         .collect()

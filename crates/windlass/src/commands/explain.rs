@@ -28,17 +28,17 @@ use report::answer_request;
 use simulated::simulated;
 
 pub(crate) async fn run(args: ExplainArgs) -> Result<()> {
-    let ExplainArgs { mut request_args, lookup, host, state_paths: record, output, .. } = args;
+    let ExplainArgs { mut request_args, lookup, host, state_paths, output, .. } = args;
     if lookup.past {
-        return past::run(&config(host, record)?, output).await;
+        return past::run(&config(host, state_paths)?, output).await;
     }
     if let Some(pod) = lookup.pod {
-        return pod::run(&config(host, record)?, &pod, output).await;
+        return pod::run(&config(host, state_paths)?, &pod, output).await;
     }
     if let Some(name) = lookup.source {
-        return source::run(config(host, record)?, &name, output).await;
+        return source::run(config(host, state_paths)?, &name, output).await;
     }
-    let (node, kubelet) = observe(&request_args, host, record).await?;
+    let (node, kubelet) = observe(&request_args, host, state_paths).await?;
     let nic_request = joint::take_nic_request(&node, &mut request_args)?;
     let request = request::read_request(&node, &kubelet, &request_args)?;
     if let Some(nic_request) = nic_request {
@@ -56,7 +56,7 @@ pub(crate) async fn run(args: ExplainArgs) -> Result<()> {
 async fn observe(
     args: &RequestArgs,
     host: HostArgs,
-    record: StatePathArgs,
+    state_paths: StatePathArgs,
 ) -> Result<(NodeState, KubeletState)> {
     #[cfg(feature = "laboratory")]
     if let Some(profile) = &args.machine {
@@ -66,7 +66,7 @@ async fn observe(
     if args.machine.is_some() {
         return Err(crate::absent::no_laboratory());
     }
-    let config = config(host, record)?;
+    let config = config(host, state_paths)?;
     let kubelet = match args.free {
         Some(_) => KubeletState::default(),
         None => KubeletState::read(&config.places.kubelet_dir).await,

@@ -84,7 +84,8 @@ mod tests {
             places: HostPaths { mps_dir: "mps".into(), ..HostPaths::default() },
             ..Config::default()
         };
-        let error = require_host_paths(&config).expect_err("refused").to_string();
+        let error =
+            require_host_paths(&config).expect_err("a relative path is refused").to_string();
         assert_eq!(error, "mpsDir: mps is not an absolute path of the host");
     }
 }

@@ -67,32 +67,32 @@ pub(super) fn write_recording(
 ) -> Result<(Snapshot, Anonymiser)> {
     let host = config.places.host();
     let extra = ExtraFiles::for_policy(&config.policy).with_mounts_of(inventory);
-    let read = Snapshot::capture(&host, &extra, SnapshotLimits::default(), &mut progress());
-    let mut found = serde_json::to_value(inventory)?;
+    let snapshot = Snapshot::capture(&host, &extra, SnapshotLimits::default(), &mut progress());
+    let mut document = serde_json::to_value(inventory)?;
     let mut anonymiser = Anonymiser::for_host(&host);
-    let (recording, by) = match identifiers {
-        Identifiers::Kept => (read, None),
+    let (recording, applied_anonymiser) = match identifiers {
+        Identifiers::Kept => (snapshot, None),
         Identifiers::Anonymised => {
-            let recording = anonymiser.anonymise(read);
-            anonymiser.anonymise_document(&mut found);
+            let recording = anonymiser.anonymise(snapshot);
+            anonymiser.anonymise_document(&mut document);
             (recording, Some(&anonymiser))
         }
     };
-    let about = RecordingManifest::new(&host, &recording, by);
-    write(dir, &recording, &about, &found)?;
+    let manifest = RecordingManifest::new(&host, &recording, applied_anonymiser);
+    write(dir, &recording, &manifest, &document)?;
     Ok((recording, anonymiser))
 }
 
 fn write(
     dir: &Path,
     recording: &Snapshot,
-    about: &RecordingManifest<'_>,
+    manifest: &RecordingManifest<'_>,
     inventory: &Value,
 ) -> Result<()> {
-    recording.write(dir, &about.summary()).context("cannot write the recording")?;
+    recording.write(dir, &manifest.summary()).context("cannot write the recording")?;
     for (name, text) in [
-        ("README.txt", about.readme()),
-        ("manifest.json", serde_json::to_string_pretty(about)? + "\n"),
+        ("README.txt", manifest.readme()),
+        ("manifest.json", serde_json::to_string_pretty(manifest)? + "\n"),
         ("inventory.json", serde_json::to_string_pretty(inventory)? + "\n"),
     ] {
         let path = dir.join(name);
@@ -122,10 +122,10 @@ fn report(dir: &Path, recording: &Snapshot, inventory: &Inventory) -> Result<()>
 
 /// Prints the progress to stderr.
 fn progress() -> impl FnMut(usize) {
-    let mut reported = Instant::now();
+    let mut last_report = Instant::now();
     move |entries| {
-        if reported.elapsed() >= PROGRESS_INTERVAL {
-            reported = Instant::now();
+        if last_report.elapsed() >= PROGRESS_INTERVAL {
+            last_report = Instant::now();
             // A closed stderr must not stop the recording.
             let _ = writeln!(io::stderr(), "windlass: {entries} entries so far");
         }

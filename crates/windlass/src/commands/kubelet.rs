@@ -29,7 +29,7 @@ pub(crate) async fn run(args: KubeletArgs) -> Result<()> {
     let pods = pods.collect::<Result<Vec<_>>>().map_err(UsageError)?;
     let config = config(&args);
     folder::claim_folder(&config).await?;
-    let mut stop = StopSignals::listen()?;
+    let mut signals = StopSignals::listen()?;
     let kubelet = Kubelet::start(config).context("cannot start the embedded kubelet")?;
     line(format!("EMBEDDED kubelet, not a real one, in {}", args.dir.display()))?;
     line(format!("plugins register at {}", kubelet.config().registration_socket().display()))?;
@@ -45,7 +45,7 @@ pub(crate) async fn run(args: KubeletArgs) -> Result<()> {
     let outcome = tokio::select! {
         outcome = serving => outcome,
         outcome = print_events(&kubelet) => outcome,
-        _ = stop.recv() => Ok(()),
+        _ = signals.recv() => Ok(()),
     };
     kubelet.shutdown().await;
     outcome
@@ -70,15 +70,15 @@ async fn read_commands(session: &mut Session<'_>) -> Result<()> {
 
 /// Prints the events of plugins as they happen.
 async fn print_events(kubelet: &Kubelet) -> Result<()> {
-    let calls = kubelet.events();
-    let mut printed = 0;
+    let log = kubelet.events();
+    let mut printed_count = 0;
     loop {
-        let news = calls.wait_for(|events| events.len() > printed, Duration::MAX).await;
-        let events = news.unwrap_or_else(|events| events);
-        for text in events[printed..].iter().filter_map(event_text) {
+        let result = log.wait_for(|events| events.len() > printed_count, Duration::MAX).await;
+        let events = result.unwrap_or_else(|events| events);
+        for text in events[printed_count..].iter().filter_map(event_text) {
             line(text)?;
         }
-        printed = events.len();
+        printed_count = events.len();
     }
 }
 
@@ -97,11 +97,11 @@ fn event_text(event: &Event) -> Option<String> {
         Event::StreamEnded { resource, reason, .. } => {
             format!("- {resource} ended its device list: {reason}")
         }
-        Event::PreferredAllocationReceived { resource, call: question, .. } => format!(
+        Event::PreferredAllocationReceived { resource, call, .. } => format!(
             "? {resource}: {} of {} available requested, prefers {}",
-            question.size,
-            question.available.len(),
-            question.preferred.join(" ")
+            call.size,
+            call.available.len(),
+            call.preferred.join(" ")
         ),
         Event::AllocateFailed { pod, resource, message, .. } => {
             format!("! {resource} did not allocate for {pod}: {message}")

@@ -36,8 +36,8 @@ pub(crate) fn run(command: MachineCommand) -> Result<()> {
         MachineCommand::Fault { dir, fault } => inject(&dir, &fault),
         MachineCommand::Board(args) => board::run(args),
         MachineCommand::Mig { dir, gpu, profiles, none } => {
-            let off = profiles.is_empty() && !none;
-            set_mig(&dir, gpu, (!off).then_some(&profiles))
+            let is_off = profiles.is_empty() && !none;
+            set_mig(&dir, gpu, (!is_off).then_some(&profiles))
         }
     }
 }
@@ -78,8 +78,9 @@ fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     line("")?;
     line("Inspect it:")?;
     line(format!("  windlass devices {}", host_flags(&machine)))?;
-    let below = |name: &str| shell_word(&machine.dir().join(name));
-    let (kubelet, cdi, agent) = (below("kubelet"), below("cdi"), agent_flags(&machine));
+    let path_in_machine = |name: &str| shell_word(&machine.dir().join(name));
+    let (kubelet, cdi, agent) =
+        (path_in_machine("kubelet"), path_in_machine("cdi"), agent_flags(&machine));
     line("Serve it to an embedded kubelet, in two terminals:")?;
     line(format!("  windlass kubelet {kubelet}"))?;
     line(format!("  windlass node {agent} --kubelet-dir {kubelet} --cdi-dir {cdi}"))?;
@@ -91,17 +92,17 @@ fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     line(
         "Show its effect on the agent. Some faults, such as XIDs, are events, which only a running agent sees:",
     )?;
-    let (host, state) = (host_flags(&machine), below(AGENT_FOLDER));
+    let (host, state) = (host_flags(&machine), path_in_machine(AGENT_FOLDER));
     line(format!("  windlass devices {host} --kubelet-dir {kubelet} --state-dir {state}"))?;
     Ok(())
 }
 
 fn example_fault(profile: &MachineProfile) -> Option<String> {
-    let of_device = || profile.devices.first().map(|device| format!("unplug:{}", device.name));
-    let of_nic = || profile.nics.first().map(|nic| format!("link-down:{}", nic.netdev));
-    let of_amd = || profile.amd.as_ref().map(|_| "unplug:amd0".to_owned());
-    let of_gpu = profile.gpus.first().map(|_| "xid:79@0".to_owned());
-    of_gpu.or_else(of_amd).or_else(of_device).or_else(of_nic)
+    let device_fault = || profile.devices.first().map(|device| format!("unplug:{}", device.name));
+    let nic_fault = || profile.nics.first().map(|nic| format!("link-down:{}", nic.netdev));
+    let amd_fault = || profile.amd.as_ref().map(|_| "unplug:amd0".to_owned());
+    let gpu_fault = profile.gpus.first().map(|_| "xid:79@0".to_owned());
+    gpu_fault.or_else(amd_fault).or_else(device_fault).or_else(nic_fault)
 }
 
 pub(crate) fn host_flags(machine: &Machine) -> String {

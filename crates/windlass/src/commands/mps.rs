@@ -12,19 +12,19 @@ use crate::{
 pub(crate) async fn run(args: MpsArgs) -> Result<()> {
     let MpsCommand::Stop(host) = args.command;
     let config = host_config(host)?;
-    let stopped = mps::stop_all(&config.places, &config.mps).await;
-    if stopped.is_empty() {
+    let outcomes = mps::stop_all(&config.places, &config.mps).await;
+    if outcomes.is_empty() {
         return Ok(line("no MPS daemon of Windlass is running")?);
     }
-    let mut failed = Vec::new();
-    for (device, outcome) in stopped {
+    let mut failures = Vec::new();
+    for (device, outcome) in outcomes {
         match outcome {
             Ok(()) => line(format!("{device}  stopped"))?,
-            Err(why) => failed.push(format!("{device}: {why}")),
+            Err(error) => failures.push(format!("{device}: {error}")),
         }
     }
-    if !failed.is_empty() {
-        bail!("cannot stop the MPS daemons of {}", failed.join(", "));
+    if !failures.is_empty() {
+        bail!("cannot stop the MPS daemons of {}", failures.join(", "));
     }
     Ok(())
 }

@@ -54,15 +54,15 @@ async fn serve(args: NodeArgs) -> Result<()> {
     check(&config)?;
     let mut shutdown = Box::pin(shutdown_signal()?);
     tokio::select! {
-        waited = wait_until_startable(&args, &config) => waited?,
+        result = wait_until_startable(&args, &config) => result?,
         () = &mut shutdown => return Ok(()),
     }
     let file = args.config_dir.clone().or_else(|| args.host.config.clone());
     let file = file.or_else(|| args.nvidia_plugin.file());
-    let (requested, follow) = reload_source(args);
+    let (reload_sender, reload_source) = reload_source(args);
     let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
     let agent = tokio::select! {
-        started = start(config.clone(), follow) => started?,
+        agent_start = start(config.clone(), reload_source) => agent_start?,
         () = &mut shutdown => return Ok(()),
     };
     tracing::info!(
@@ -74,7 +74,7 @@ async fn serve(args: NodeArgs) -> Result<()> {
     );
     tokio::select! {
         outcome = agent.run(shutdown) => outcome?,
-        () = count_sighups(hangup, requested) => {}
+        () = count_sighups(hangup, reload_sender) => {}
     }
     tracing::info!("stopped");
     Ok(())
@@ -83,9 +83,9 @@ async fn serve(args: NodeArgs) -> Result<()> {
 /// Waits for a kubelet. With `--take-over` it then waits until another agent ends; without, up to two seconds for a
 /// killed agent.
 async fn wait_until_startable(args: &NodeArgs, config: &Config) -> Result<()> {
-    let succession = if args.take_over { StandbyMode::On } else { StandbyMode::Off };
-    let awaited = windlass_node::await_kubelet(config, succession).await;
-    awaited.context("cannot wait for the kubelet")?;
+    let standby_mode = if args.take_over { StandbyMode::On } else { StandbyMode::Off };
+    let result = windlass_node::await_kubelet(config, standby_mode).await;
+    result.context("cannot wait for the kubelet")?;
     if args.take_over {
         windlass_node::stand_by(config).await.context("cannot stand by")?;
     } else {
@@ -95,10 +95,10 @@ async fn wait_until_startable(args: &NodeArgs, config: &Config) -> Result<()> {
 }
 
 /// Starts the agent on a blocking thread: a hanging disk must not block the shutdown.
-async fn start(config: Config, follow: ReloadSource) -> Result<Agent> {
-    let starting = move || Agent::start_with_reload(&config, follow, clock());
-    let started = spawn_blocking(starting).await.context("the start panicked")?;
-    started.context("cannot start")
+async fn start(config: Config, reload_source: ReloadSource) -> Result<Agent> {
+    let start_agent = move || Agent::start_with_reload(&config, reload_source, clock());
+    let agent = spawn_blocking(start_agent).await.context("the start panicked")?;
+    agent.context("cannot start")
 }
 
 /// Adds the flag of the configuration to its error.
@@ -115,14 +115,14 @@ fn log_warnings(loaded: &LoadedConfig) {
 
 /// Builds the input of reloads, which use the same files, variables and flags.
 fn reload_source(args: NodeArgs) -> (watch::Sender<u64>, ReloadSource) {
-    let (reload, requested) = watch::channel(0);
+    let (sender, requests) = watch::channel(0);
     let folder = folder(&args);
     let label = args.config_dir.is_some().then(|| args.config_label.clone());
     let load = Arc::new(move |label: &LabelValue| {
         let loaded = read(&args, label)?;
         Ok((loaded.config, loaded.warnings))
     });
-    (reload, ReloadSource { load, folder, requests: requested, label })
+    (sender, ReloadSource { load, folder, requests, label })
 }
 
 /// Folder to watch for a changed configuration.
@@ -136,10 +136,10 @@ fn folder(args: &NodeArgs) -> Option<PathBuf> {
 }
 
 /// Counts SIGHUPs. Each requests a reload, as with NVIDIA's config-manager.
-async fn count_sighups(mut hangup: Signal, requested: watch::Sender<u64>) {
+async fn count_sighups(mut hangup: Signal, reload_sender: watch::Sender<u64>) {
     while hangup.recv().await.is_some() {
         tracing::info!(signal = "SIGHUP", "reloading the configuration");
-        requested.send_modify(|count| *count += 1);
+        reload_sender.send_modify(|count| *count += 1);
     }
 }
 
@@ -156,13 +156,13 @@ fn check(config: &Config) -> Result<()> {
         return Err(UsageError(problem).into());
     }
     // The agent creates or awaits missing folders.
-    for (what, path, setting) in [
+    for (description, path, setting) in [
         ("kubelet's folder", &config.places.kubelet_dir, "--kubelet-dir or kubeletDir"),
         ("folder of CDI documents", &config.places.cdi_dir, "--cdi-dir or cdiDir"),
         ("state folder", &config.places.state_dir, "--state-dir or stateDir"),
     ] {
         if !is_missing(path) {
-            require_directory(what, path, setting)?;
+            require_directory(description, path, setting)?;
         }
     }
     Ok(())
@@ -175,9 +175,9 @@ fn is_missing(path: &Path) -> bool {
 
 /// Returns a future that ends on a termination signal.
 fn shutdown_signal() -> Result<impl Future<Output = ()>> {
-    let mut stop = StopSignals::listen()?;
+    let mut signals = StopSignals::listen()?;
     Ok(async move {
-        let signal = stop.recv().await;
+        let signal = signals.recv().await;
         tracing::info!(signal, "stopping");
     })
 }

@@ -15,11 +15,11 @@ use crate::{
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 
 pub(crate) async fn run(args: ProbeArgs) -> Result<()> {
-    let (question, failure) = match args.check {
+    let (probe, failure) = match args.check {
         ProbeCheckArg::Health => (Probe::Health, "the agent is not healthy"),
         ProbeCheckArg::Ready => (Probe::Readiness, "the agent is not ready"),
     };
-    let answer = timeout(ANSWER_LIMIT, probe_agent(&args.probe_socket, question)).await;
+    let answer = timeout(ANSWER_LIMIT, probe_agent(&args.probe_socket, probe)).await;
     let answer =
         answer.with_context(|| format!("the agent did not answer within {ANSWER_LIMIT:?}"))??;
     line(answer.report.trim_end())?;

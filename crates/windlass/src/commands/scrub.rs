@@ -43,27 +43,27 @@ pub(crate) fn run(args: ScrubArgs) -> Result<()> {
     let roots = config.places.roots();
     let library = roots.cuda_library(config.places.nvml_library.clone());
     let library = library.ok_or_else(|| {
-        let searched = roots.driver.nvml_folders();
-        anyhow!("NVIDIA driver not found in {searched}; --nvml-library names its library")
+        let folders = roots.driver.nvml_folders();
+        anyhow!("NVIDIA driver not found in {folders}; --nvml-library names its library")
     })?;
-    let done = overwrite(&library, uuid).with_context(|| format!("cannot overwrite {uuid}"))?;
+    let report = overwrite(&library, uuid).with_context(|| format!("cannot overwrite {uuid}"))?;
     let (simulated, recorded) = (roots.host.simulated(), roots.host.recorded());
     let inventory = Inventory { simulated, recorded, ..Inventory::default() };
     let document = ScrubDocument {
         origin: Origin::of(&inventory),
         device: uuid,
-        overwritten_bytes: done.overwritten,
-        free_bytes: done.free,
-        total_bytes: done.total,
+        overwritten_bytes: report.overwritten,
+        free_bytes: report.free,
+        total_bytes: report.total,
     };
-    print_output(args.output, &document, || table(&inventory, uuid, done))
+    print_output(args.output, &document, || table(&inventory, uuid, report))
 }
 
-fn table(inventory: &Inventory, uuid: &str, done: OverwriteReport) -> Result<()> {
+fn table(inventory: &Inventory, uuid: &str, report: OverwriteReport) -> Result<()> {
     print_origin_notice(inventory, Paint::for_stdout())?;
     let mut table = Table::new(["DEVICE", "OVERWRITTEN", "FREE", "TOTAL"]);
     let mib = |bytes: u64| format!("{} MiB", bytes / MIB);
-    table.row([uuid.to_owned(), mib(done.overwritten), mib(done.free), mib(done.total)]);
+    table.row([uuid.to_owned(), mib(report.overwritten), mib(report.free), mib(report.total)]);
     Ok(table.print()?)
 }
 

@@ -31,20 +31,20 @@ pub(crate) async fn run(args: StageArgs) -> Result<()> {
     logging::to_stderr(args.log_format, args.log.clone());
     let (mut signals, shutdown) = (StopSignals::listen()?, CancellationToken::new());
     let bound = builder.bind().await?;
-    let page = match args.metrics {
+    let metrics_server = match args.metrics {
         Some(address) => Some(metrics::MetricsServer::bind(address).await?),
         None => None,
     };
     line(banner(&args, &bound))?;
     let mut serving = Box::pin(bound.serve(shutdown.clone()));
     let serving_metrics = async {
-        match page {
-            Some(page) => page.serve(&registry).await,
+        match metrics_server {
+            Some(metrics_server) => metrics_server.serve(&registry).await,
             None => std::future::pending().await,
         }
     };
     tokio::select! {
-        ended = &mut serving => return Ok(ended?),
+        result = &mut serving => return Ok(result?),
         () = serving_metrics => {}
         signal = signals.recv() => tracing::info!(signal, "stopping, the stage drains"),
     }
@@ -91,8 +91,8 @@ fn builder(args: &StageArgs) -> Result<Builder> {
 
 /// Adds the work that the arguments select. Without work, the stage forwards payloads.
 fn with_work(builder: Builder, args: WorkArgs, limits: LimitArgs) -> Result<Builder> {
-    if let Some(pace) = pace::TimedWork::of(&args) {
-        return Ok(builder.batch(limits.batch, move |payloads| pace.clone().work(payloads)));
+    if let Some(timed_work) = pace::TimedWork::of(&args) {
+        return Ok(builder.batch(limits.batch, move |payloads| timed_work.clone().work(payloads)));
     }
     if let Some(pictures) = picture::Pictures::of(&args, limits.max_payload) {
         return Ok(builder.blocking(move |payload| pictures.work(payload)));
@@ -112,7 +112,8 @@ fn with_work(builder: Builder, args: WorkArgs, limits: LimitArgs) -> Result<Buil
 
 /// Line to print at the start.
 fn banner(args: &StageArgs, bound: &BoundStage) -> String {
-    let next: Vec<_> = args.next.iter().map(|(name, at)| format!("{name} at {at}")).collect();
+    let next: Vec<_> =
+        args.next.iter().map(|(name, address)| format!("{name} at {address}")).collect();
     let next = if next.is_empty() { "none".to_owned() } else { next.join(", ") };
     format!("stage {} listens on {}; next: {next}", args.name, bound.address())
 }

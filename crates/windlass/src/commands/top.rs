@@ -39,25 +39,25 @@ pub(super) async fn show(state: impl AsyncFn() -> Result<Document>, once: bool) 
         return Ok(to_lines(&state().await?, None).into_iter().try_for_each(line)?);
     };
     let mut signals = StopSignals::listen()?;
-    let drawing = async {
+    let draw_loop = async {
         // A failure of the first request ends the command; later failures are shown.
-        let mut last = state().await?;
+        let mut last_state = state().await?;
         let mut failure = None;
         loop {
-            let mut lines = to_lines(&last, terminal_width());
-            lines.extend(failure.map(|why: String| {
-                Paint::for_stdout().styled(Style::Error, replace_control_chars(&why))
+            let mut lines = to_lines(&last_state, terminal_width());
+            lines.extend(failure.map(|message: String| {
+                Paint::for_stdout().styled(Style::Error, replace_control_chars(&message))
             }));
             screen.draw(&lines)?;
             sleep(REFRESH_INTERVAL).await;
             match state().await {
-                Ok(now) => (last, failure) = (now, None),
+                Ok(document) => (last_state, failure) = (document, None),
                 Err(error) => failure = Some(format!("{error:#}")),
             }
         }
     };
     tokio::select! {
-        failed = drawing => failed,
+        result = draw_loop => result,
         _ = signals.recv() => Ok(()),
     }
 }
@@ -86,7 +86,8 @@ fn to_lines(state: &Document, width: Option<usize>) -> Vec<String> {
     for device in devices.filter(|device| is_shown(device)) {
         table.row(row(device));
         if let Some(reason) = &device.reason {
-            let action = device.action.as_ref().map(|it| format!("; {it}")).unwrap_or_default();
+            let action =
+                device.action.as_ref().map(|action| format!("; {action}")).unwrap_or_default();
             let text = replace_control_chars(&format!("{}: {reason}{action}", title(device)));
             faults.push(paint.styled(Style::Error, fit_width(&text, width)));
         }
@@ -109,12 +110,12 @@ fn fit_width(text: &str, width: Option<usize>) -> String {
 }
 
 fn row(device: &DeviceView) -> [String; 7] {
-    let unknown = || "-".to_owned();
+    let dash = || "-".to_owned();
     let total = device.memory_bytes.map(|bytes| format!("{} GiB", gib(bytes)));
     let memory = match (device.memory_used_bytes, total) {
         (Some(used), Some(total)) => format!("{}/{total}", gib(used)),
         (None, Some(total)) => total,
-        _ => unknown(),
+        _ => dash(),
     };
     let health = match device.health {
         Health::Healthy => "healthy",
@@ -123,10 +124,10 @@ fn row(device: &DeviceView) -> [String; 7] {
     };
     [
         title(device),
-        device.utilization.map_or_else(unknown, |part| format!("{:.0} %", part * 100.0)),
+        device.utilization.map_or_else(dash, |fraction| format!("{:.0} %", fraction * 100.0)),
         memory,
-        device.temperature_celsius.map_or_else(unknown, |it| format!("{it} C")),
-        device.power_watts.map_or_else(unknown, |it| format!("{it:.0} W")),
+        device.temperature_celsius.map_or_else(dash, |celsius| format!("{celsius} C")),
+        device.power_watts.map_or_else(dash, |watts| format!("{watts:.0} W")),
         health.to_owned(),
         holders(device),
     ]
@@ -146,18 +147,18 @@ fn title(device: &DeviceView) -> String {
 fn holders(device: &DeviceView) -> String {
     let name = |holder: &HolderView| {
         let claim = || Some(format!("claim {}", holder.claim.as_ref()?));
-        let over = if holder.over_limit { " (over its limit)" } else { "" };
-        holder.pod.clone().or_else(claim).unwrap_or_else(|| "a container".to_owned()) + over
+        let suffix = if holder.over_limit { " (over its limit)" } else { "" };
+        holder.pod.clone().or_else(claim).unwrap_or_else(|| "a container".to_owned()) + suffix
     };
-    let all = &device.holders;
-    if all.is_empty() { "-".to_owned() } else { first_holders(all.iter().map(name)) }
+    let holders = &device.holders;
+    if holders.is_empty() { "-".to_owned() } else { first_holders(holders.iter().map(name)) }
 }
 
 /// The first holders of a device, and the number of the others.
-pub(super) fn first_holders(all: impl ExactSizeIterator<Item = String>) -> String {
-    let more = all.len().saturating_sub(MAX_HOLDERS);
-    let more = (more > 0).then(|| format!("{more} more"));
-    all.take(MAX_HOLDERS).chain(more).collect::<Vec<_>>().join(", ")
+pub(super) fn first_holders(holders: impl ExactSizeIterator<Item = String>) -> String {
+    let omitted = holders.len().saturating_sub(MAX_HOLDERS);
+    let last = (omitted > 0).then(|| format!("{omitted} more"));
+    holders.take(MAX_HOLDERS).chain(last).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ fn show(inventory: &Inventory, topology: &Topology) -> Result<()> {
         line("")?;
     }
     let without_location: Vec<_> =
-        inventory.devices.iter().filter(|it| !has_location(it)).collect();
+        inventory.devices.iter().filter(|device| !has_location(device)).collect();
     if !without_location.is_empty() {
         let names: Vec<_> = without_location.into_iter().map(name).collect();
         wrapped("without a location: ", &names).into_iter().try_for_each(line)?;
@@ -93,8 +93,8 @@ fn has_location(device: &Device) -> bool {
 impl Topology {
     /// Topology of all whole devices; partitions share their parent's location.
     pub(crate) fn of(inventory: &Inventory) -> Self {
-        let whole = |device: &&Device| device.parent.is_none() && has_location(device);
-        Self::of_devices(inventory, inventory.devices.iter().filter(whole).collect())
+        let is_included = |device: &&Device| device.parent.is_none() && has_location(device);
+        Self::of_devices(inventory, inventory.devices.iter().filter(is_included).collect())
     }
 
     /// Topology of these devices.
@@ -113,34 +113,35 @@ impl Topology {
     pub(crate) fn legend(&self) -> String {
         let pairs = (0..self.devices.len()).flat_map(|i| (0..i).map(move |j| (i, j)));
         let labels: Vec<_> = pairs.map(|(i, j)| self.connections[i][j].to_string()).collect();
-        let occurs = |label: &str| labels.iter().any(|it| it.starts_with(label));
+        let occurs = |label: &str| labels.iter().any(|text| text.starts_with(label));
         let nvidia = self.devices.iter().any(|device| device.may_have_nvlinks).then_some(NVLINK);
-        let rare = RARE_LABELS.iter().filter(|(label, _)| occurs(label)).map(|(_, what)| *what);
+        let rare = RARE_LABELS.iter().filter(|(label, _)| occurs(label)).map(|(_, legend)| *legend);
         nvidia.into_iter().chain(rare).chain([LEGEND]).collect::<Vec<_>>().join(", ")
     }
 
     /// The matrix with NUMA nodes last, split into panes by columns if it exceeds `width`.
     fn panes(&self, width: usize) -> Vec<Table> {
-        let all: Vec<_> = (0..self.devices.len()).collect();
-        let fits = |columns: &[usize]| self.pane(&all, columns).width() <= width;
+        let positions: Vec<_> = (0..self.devices.len()).collect();
+        let fits = |columns: &[usize]| self.pane(&positions, columns).width() <= width;
         let mut panes: Vec<&[usize]> = Vec::new();
-        let mut begun = 0;
-        for kind in all.chunk_by(|a, b| self.devices[*a].kind == self.devices[*b].kind) {
+        let mut start = 0;
+        for kind in positions.chunk_by(|a, b| self.devices[*a].kind == self.devices[*b].kind) {
             let end = kind[0] + kind.len();
-            if begun < kind[0] && !fits(&all[begun..end]) {
-                panes.push(&all[begun..kind[0]]);
-                begun = kind[0];
+            if start < kind[0] && !fits(&positions[start..end]) {
+                panes.push(&positions[start..kind[0]]);
+                start = kind[0];
             }
             // One kind may exceed the width; a pane has at least one column.
-            while !fits(&all[begun..end]) && end - begun > 1 {
-                let fitting = (1..end - begun).rev().find(|count| fits(&all[begun..begun + count]));
-                let fitting = fitting.unwrap_or(1);
-                panes.push(&all[begun..begun + fitting]);
-                begun += fitting;
+            while !fits(&positions[start..end]) && end - start > 1 {
+                let count =
+                    (1..end - start).rev().find(|count| fits(&positions[start..start + count]));
+                let count = count.unwrap_or(1);
+                panes.push(&positions[start..start + count]);
+                start += count;
             }
         }
-        panes.push(&all[begun..]);
-        panes.into_iter().map(|columns| self.pane(&all, columns)).collect()
+        panes.push(&positions[start..]);
+        panes.into_iter().map(|columns| self.pane(&positions, columns)).collect()
     }
 
     fn pane(&self, rows: &[usize], columns: &[usize]) -> Table {
@@ -149,21 +150,24 @@ impl Topology {
 
     /// The whole matrix with NUMA nodes last.
     pub(crate) fn matrix(&self) -> Table {
-        let all: Vec<_> = (0..self.devices.len()).collect();
-        self.with_numa(&all, self.cells(&all, &all))
+        let positions: Vec<_> = (0..self.devices.len()).collect();
+        self.with_numa(&positions, self.cells(&positions, &positions))
     }
 
     /// GPUs among each other, then GPUs with other devices: narrower than the whole matrix. Without GPUs, all devices.
     #[cfg(feature = "laboratory")]
     pub(crate) fn gpu_tables(&self) -> Vec<Table> {
         let is_gpu = |position: &usize| self.devices[*position].kind == DeviceKind::Gpu;
-        let (mut gpus, mut others): (Vec<_>, Vec<_>) = (0..self.devices.len()).partition(is_gpu);
+        let (mut gpus, mut other_devices): (Vec<_>, Vec<_>) =
+            (0..self.devices.len()).partition(is_gpu);
         if gpus.is_empty() {
-            std::mem::swap(&mut gpus, &mut others);
+            std::mem::swap(&mut gpus, &mut other_devices);
         }
         let mut tables = vec![self.with_numa(&gpus, self.cells(&gpus, &gpus))];
-        let others = others.chunks(OTHER_COLUMNS);
-        tables.extend(others.map(|others| Table::from_rows(self.cells(&gpus, others))));
+        let other_devices = other_devices.chunks(OTHER_COLUMNS);
+        tables.extend(
+            other_devices.map(|other_devices| Table::from_rows(self.cells(&gpus, other_devices))),
+        );
         tables
     }
 

@@ -42,12 +42,12 @@ mod tests {
 
     #[test]
     fn a_resource_arrived_at_its_last_change() {
-        let (mut arrivals, begun) = (Arrivals::default(), Instant::now());
-        let at = |second| begun + Duration::from_secs(second);
+        let (mut arrivals, start) = (Arrivals::default(), Instant::now());
+        let at = |second| start + Duration::from_secs(second);
         assert_eq!(arrivals.last_change("a/b"), None);
-        for (second, allocatable, since) in [(1, 7, 1), (2, 8, 2), (3, 8, 2)] {
+        for (second, allocatable, last_change) in [(1, 7, 1), (2, 8, 2), (3, 8, 2)] {
             arrivals.observe(&node(allocatable), at(second));
-            assert_eq!(arrivals.last_change("a/b"), Some(at(since)), "in second {second}");
+            assert_eq!(arrivals.last_change("a/b"), Some(at(last_change)), "in second {second}");
         }
     }
 }

@@ -11,7 +11,7 @@ use windlass_machine::{Board, BoardAddresses, BoardEvent};
 #[derive(Debug, Default)]
 pub(super) struct Boards(Vec<Board>);
 
-/// Address of the first board; a real one is shipped as 172.31.111.35.
+/// Address of the first board. Real boards are shipped with 172.31.111.35.
 const FIRST_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 31, 111, 35);
 
 /// Ports of a board: control, and deployment of neural networks.
@@ -27,19 +27,22 @@ impl Boards {
     pub(super) fn start(&mut self, count: u16) -> io::Result<Vec<String>> {
         let first = FIRST_ADDRESS.to_bits();
         let mut hosts = (first..first + MAX_TRIED).map(Ipv4Addr::from_bits);
-        let mut started = Vec::new();
-        while started.len() < count.into() {
+        let mut addresses = Vec::new();
+        while addresses.len() < count.into() {
             let Some(host) = hosts.next() else { return Err(io::ErrorKind::AddrInUse.into()) };
-            let at = |port| SocketAddr::from((host, port));
-            match Board::start(&BoardAddresses { control: at(PORTS.0), data: at(PORTS.1) }) {
+            let address = |port| SocketAddr::from((host, port));
+            match Board::start(&BoardAddresses {
+                control: address(PORTS.0),
+                data: address(PORTS.1),
+            }) {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
                 board => {
                     self.0.push(board?);
-                    started.push(host.to_string());
+                    addresses.push(host.to_string());
                 }
             }
         }
-        Ok(started)
+        Ok(addresses)
     }
 
     /// Takes the logged requests as text, without health checks.

@@ -25,12 +25,12 @@ pub(super) async fn run(
     testbed: &Testbed,
     cluster: &ClusterFixture,
     reporter: Reporter,
-    begun: Instant,
+    start: Instant,
 ) -> Result<()> {
     let inventory = wait_for_inventory(testbed).await.context("step discovery")?;
     reporter.report(&Event::Discovered {
         inventory: inventory.clone(),
         took_ms: elapsed_ms(testbed.agent_started),
     })?;
-    ClaimScript::new(testbed, cluster, reporter, begun).run_steps(inventory).await
+    ClaimScript::new(testbed, cluster, reporter, start).run_steps(inventory).await
 }

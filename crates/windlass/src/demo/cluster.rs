@@ -24,8 +24,8 @@ pub(super) async fn run(
     testbed: &Testbed,
     fleet: &Fleet,
     reporter: Reporter,
-    begun: Instant,
+    start: Instant,
 ) -> Result<()> {
-    let mut script = ClusterScript::new(testbed, fleet, reporter, begun);
+    let mut script = ClusterScript::new(testbed, fleet, reporter, start);
     Box::pin(script.run_steps()).await
 }

@@ -12,11 +12,11 @@ use super::report::Reporter;
 use crate::{exit::Interrupted, stop::StopSignals};
 use script::EdgeScript;
 
-pub(super) async fn run(reporter: Reporter, mut stop: StopSignals) -> Result<()> {
+pub(super) async fn run(reporter: Reporter, mut signals: StopSignals) -> Result<()> {
     let script = EdgeScript::new(reporter)?;
     tokio::select! {
         outcome = Box::pin(script.run_steps()) => outcome,
         // The stage processes end with this program.
-        signal = stop.recv() => Err(Interrupted(signal).into()),
+        signal = signals.recv() => Err(Interrupted(signal).into()),
     }
 }

@@ -26,8 +26,7 @@ const PHYSICAL_FUNCTION: &str = "pfPciAddress";
 // === impl DeviceFault ===
 
 impl DeviceFault {
-    /// Fault for a device: an XID for NVIDIA GPUs, removal for other PCI devices; `None` if neither
-    /// can be simulated.
+    /// Fault for a device: an XID for NVIDIA GPUs, removal for other PCI devices; `None` if neither can be simulated.
     pub(super) fn of(device: &Device) -> Option<Self> {
         if device.family().has_nvml {
             let gpu = device.index as usize;
@@ -42,12 +41,12 @@ impl DeviceFault {
         // A virtual function is created and removed by its physical function.
         let is_virtual = device.attributes.keys().any(|name| name.name() == PHYSICAL_FUNCTION);
         let target = device.place.pci.filter(|_| !is_virtual)?.to_string();
-        let happens = |what| Fault::Device { name: target.clone(), event: what };
+        let device_fault = |event| Fault::Device { name: target.clone(), event };
         Some(Self {
             description: format!("{target} is pulled out of its slot"),
-            initial: happens(DeviceEvent::Unplug),
+            initial: device_fault(DeviceEvent::Unplug),
             follow_up: None,
-            repair: happens(DeviceEvent::Plug),
+            repair: device_fault(DeviceEvent::Plug),
             repair_text: "it is back in its slot",
         })
     }

@@ -2,15 +2,15 @@
 
 use windlass_kubelet_sim::{Container, Pod};
 
-/// Pods that fit `free` devices: half the machine, a pair, one whose init container shares its main container's
-/// device, a single one.
+/// Pods that fit into `free` devices: one with half of them, one with two, one whose init container shares the main
+/// container's device, and one with a single device.
 pub(super) fn fitting(resource: &str, free: usize) -> Vec<Pod> {
     let half = if free > 1 { free / 2 } else { 1 };
-    let mut left = free;
+    let mut remaining = free;
     let mut pods = Vec::new();
     for (name, size) in [("trainer", half), ("pair", 2), ("prepared", 1), ("notebook", 1)] {
-        if size <= left {
-            left -= size;
+        if size <= remaining {
+            remaining -= size;
             let main = container("main", resource, size);
             pods.push(match name {
                 "prepared" => {

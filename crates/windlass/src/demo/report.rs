@@ -53,7 +53,7 @@ impl Reporter {
         match self {
             Self::Json => line(serde_json::to_string(event)?)?,
             Self::Text(paint) => event.lines(Renderer(*paint)).into_iter().try_for_each(line)?,
-            Self::Paged(steps) => steps.push(event.lines(Renderer(Paint::for_stdout()))),
+            Self::Paged(pager) => pager.push(event.lines(Renderer(Paint::for_stdout()))),
         }
         Ok(())
     }
@@ -95,11 +95,10 @@ impl Renderer {
     }
 
     fn started(self, machine: &str, description: &str, dir: &Path) -> Vec<String> {
-        let simulated =
-            "The machine is SIMULATED; the agent, its gRPC and its driver calls are real.";
+        let notice = "The machine is SIMULATED; the agent, its gRPC and its driver calls are real.";
         vec![
             self.bold(format!("Windlass demo on {machine}: {description}")),
-            self.0.styled(Style::Warning, simulated),
+            self.0.styled(Style::Warning, notice),
             self.muted(format!("in {}", dir.display())),
         ]
     }
@@ -108,8 +107,8 @@ impl Renderer {
         let heading = format!("{} {}", self.bold("Discovered"), self.elapsed(took_ms));
         let mut lines = vec![String::new(), heading];
         lines.extend(source_lines(inventory, self.0).iter().map(|text| format!("  {text}")));
-        let nothing = DeviceStatus { offerings: &BTreeMap::new(), owners: &BTreeMap::new() };
-        for table in device_tables(inventory, nothing, None, Width::Normal) {
+        let empty_status = DeviceStatus { offerings: &BTreeMap::new(), owners: &BTreeMap::new() };
+        for table in device_tables(inventory, empty_status, None, Width::Normal) {
             lines.push(String::new());
             lines.extend(table.lines("  "));
         }
@@ -143,16 +142,17 @@ impl Renderer {
     }
 
     fn pod_admitted(self, pod: &str, containers: &[Container], took_ms: f64) -> Vec<String> {
-        let (pod, took) = (self.bold(pod), self.elapsed(took_ms));
-        let mut lines = vec![String::new(), format!("  {} pod {pod} admitted {took}", self.ok())];
+        let (pod, elapsed) = (self.bold(pod), self.elapsed(took_ms));
+        let mut lines =
+            vec![String::new(), format!("  {} pod {pod} admitted {elapsed}", self.ok())];
         lines.extend(containers.iter().flat_map(|container| self.container(container)));
         lines
     }
 
     fn container(self, container: &Container) -> Vec<String> {
         let Container { name, resource, devices, why, alternative, .. } = container;
-        let given = format!("       {name}: {} x {resource} = ", devices.len());
-        let mut lines = wrapped(&given, devices);
+        let label = format!("       {name}: {} x {resource} = ", devices.len());
+        let mut lines = wrapped(&label, devices);
         lines.extend(wrapped("         why   ", why.split_whitespace()));
         if let Some(Alternative { devices, why_not }) = alternative {
             let text = format!("{}: {why_not}", devices.join(" "));
@@ -167,16 +167,16 @@ impl Renderer {
 
     fn pod_refused(self, pod: &str, reason: &str, message: &str) -> Vec<String> {
         let (ok, pod) = (self.ok(), self.bold(pod));
-        let refused = format!("  {ok} pod {pod} is refused, as expected: {reason}");
+        let headline = format!("  {ok} pod {pod} is refused, as expected: {reason}");
         let message = wrapped("       ", message.split_whitespace());
         let message = message.into_iter().map(|text| self.muted(text));
-        [String::new(), refused].into_iter().chain(message).collect()
+        [String::new(), headline].into_iter().chain(message).collect()
     }
 
     fn cleaned_up(self, pod: &str, done: &[String], took_ms: f64) -> Vec<String> {
-        let (ok, pod, took) = (self.ok(), self.bold(pod), self.elapsed(took_ms));
-        let clean = format!("  {ok} the devices of {pod} are clean {took}");
-        std::iter::once(clean).chain(listed("done  ", done)).collect()
+        let (ok, pod, elapsed) = (self.ok(), self.bold(pod), self.elapsed(took_ms));
+        let headline = format!("  {ok} the devices of {pod} are clean {elapsed}");
+        std::iter::once(headline).chain(listed("done  ", done)).collect()
     }
 
     fn deleted(self, pod: &str) -> Vec<String> {
@@ -194,18 +194,18 @@ impl Renderer {
 
     fn unhealthy(self, failure: &Failure) -> Vec<String> {
         let Failure { device, why, counts, held_by, took_ms } = failure;
-        let (why, took) = (self.0.styled(Style::Error, why), self.elapsed(*took_ms));
+        let (why, elapsed) = (self.0.styled(Style::Error, why), self.elapsed(*took_ms));
         let counts = allocatable(counts);
         vec![
-            format!("  {} {device} is {why} {took}", self.ok()),
+            format!("  {} {device} is {why} {elapsed}", self.ok()),
             format!("       {counts}; pod {held_by} keeps running and shows it in its status"),
         ]
     }
 
     fn recovered(self, device: &str, counts: &ResourceCounts, took_ms: f64) -> Vec<String> {
-        let (healthy, took) = (self.0.styled(Style::Success, "Healthy"), self.elapsed(took_ms));
+        let (healthy, elapsed) = (self.0.styled(Style::Success, "Healthy"), self.elapsed(took_ms));
         vec![
-            format!("  {} {device} is {healthy} again {took}", self.ok()),
+            format!("  {} {device} is {healthy} again {elapsed}", self.ok()),
             format!("       {}", allocatable(counts)),
         ]
     }
@@ -240,7 +240,7 @@ impl Renderer {
         commands: &[String],
     ) -> Vec<String> {
         let mut lines = self.heading("Everything keeps running until Ctrl-C");
-        lines.extend(paths.iter().map(|(what, path)| format!("  {what:<15} {}", path.display())));
+        lines.extend(paths.iter().map(|(name, path)| format!("  {name:<15} {}", path.display())));
         lines.push(String::new());
         lines.extend(commands.iter().map(|command| format!("  {command}")));
         lines
@@ -255,8 +255,8 @@ impl Renderer {
         self.0.styled(Style::Success, "ok")
     }
 
-    pub(super) fn styled(self, tone: Style, text: impl Display) -> String {
-        self.0.styled(tone, text)
+    pub(super) fn styled(self, style: Style, text: impl Display) -> String {
+        self.0.styled(style, text)
     }
 
     pub(super) fn bold(self, text: impl Display) -> String {
@@ -292,14 +292,14 @@ fn allocatable(counts: &ResourceCounts) -> String {
 /// Items of a grant: device nodes by path, DRM nodes (two per GPU) and files by number; else the environment.
 pub(super) fn grant_items(grant: &ResolvedGrant) -> Vec<String> {
     let nodes = grant.device_nodes.iter();
-    let (graphics, nodes): (Vec<_>, Vec<_>) = nodes.partition(|path| path.starts_with(DRI_DIR));
+    let (dri_nodes, nodes): (Vec<_>, Vec<_>) = nodes.partition(|path| path.starts_with(DRI_DIR));
     let mut items: Vec<_> = nodes.into_iter().cloned().collect();
-    let graphics = Some(graphics.len()).filter(|number| *number > 0);
-    let graphics = graphics.map(|number| format!("{} in {DRI_DIR}", pluralized(number, "node")));
+    let dri_nodes = Some(dri_nodes.len()).filter(|number| *number > 0);
+    let dri_nodes = dri_nodes.map(|number| format!("{} in {DRI_DIR}", pluralized(number, "node")));
     let files = grant.files.iter().map(|(noun, number)| many(*number, noun));
-    let counted: Vec<_> = graphics.into_iter().chain(files).collect();
-    if !counted.is_empty() {
-        items.push(counted.join(", "));
+    let counts: Vec<_> = dri_nodes.into_iter().chain(files).collect();
+    if !counts.is_empty() {
+        items.push(counts.join(", "));
     }
     if items.is_empty() {
         items.clone_from(&grant.env);

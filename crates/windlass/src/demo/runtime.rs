@@ -25,16 +25,17 @@ pub(super) fn resolve(dir: &Path, names: &[String]) -> Result<Edits> {
     for name in names {
         let (kind, device) =
             name.split_once('=').with_context(|| format!("{name} is not a CDI name"))?;
-        let of_kind: Vec<_> = documents.iter().filter(|it| it["kind"] == kind).collect();
-        ensure!(!of_kind.is_empty(), "no CDI document defines {kind}");
+        let kind_documents: Vec<_> =
+            documents.iter().filter(|document| document["kind"] == kind).collect();
+        ensure!(!kind_documents.is_empty(), "no CDI document defines {kind}");
         // Each claim has its own document of the kind.
-        let found = of_kind.into_iter().find_map(|document| {
+        let entry = kind_documents.into_iter().find_map(|document| {
             let entry = items(&document["devices"]).find(|entry| entry["name"] == device)?;
             Some((document, entry))
         });
-        let (document, found) =
-            found.with_context(|| format!("no document of {kind} has {device}"))?;
-        edits.add(&found["containerEdits"]);
+        let (document, entry) =
+            entry.with_context(|| format!("no document of {kind} has {device}"))?;
+        edits.add(&entry["containerEdits"]);
         common.add(&document["containerEdits"]);
     }
     // Device edits come first, then the edits for all devices.
@@ -82,14 +83,14 @@ impl Edits {
     }
 
     fn add(&mut self, edits: &Value) {
-        let new = |existing: &Vec<String>, text: Option<&str>| {
-            text.filter(|text| !existing.iter().any(|known| known == text)).map(str::to_owned)
+        let if_new = |existing: &Vec<String>, text: Option<&str>| {
+            text.filter(|text| !existing.iter().any(|value| value == text)).map(str::to_owned)
         };
         for value in items(&edits["env"]) {
-            self.env.extend(new(&self.env, value.as_str()));
+            self.env.extend(if_new(&self.env, value.as_str()));
         }
         for node in items(&edits["deviceNodes"]) {
-            self.device_nodes.extend(new(&self.device_nodes, node["path"].as_str()));
+            self.device_nodes.extend(if_new(&self.device_nodes, node["path"].as_str()));
         }
         let sources = items(&edits["mounts"]).filter_map(|mount| mount["hostPath"].as_str());
         self.mounted.extend(sources.map(str::to_owned));
@@ -120,12 +121,12 @@ mod tests {
                             {"hostPath": "/l/a.so.1", "containerPath": "/l/a.so.1"},
                             {"hostPath": "/l/a.so.1", "containerPath": "/l/a.so"},
                             {"hostPath": "/usr/bin/b", "containerPath": "/usr/bin/b"}]}}]}"#;
-        fs::write(folder.path().join("v-c.json"), document).expect("written");
-        let resolved = |names: [&str; 2]| resolve(folder.path(), &names.map(str::to_owned));
-        let edits = resolved(["v/c=b", "v/c=a"]).expect("both are there");
+        fs::write(folder.path().join("v-c.json"), document).expect("the folder is writable");
+        let resolve_names = |names: [&str; 2]| resolve(folder.path(), &names.map(str::to_owned));
+        let edits = resolve_names(["v/c=b", "v/c=a"]).expect("the document has both devices");
         assert_eq!(edits.device_nodes, ["/dev/b", "/dev/a", "/dev/ctl"]);
         assert_eq!(edits.files(), [("library", 1), ("program", 1)].into());
-        let error = resolved(["v/c=a", "v/c=z"]).expect_err("no z");
+        let error = resolve_names(["v/c=a", "v/c=z"]).expect_err("the document has no device z");
         assert_eq!(error.to_string(), "no document of v/c has z");
     }
 }

@@ -32,7 +32,7 @@ use crate::{
 pub(super) struct Script<'a> {
     testbed: &'a Testbed,
     reporter: Reporter,
-    begun: Instant,
+    start: Instant,
     steps: usize,
     pods: usize,
     /// UID and resource of the last pod whose board was cleaned before its start.
@@ -55,8 +55,8 @@ const BOARD_POLL: Duration = Duration::from_millis(5);
 // === impl Script ===
 
 impl<'a> Script<'a> {
-    pub(super) fn new(testbed: &'a Testbed, reporter: Reporter, begun: Instant) -> Self {
-        Self { testbed, reporter, begun, steps: 0, pods: 0, last_board_pod: None }
+    pub(super) fn new(testbed: &'a Testbed, reporter: Reporter, start: Instant) -> Self {
+        Self { testbed, reporter, start, steps: 0, pods: 0, last_board_pod: None }
     }
 
     pub(super) async fn run_steps(&mut self) -> Result<()> {
@@ -68,25 +68,28 @@ impl<'a> Script<'a> {
                            --config, or add devices with --device";
             return Err(UsageError(anyhow!(problem)).into());
         }
-        let main = self.main_resource(&resources);
-        if let Some(main) = main {
-            self.fill(&inventory, main).await.context("step pods")?;
+        let main_resource = self.main_resource(&resources);
+        if let Some(main) = main_resource {
+            self.admit_pods(&inventory, main).await.context("step pods")?;
         }
-        let is_main =
-            |counts: &&ResourceCounts| main.is_some_and(|main| main.resource == counts.resource);
+        let is_main = |counts: &&ResourceCounts| {
+            main_resource.is_some_and(|main| main.resource == counts.resource)
+        };
         for other in resources.iter().filter(|counts| !is_main(counts)) {
-            let short = other.resource.rsplit('/').next().unwrap_or_default();
-            let pod =
-                pods::with_one_device(&format!("on-{}", short.replace('.', "-")), &other.resource);
+            let base_name = other.resource.rsplit('/').next().unwrap_or_default();
+            let pod = pods::with_one_device(
+                &format!("on-{}", base_name.replace('.', "-")),
+                &other.resource,
+            );
             self.admit(&inventory, pod).await.context("step pods")?;
         }
         self.replace_tenant(&inventory, &resources).await.context("step cleanup")?;
-        if let Some(main) = main {
-            self.refuse(main).await.context("step refusal")?;
+        if let Some(main) = main_resource {
+            self.check_refusal(main).await.context("step refusal")?;
             self.fail_and_recover(&inventory, main).await?;
         }
         self.restart_kubelet(&resources).await.context("step kubelet restart")?;
-        let (steps, pods, took_ms) = (self.steps, self.pods, elapsed_ms(self.begun));
+        let (steps, pods, took_ms) = (self.steps, self.pods, elapsed_ms(self.start));
         self.reporter.report(&Event::Finished { steps, pods, took_ms })
     }
 
@@ -102,28 +105,29 @@ impl<'a> Script<'a> {
     /// Waits until every offered resource has arrived at the kubelet.
     async fn register(&mut self) -> Result<Vec<ResourceCounts>> {
         let mut arrivals = Arrivals::default();
-        let offered = tokio::select! {
-            offered = timeout(STEP_LIMIT, self.stable_offers()) => {
-                offered.context("the offers do not become stable")?
+        let offers = tokio::select! {
+            offers = timeout(STEP_LIMIT, self.stable_offers()) => {
+                offers.context("the offers do not become stable")?
             }
             () = self.record_arrivals(&mut arrivals) => bail!("the embedded kubelet has ended"),
         };
-        let mut arrived = Vec::new();
-        for (resource, (capacity, allocatable)) in offered {
+        let mut registered = Vec::new();
+        for (resource, (capacity, allocatable)) in offers {
             let resource = resource.to_string();
-            let complete =
+            let is_complete =
                 |node: &NodeStatus| node.counts(&resource) == Some((capacity, allocatable));
-            let node = self.testbed.kubelet.wait_for(complete, STEP_LIMIT).await?;
+            let node = self.testbed.kubelet.wait_for(is_complete, STEP_LIMIT).await?;
             arrivals.observe(&node, Instant::now());
-            let since = arrivals.last_change(&resource).expect("observed above");
-            let took_ms = to_ms(since - self.testbed.agent_started);
-            arrived.push(Arrival {
+            let last_change =
+                arrivals.last_change(&resource).expect("the resource was observed above");
+            let took_ms = to_ms(last_change - self.testbed.agent_started);
+            registered.push(Arrival {
                 counts: ResourceCounts { resource, capacity, allocatable },
                 took_ms,
             });
         }
-        let resources = arrived.iter().map(|arrival| arrival.counts.clone()).collect();
-        self.report(&Event::Registered { resources: arrived })?;
+        let resources = registered.iter().map(|arrival| arrival.counts.clone()).collect();
+        self.report(&Event::Registered { resources: registered })?;
         Ok(resources)
     }
 
@@ -139,11 +143,11 @@ impl<'a> Script<'a> {
 
     /// Exclusive resource with the most allocatable devices. Shared resources give a container one device or all.
     fn main_resource<'b>(&self, resources: &'b [ResourceCounts]) -> Option<&'b ResourceCounts> {
-        let offerings = self.testbed.state.borrow().device_offers();
+        let offers = self.testbed.state.borrow().device_offers();
         let is_exclusive = |counts: &&ResourceCounts| {
-            let is_of = |name: &ResourceName| name.to_string() == counts.resource;
-            let mut shared = offerings.values().filter(|it| it.shared.is_some());
-            !shared.any(|it| it.resource.as_ref().is_some_and(is_of))
+            let is_this_resource = |name: &ResourceName| name.to_string() == counts.resource;
+            let mut shared = offers.values().filter(|offer| offer.shared.is_some());
+            !shared.any(|offer| offer.resource.as_ref().is_some_and(is_this_resource))
         };
         resources.iter().filter(is_exclusive).max_by_key(|counts| counts.allocatable)
     }
@@ -155,7 +159,7 @@ impl<'a> Script<'a> {
         self.testbed.state.borrow().resources()
     }
 
-    async fn fill(&mut self, inventory: &Inventory, main: &ResourceCounts) -> Result<()> {
+    async fn admit_pods(&mut self, inventory: &Inventory, main: &ResourceCounts) -> Result<()> {
         for pod in pods::fitting(&main.resource, main.allocatable) {
             self.admit(inventory, pod).await?;
         }
@@ -163,11 +167,12 @@ impl<'a> Script<'a> {
     }
 
     async fn admit(&mut self, inventory: &Inventory, pod: Pod) -> Result<()> {
-        let begun = Instant::now();
+        let start = Instant::now();
         let (name, uid) = (pod.name.clone(), pod.uid.clone());
-        let limits: Vec<_> = pod.containers.iter().flat_map(|one| one.limits.clone()).collect();
+        let limits: Vec<_> =
+            pod.containers.iter().flat_map(|container| container.limits.clone()).collect();
         let admission = self.testbed.kubelet.admit(pod).await?;
-        let took_ms = elapsed_ms(begun);
+        let took_ms = elapsed_ms(start);
         self.testbed.kubelet.start_container(&uid, "main").await?;
         for (resource, size) in &limits {
             let allotment = admission.allocation("main", resource);
@@ -192,16 +197,17 @@ impl<'a> Script<'a> {
         resources: &[ResourceCounts],
     ) -> Result<()> {
         let Some((uid, resource)) = self.last_board_pod.take() else { return Ok(()) };
-        let begun = Instant::now();
+        let start = Instant::now();
         let pod = self.testbed.kubelet.status().pods.get(&uid).map(|pod| pod.name.clone());
         let pod = pod.unwrap_or_default();
         self.testbed.kubelet.delete_pod(&uid).await;
         self.reporter.report(&Event::Deleted { pod: pod.clone() })?;
-        let cleaned = timeout(STEP_LIMIT, self.wait_for_board_requests()).await;
-        let done = cleaned.context("the board got no cleanup request")?;
-        let all_allocatable = |node: &NodeStatus| resources.iter().all(|one| has_counts(node, one));
-        self.testbed.kubelet.wait_for(all_allocatable, STEP_LIMIT).await?;
-        self.report(&Event::CleanedUp { pod, done, took_ms: elapsed_ms(begun) })?;
+        let requests = timeout(STEP_LIMIT, self.wait_for_board_requests()).await;
+        let done = requests.context("the board got no cleanup request")?;
+        let has_all_counts =
+            |node: &NodeStatus| resources.iter().all(|counts| has_counts(node, counts));
+        self.testbed.kubelet.wait_for(has_all_counts, STEP_LIMIT).await?;
+        self.report(&Event::CleanedUp { pod, done, took_ms: elapsed_ms(start) })?;
         self.admit(inventory, pods::with_one_device("after-it", &resource)).await
     }
 
@@ -239,7 +245,9 @@ impl<'a> Script<'a> {
         let ids: Vec<_> = devices.iter().map(|device| device.id.as_str()).collect();
         let grant = &allotment.run_options;
         let mut cdi_devices = grant.cdi_devices.clone();
-        cdi_devices.sort_by_key(|name| devices.iter().position(|d| name.ends_with(d.id.as_str())));
+        cdi_devices.sort_by_key(|name| {
+            devices.iter().position(|device| name.ends_with(device.id.as_str()))
+        });
         let edits = runtime::resolve(&self.testbed.cdi_dir(), &cdi_devices)?;
         let envs = grant.envs.iter().map(|(key, value)| format!("{key}={value}"));
         Ok(Container {
@@ -257,9 +265,9 @@ impl<'a> Script<'a> {
     }
 
     /// Checks that the kubelet refuses a pod larger than the free devices.
-    async fn refuse(&mut self, main: &ResourceCounts) -> Result<()> {
-        let held = holders_by_device(&self.testbed.kubelet.status(), &main.resource).len();
-        let pod = pods::oversized(&main.resource, main.allocatable - held);
+    async fn check_refusal(&mut self, main: &ResourceCounts) -> Result<()> {
+        let held_count = holders_by_device(&self.testbed.kubelet.status(), &main.resource).len();
+        let pod = pods::oversized(&main.resource, main.allocatable - held_count);
         let (name, uid) = (pod.name.clone(), pod.uid.clone());
         let Err(rejection) = self.testbed.kubelet.admit(pod).await else {
             bail!("{name} was admitted");
@@ -276,27 +284,27 @@ impl<'a> Script<'a> {
         main: &ResourceCounts,
     ) -> Result<()> {
         let node = self.testbed.kubelet.status();
-        let held = holders_by_device(&node, &main.resource);
-        let present = held.iter().filter_map(|(id, pod)| Some((inventory.get(id)?, pod)));
-        let last = present.max_by_key(|(device, _)| device.index);
+        let holders = holders_by_device(&node, &main.resource);
+        let held_devices = holders.iter().filter_map(|(id, pod)| Some((inventory.get(id)?, pod)));
+        let last = held_devices.max_by_key(|(device, _)| device.index);
         let (device, pod) = last.context("no pod holds a device")?;
         let Some(fault) = DeviceFault::of(device) else {
             return self.reporter.report(&Event::NoFault { device: short_name(device) });
         };
-        self.fail(device, pod, main, &fault).await.context("step failure")?;
-        self.recover(device, main, &fault).await.context("step recovery")
+        self.fail_device(device, pod, main, &fault).await.context("step failure")?;
+        self.repair_device(device, main, &fault).await.context("step recovery")
     }
 
-    async fn fail(
+    async fn fail_device(
         &mut self,
         device: &Device,
         pod: &str,
         main: &ResourceCounts,
         fault: &DeviceFault,
     ) -> Result<()> {
-        let begun = Instant::now();
+        let start = Instant::now();
         let id = device.id.as_str();
-        let unhealthy = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(false);
+        let is_unhealthy = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(false);
         // The kubelet may learn of a missing device node first, which has no quiet period. So also wait for the
         // device's health, from before the injection: the unhealthy state may be short.
         let mut state = self.testbed.state.clone();
@@ -304,16 +312,17 @@ impl<'a> Script<'a> {
             state.inventory.get(id).is_some_and(|device| !device.health.is_healthy())
         };
         self.testbed.machine.inject(&fault.initial)?;
-        let reported = async {
-            let node = self.testbed.kubelet.wait_for(unhealthy, STEP_LIMIT).await;
-            node.map(|node| (node, elapsed_ms(begun)))
+        let report = async {
+            let node = self.testbed.kubelet.wait_for(is_unhealthy, STEP_LIMIT).await;
+            node.map(|node| (node, elapsed_ms(start)))
         };
-        let (reported, failed) =
-            tokio::join!(reported, timeout(STEP_LIMIT, state.wait_for(has_failed)));
-        let (node, took_ms) = reported?;
-        drop(failed.context("the agent did not detect the failure")??);
+        let (report, detection) =
+            tokio::join!(report, timeout(STEP_LIMIT, state.wait_for(has_failed)));
+        let (node, took_ms) = report?;
+        drop(detection.context("the agent did not detect the failure")??);
         fault.follow_up.iter().try_for_each(|fault| self.testbed.machine.inject(fault))?;
-        let why = self.testbed.state.borrow().inventory.get(id).map(|now| now.health.to_string());
+        let why =
+            self.testbed.state.borrow().inventory.get(id).map(|device| device.health.to_string());
         let name = short_name(device);
         self.report(&Event::Fault { device: name.clone(), fault: fault.description.clone() })?;
         self.report(&Event::Unhealthy(Failure {
@@ -325,43 +334,44 @@ impl<'a> Script<'a> {
         }))
     }
 
-    async fn recover(
+    async fn repair_device(
         &mut self,
         device: &Device,
         main: &ResourceCounts,
         fault: &DeviceFault,
     ) -> Result<()> {
-        let begun = Instant::now();
+        let start = Instant::now();
         let (name, quiet_ms) = (short_name(device), QUIET_PERIOD.as_secs_f64() * 1000.0);
         self.testbed.machine.inject(&fault.repair)?;
         let waiting = Event::Waiting { device: name.clone(), end: fault.repair_text, quiet_ms };
         self.reporter.report(&waiting)?;
         let id = device.id.as_str();
-        let healthy = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(true);
-        let node = self.testbed.kubelet.wait_for(healthy, STEP_LIMIT).await?;
-        ensure!(begun.elapsed() >= QUIET_PERIOD / 2, "the device recovered without a quiet period");
+        let is_recovered = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(true);
+        let node = self.testbed.kubelet.wait_for(is_recovered, STEP_LIMIT).await?;
+        ensure!(start.elapsed() >= QUIET_PERIOD / 2, "the device recovered without a quiet period");
         let counts = counts(&node, &main.resource);
-        self.report(&Event::Recovered { device: name, counts, took_ms: elapsed_ms(begun) })
+        self.report(&Event::Recovered { device: name, counts, took_ms: elapsed_ms(start) })
     }
 
     async fn restart_kubelet(&mut self, resources: &[ResourceCounts]) -> Result<()> {
-        let before = holdings(&self.testbed.kubelet.status());
-        let begun = Instant::now();
+        let old_holdings = holdings(&self.testbed.kubelet.status());
+        let start = Instant::now();
         self.testbed.kubelet.restart().await?;
-        let all_allocatable = |node: &NodeStatus| resources.iter().all(|one| has_counts(node, one));
-        let node = self.testbed.kubelet.wait_for(all_allocatable, STEP_LIMIT).await?;
-        let took_ms = elapsed_ms(begun);
-        let after = holdings(&node);
+        let has_all_counts =
+            |node: &NodeStatus| resources.iter().all(|counts| has_counts(node, counts));
+        let node = self.testbed.kubelet.wait_for(has_all_counts, STEP_LIMIT).await?;
+        let took_ms = elapsed_ms(start);
+        let new_holdings = holdings(&node);
         ensure!(
-            before == after,
-            "pods hold other devices than before: {before:?} became {after:?}"
+            old_holdings == new_holdings,
+            "pods hold other devices than before: {old_holdings:?} became {new_holdings:?}"
         );
         self.report(&Event::KubeletRestarted {
             resources: resources.len(),
-            pods: after.len(),
+            pods: new_holdings.len(),
             devices_held: resources
                 .iter()
-                .map(|one| holders_by_device(&node, &one.resource).len())
+                .map(|counts| holders_by_device(&node, &counts.resource).len())
                 .sum(),
             took_ms,
         })
@@ -376,8 +386,8 @@ impl<'a> Script<'a> {
 /// Waits until every source has answered, and returns the inventory.
 pub(super) async fn wait_for_inventory(testbed: &Testbed) -> Result<Inventory> {
     let mut node = testbed.state.clone();
-    let complete = node.wait_for(|node| node.inventory.is_complete());
-    let node = timeout(STEP_LIMIT, complete).await.context("no inventory in time")??;
+    let completion = node.wait_for(|node| node.inventory.is_complete());
+    let node = timeout(STEP_LIMIT, completion).await.context("no inventory in time")??;
     let is_simulated = node.inventory.simulated.is_some();
     ensure!(is_simulated, "the agent does not report a simulated machine");
     Ok(node.inventory.clone())
@@ -423,11 +433,11 @@ fn holders_by_device(node: &NodeStatus, resource: &str) -> BTreeMap<String, Stri
 fn holdings(node: &NodeStatus) -> BTreeMap<String, Vec<String>> {
     let ids = |pod: &PodStatus| {
         let containers = pod.containers.iter();
-        let held = containers.flat_map(|(name, container)| {
+        let ids = containers.flat_map(|(name, container)| {
             let devices = container.devices.values().flat_map(|numa| numa.values().flatten());
             devices.map(move |id| format!("{name}={id}"))
         });
-        held.collect()
+        ids.collect()
     };
     node.pods.iter().map(|(uid, pod)| (uid.clone(), ids(pod))).collect()
 }

@@ -56,13 +56,17 @@ pub(super) struct SoakConfig {
     pub(super) apis: AllocationApis,
 }
 
-/// Upper limit of chosen seeds, short enough to type.
+/// Exclusive limit of random seeds, which keeps them short enough to type.
 const SEEDS: u128 = 1_000_000;
 
-pub(super) async fn run(soak: SoakConfig, reporter: Reporter, mut stop: StopSignals) -> Result<()> {
-    let profile = simulated::profile(&soak.machine)?;
-    let seed = soak.seed.unwrap_or_else(random_seed);
-    let cluster = match soak.apis {
+pub(super) async fn run(
+    config: SoakConfig,
+    reporter: Reporter,
+    mut signals: StopSignals,
+) -> Result<()> {
+    let profile = simulated::profile(&config.machine)?;
+    let seed = config.seed.unwrap_or_else(random_seed);
+    let cluster = match config.apis {
         AllocationApis::DevicePlugin => None,
         AllocationApis::Both => Some(SoakCluster::start()?),
     };
@@ -76,30 +80,30 @@ pub(super) async fn run(soak: SoakConfig, reporter: Reporter, mut stop: StopSign
         machine: profile.name,
         simulated: true,
         seed,
-        ways: soak.apis,
+        ways: config.apis,
         mounts: rig.agent.mounts,
-        lasts_s: soak.duration.as_secs(),
+        lasts_s: config.duration.as_secs(),
         dir: rig.dir().to_owned(),
     })?;
-    let (begun, mut run) = (Instant::now(), SoakRun::new(rig));
+    let (start, mut run) = (Instant::now(), SoakRun::new(rig));
     let outcome = tokio::select! {
-        outcome = run.soak(seed, soak.duration, &reporter) => outcome.map(|()| SoakEnd::InTime),
-        _ = stop.recv() => Ok(SoakEnd::Early),
+        outcome = run.soak(seed, config.duration, &reporter) => outcome.map(|()| SoakEnd::InTime),
+        _ = signals.recv() => Ok(SoakEnd::Early),
     };
-    let printed = reporter.report(&result_event(&outcome, seed, begun, &run));
+    let report_result = reporter.report(&result_event(&outcome, seed, start, &run));
     if outcome.is_err() {
         run.rig.folder.disable_cleanup(true);
     }
     run.rig.shut_down().await;
     outcome.with_context(|| format!("the soak with seed {seed} failed"))?;
-    printed
+    report_result
 }
 
-fn result_event(outcome: &Result<SoakEnd>, seed: u64, begun: Instant, run: &SoakRun) -> SoakEvent {
+fn result_event(outcome: &Result<SoakEnd>, seed: u64, start: Instant, run: &SoakRun) -> SoakEvent {
     let tally = run.tally.clone();
     match outcome {
         Ok(end) => {
-            SoakEvent::SoakFinished { end: *end, seed, elapsed_s: begun.elapsed().as_secs(), tally }
+            SoakEvent::SoakFinished { end: *end, seed, elapsed_s: start.elapsed().as_secs(), tally }
         }
         Err(error) => SoakEvent::Violation {
             why: format!("{error:#}"),
@@ -114,5 +118,5 @@ fn result_event(outcome: &Result<SoakEnd>, seed: u64, begun: Instant, run: &Soak
 
 fn random_seed() -> u64 {
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    u64::try_from(since.as_micros() % SEEDS).expect("below a million")
+    u64::try_from(since.as_micros() % SEEDS).expect("the remainder is below SEEDS")
 }

@@ -26,7 +26,7 @@ pub(super) struct PagerThread {
     ended: oneshot::Receiver<Result<()>>,
 }
 
-/// Prompt between two parts of the output.
+/// Prompt between two pages of the output.
 const PROMPT: &str = "-- Enter: more, q: stop --";
 
 // === impl Pager ===
@@ -38,11 +38,11 @@ impl Pager {
             let problem = anyhow!("--step waits for a key: run it in a terminal, or leave it out");
             return Err(UsageError(problem).into());
         }
-        let (events, shown) = channel();
-        let (end, ended) = oneshot::channel();
+        let (events, receiver) = channel();
+        let (result_sender, ended) = oneshot::channel();
         thread::spawn(move || {
             // The receiver is gone after an interrupt.
-            let _ = end.send(show(&shown));
+            let _ = result_sender.send(show(&receiver));
         });
         Ok((Self { events }, PagerThread { ended }))
     }
@@ -63,34 +63,34 @@ impl PagerThread {
 }
 
 /// Shows events until the queue is closed or the user presses `q`. An event that is higher than the screen has several
-/// parts, with a prompt between them.
+/// pages, with a prompt between them.
 fn show(events: &Receiver<Vec<String>>) -> Result<()> {
     let mut is_first = true;
     while let Ok(event) = events.recv() {
         // The last line of the screen has the prompt.
-        for part in parts(&event, terminal_height().saturating_sub(1)) {
+        for page in split_pages(&event, terminal_height().saturating_sub(1)) {
             if !is_first && !wants_more()? {
                 return Ok(());
             }
             is_first = false;
-            part.iter().try_for_each(line)?;
+            page.iter().try_for_each(line)?;
         }
     }
     Ok(())
 }
 
-/// Splits an event into parts of at most `height` lines, before an empty line where possible.
-fn parts(event: &[String], height: usize) -> Vec<&[String]> {
-    let (mut parts, mut rest) = (Vec::new(), event);
-    while rest.len() > height.max(1) {
-        let window = &rest[..=height.max(1)];
+/// Splits an event into pages of at most `height` lines, before an empty line where possible.
+fn split_pages(event: &[String], height: usize) -> Vec<&[String]> {
+    let (mut pages, mut remaining) = (Vec::new(), event);
+    while remaining.len() > height.max(1) {
+        let window = &remaining[..=height.max(1)];
         let end = window.iter().rposition(String::is_empty).filter(|end| *end > 0);
-        let (part, others) = rest.split_at(end.unwrap_or(height.max(1)));
-        parts.push(part);
-        rest = others;
+        let (page, after) = remaining.split_at(end.unwrap_or(height.max(1)));
+        pages.push(page);
+        remaining = after;
     }
-    parts.push(rest);
-    parts
+    pages.push(remaining);
+    pages
 }
 
 /// Prompts the user, then erases the prompt. False after `q` or the end of the input.
@@ -99,10 +99,10 @@ fn wants_more() -> Result<bool> {
     write!(out, "{}", Paint::for_stdout().styled(Style::Muted, PROMPT))?;
     out.flush()?;
     let mut answer = String::new();
-    let read = io::stdin().lock().read_line(&mut answer)?;
+    let length = io::stdin().lock().read_line(&mut answer)?;
     // Move up over the echo of Enter, and clear the line.
     write!(out, "\x1b[A\r\x1b[K")?;
-    Ok(read > 0 && !answer.trim_start().starts_with(['q', 'Q']))
+    Ok(length > 0 && !answer.trim_start().starts_with(['q', 'Q']))
 }
 
 #[cfg(test)]
@@ -113,7 +113,7 @@ mod tests {
     fn an_event_that_is_higher_than_the_screen_is_cut_between_its_paragraphs() {
         let event = ["a", "b", "", "c", "d", "e", "f", "g"].map(str::to_owned);
         let heights =
-            |height| parts(&event, height).iter().map(|part| part.len()).collect::<Vec<_>>();
+            |height| split_pages(&event, height).iter().map(|page| page.len()).collect::<Vec<_>>();
         assert_eq!(heights(8), [8]);
         assert_eq!(heights(4), [2, 4, 2], "the second paragraph is higher than the screen");
         assert_eq!(heights(0), [1; 8], "the height is unknown");

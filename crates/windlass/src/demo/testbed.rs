@@ -62,7 +62,7 @@ const EVENT_WAIT: Duration = Duration::from_millis(200);
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 
 /// State folder of the agent.
-const STATE: &str = "state";
+const STATE_DIR: &str = "state";
 
 /// Number of log lines that accompany an error.
 const LOG_TAIL: usize = 5;
@@ -119,7 +119,7 @@ impl Testbed {
     }
 
     /// Last lines of the agent's log, as context of an error.
-    pub(super) fn agent_log_end(&self) -> String {
+    pub(super) fn agent_log_tail(&self) -> String {
         let tail = last_lines(&log(self.dir()), LOG_TAIL);
         format!("the demo failed; last lines of the agent's log:\n{tail}\nerror")
     }
@@ -129,7 +129,7 @@ impl Testbed {
         let settings = self.kubelet.config();
         let machine = shell_word(self.machine.dir());
         let host = host_flags(&self.machine);
-        let (kubelet, state) = (shell_word(&settings.dir), shell_word(&self.dir().join(STATE)));
+        let (kubelet, state) = (shell_word(&settings.dir), shell_word(&self.dir().join(STATE_DIR)));
         let mut paths = BTreeMap::from([
             ("machine", self.machine.dir().to_owned()),
             ("host root", self.machine.host_root()),
@@ -160,8 +160,8 @@ impl Testbed {
         if timeout(SHUTDOWN_DEADLINE, agent).await.is_err() {
             tracing::warn!("the agent did not stop in time");
         }
-        for (device, stopped) in mps::stop_all(&self.config.places, &self.config.mps).await {
-            if let Err(error) = stopped {
+        for (device, result) in mps::stop_all(&self.config.places, &self.config.mps).await {
+            if let Err(error) = result {
                 tracing::warn!(%device, error, "an MPS daemon of the demo did not stop");
             }
         }
@@ -184,7 +184,7 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
             host_root_on_node: machine.host_root(),
             nvml_library: Some(machine.nvml_library()).filter(|library| library.exists()),
             cdi_dir: cdi_dir(folder),
-            state_dir: folder.join(STATE),
+            state_dir: folder.join(STATE_DIR),
             ..HostPaths::default()
         },
         policy: Policy {
@@ -203,8 +203,8 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
 /// Writes the kubeconfig of an API server, and returns its path.
 pub(super) fn write_kubeconfig(server: &ApiServer, folder: &Path) -> Result<PathBuf> {
     let path = kubeconfig(folder);
-    let written = fs::write(&path, server.kubeconfig());
-    written.with_context(|| format!("cannot write {}", path.display()))?;
+    let result = fs::write(&path, server.kubeconfig());
+    result.with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
 }
 

@@ -54,8 +54,8 @@ impl<'a> SimulatedBoards<'a> {
         let mut boards = Self { pipeline, ports, folder: folder.to_owned(), stages };
         for stage in (0..pipeline.stages.len()).rev() {
             for replica in &placement.replicas[stage] {
-                let started = boards.start_stage(stage, *replica, free_port()?)?;
-                boards.stages[stage].push(started);
+                let process = boards.start_stage(stage, *replica, free_port()?)?;
+                boards.stages[stage].push(process);
             }
         }
         boards.wait_until_listening().await?;
@@ -64,7 +64,7 @@ impl<'a> SimulatedBoards<'a> {
 
     /// Addresses of a stage's replicas, separated by commas.
     pub(crate) fn addresses(&self, stage: usize) -> String {
-        let addresses = self.stages[stage].iter().map(|one| one.address.to_string());
+        let addresses = self.stages[stage].iter().map(|process| process.address.to_string());
         addresses.collect::<Vec<_>>().join(",")
     }
 
@@ -89,8 +89,8 @@ impl<'a> SimulatedBoards<'a> {
                 }
                 let address = self.stages[stage][position].address;
                 self.stages[stage][position].process.kill().await;
-                let started = self.start_stage(stage, *replica, address)?;
-                self.stages[stage][position] = started;
+                let process = self.start_stage(stage, *replica, address)?;
+                self.stages[stage][position] = process;
                 self.retarget_links((stage, position), replica.node);
             }
         }
@@ -119,18 +119,19 @@ impl<'a> SimulatedBoards<'a> {
         address: SocketAddr,
     ) -> Result<StageProcess> {
         let name = &self.pipeline.stages[stage].name;
-        let mut words = self.arguments(stage, replica, address)?;
+        let mut arguments = self.arguments(stage, replica, address)?;
         let mut links = Vec::new();
         for link in self.pipeline.links_from(stage) {
             let next = self.next_addresses(link.to, replica.node, &mut links)?;
-            words.extend([
+            arguments.extend([
                 "--next".to_owned(),
                 format!("{}={next}", self.pipeline.stages[link.to].name),
             ]);
         }
         let program = std::env::current_exe().context("cannot find this program")?;
-        let command: Vec<OsString> =
-            std::iter::once(program.into()).chain(words.into_iter().map(OsString::from)).collect();
+        let command: Vec<OsString> = std::iter::once(program.into())
+            .chain(arguments.into_iter().map(OsString::from))
+            .collect();
         let process = Process::start(&command, &self.folder)
             .with_context(|| format!("cannot start stage {name}"))?;
         Ok(StageProcess { replica, address, process, links })
@@ -145,36 +146,36 @@ impl<'a> SimulatedBoards<'a> {
     ) -> Result<Vec<String>> {
         let spec = &self.pipeline.stages[stage];
         let alternative = replica.alternative(self.pipeline, stage);
-        let mut words: Vec<String> =
+        let mut arguments: Vec<String> =
             ["stage", "--log", "warn", "--name", &spec.name].map(str::to_owned).into();
-        words.extend(["--listen".to_owned(), address.to_string()]);
+        arguments.extend(["--listen".to_owned(), address.to_string()]);
         // The stage exits with this program, even if this program is killed.
-        words.extend(["--ends-with".to_owned(), std::process::id().to_string()]);
-        words.extend(["--sleep".to_owned(), microseconds(alternative.time)]);
+        arguments.extend(["--ends-with".to_owned(), std::process::id().to_string()]);
+        arguments.extend(["--sleep".to_owned(), microseconds(alternative.time)]);
         if alternative.batch_time.0 > 0.0 {
-            words.extend(["--sleep-batch".to_owned(), microseconds(alternative.batch_time)]);
+            arguments.extend(["--sleep-batch".to_owned(), microseconds(alternative.batch_time)]);
         }
         if alternative.variation > 0.0 {
-            let part = alternative.variation * SQRT_3;
+            let half_width = alternative.variation * SQRT_3;
             ensure!(
-                part <= 1.0,
+                half_width <= 1.0,
                 "stage {}: boards are simulated with a variation of at most 0.57",
                 spec.name
             );
-            words.extend(["--variation".to_owned(), part.to_string()]);
+            arguments.extend(["--variation".to_owned(), half_width.to_string()]);
         }
         if let Some(output) = spec.output {
-            words.extend(["--output".to_owned(), output.0.to_string()]);
+            arguments.extend(["--output".to_owned(), output.0.to_string()]);
         }
         if spec.batch > 1 {
-            words.extend(["--batch".to_owned(), spec.batch.to_string()]);
+            arguments.extend(["--batch".to_owned(), spec.batch.to_string()]);
         }
         let senders: Vec<_> = self.pipeline.links_to(stage).map(|link| link.from).collect();
         if senders.len() > 1 {
             let names = senders.into_iter().map(|sender| self.pipeline.stages[sender].name.clone());
-            words.extend(names.flat_map(|name| ["--from".to_owned(), name]));
+            arguments.extend(names.flat_map(|name| ["--from".to_owned(), name]));
         }
-        Ok(words)
+        Ok(arguments)
     }
 
     /// Addresses at which a board reaches the next stage: directly on the same board, else through a link.
@@ -200,12 +201,12 @@ impl<'a> SimulatedBoards<'a> {
     }
 
     async fn wait_until_listening(&self) -> Result<()> {
-        let begun = Instant::now();
+        let start = Instant::now();
         for (replicas, spec) in self.stages.iter().zip(&self.pipeline.stages) {
             for replica in replicas {
                 while TcpStream::connect(replica.address).is_err() {
                     ensure!(
-                        begun.elapsed() < START_LIMIT,
+                        start.elapsed() < START_LIMIT,
                         "stage {} does not listen at {}",
                         spec.name,
                         replica.address

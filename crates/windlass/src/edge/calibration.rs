@@ -36,14 +36,14 @@ pub(crate) async fn measure_overhead(folder: &Path) -> Result<Overhead> {
     let fleet = Fleet::parse(Path::new("calibration"), BOARD)?;
     let plan = Plan::of(&pipeline, &fleet, Layout::Pod)?;
     let boards = SimulatedBoards::start(&pipeline, &fleet, &plan.placement, folder).await?;
-    let entrance = endpoints(&pipeline, &boards)?;
-    let full = entrance.load(Load { rate: None, duration: RUN_DURATION }).await;
-    let paced = entrance.load(Load { rate: Some(RATE), duration: RUN_DURATION }).await;
+    let endpoints = endpoints(&pipeline, &boards)?;
+    let unlimited = endpoints.load(Load { rate: None, duration: RUN_DURATION }).await;
+    let rate_limited = endpoints.load(Load { rate: Some(RATE), duration: RUN_DURATION }).await;
     boards.stop().await;
-    let (throughput, _) = figures::throughput(&full?);
+    let (throughput, _) = figures::throughput(&unlimited?);
     let step = (1.0 / throughput - WORK).max(0.0);
     // Hops: from the source, between the stages, and to the listener.
-    let hop = (mean_latency(&paced?) - STAGES * WORK) / (STAGES + 1.0);
+    let hop = (mean_latency(&rate_limited?) - STAGES * WORK) / (STAGES + 1.0);
     Ok(Overhead { hop: Seconds(hop.max(0.0)), batch_gap: Seconds(step) })
 }
 

@@ -59,8 +59,8 @@ impl Link {
             is_closed: AtomicBool::new(false),
             streams: Mutex::new(Vec::new()),
         });
-        let accepting = Arc::clone(&route);
-        let listener = thread::spawn(move || accepting.accept(&listener));
+        let listener_route = Arc::clone(&route);
+        let listener = thread::spawn(move || listener_route.accept(&listener));
         Ok(Self { address, route, listener: Some(listener) })
     }
 
@@ -120,14 +120,15 @@ impl Route {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.extend([client.try_clone()?, server.try_clone()?]);
         drop(streams);
-        let forth = direction(
+        let to_server = direction(
             client.try_clone()?,
             server.try_clone()?,
             Arc::clone(&self.from),
             Arc::clone(&to),
         );
-        let back = direction(server.try_clone()?, client.try_clone()?, to, Arc::clone(&self.from));
-        Ok(forth.into_iter().chain(back).collect())
+        let to_client =
+            direction(server.try_clone()?, client.try_clone()?, to, Arc::clone(&self.from));
+        Ok(to_server.into_iter().chain(to_client).collect())
     }
 
     fn close_streams(&self) {
@@ -141,21 +142,21 @@ impl Route {
 /// Starts the two threads of one direction. One reads chunks and reserves time on the ports, the other writes each
 /// chunk when it arrives.
 fn direction(
-    from: TcpStream,
-    to: TcpStream,
+    input: TcpStream,
+    output: TcpStream,
     sender: Arc<Port>,
     receiver: Arc<Port>,
 ) -> [JoinHandle<()>; 2] {
     let (queue, chunks) = sync_channel(QUEUED_CHUNKS + sender.in_transit_to(&receiver));
-    let reader = thread::spawn(move || read_chunks(from, &queue, &sender, &receiver));
-    let writer = thread::spawn(move || write_chunks(to, &chunks));
+    let reader = thread::spawn(move || read_chunks(input, &queue, &sender, &receiver));
+    let writer = thread::spawn(move || write_chunks(output, &chunks));
     [reader, writer]
 }
 
-fn read_chunks(mut from: TcpStream, queue: &SyncSender<Chunk>, sender: &Port, receiver: &Port) {
+fn read_chunks(mut input: TcpStream, queue: &SyncSender<Chunk>, sender: &Port, receiver: &Port) {
     minimise_timer_slack();
     let mut buffer = vec![0; sender.chunk_size_to(receiver)];
-    while let Ok(length @ 1..) = from.read(&mut buffer) {
+    while let Ok(length @ 1..) = input.read(&mut buffer) {
         let Transit { begins, arrives } = sender.reserve_transfer(receiver, length);
         if queue.send(Chunk { bytes: buffer[..length].to_vec(), arrives }).is_err() {
             return;
@@ -165,14 +166,14 @@ fn read_chunks(mut from: TcpStream, queue: &SyncSender<Chunk>, sender: &Port, re
     }
 }
 
-fn write_chunks(mut to: TcpStream, chunks: &Receiver<Chunk>) {
+fn write_chunks(mut output: TcpStream, chunks: &Receiver<Chunk>) {
     minimise_timer_slack();
     for chunk in chunks {
         sleep_until(chunk.arrives);
-        if to.write_all(&chunk.bytes).is_err() {
+        if output.write_all(&chunk.bytes).is_err() {
             break;
         }
     }
     // Fails if the receiver has closed the connection.
-    let _ = to.shutdown(Shutdown::Both);
+    let _ = output.shutdown(Shutdown::Both);
 }

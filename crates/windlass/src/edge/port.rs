@@ -32,7 +32,7 @@ struct Direction(Mutex<Instant>);
 const CHUNK_TIME: Duration = Duration::from_millis(1);
 /// Bytes of TCP payload in a full Ethernet frame.
 const PACKET: usize = 1448;
-/// Maximum number of packets in a chunk. It needs few wake-ups for 200 MB/s.
+/// Maximum number of packets in a chunk. At this size, a link of 200 MB/s needs few wake-ups.
 const MAX_PACKETS: usize = 11;
 
 // === impl Port ===
@@ -44,26 +44,26 @@ impl Port {
     }
 
     /// Reserves both ports for a chunk of `bytes` to another board.
-    pub(super) fn reserve_transfer(&self, to: &Self, bytes: usize) -> Transit {
-        let sent = self.sending.reserve(Instant::now(), self.time_of(bytes));
+    pub(super) fn reserve_transfer(&self, receiver: &Self, bytes: usize) -> Transit {
+        let sending = self.sending.reserve(Instant::now(), self.time_of(bytes));
         // A switch forwards the first frames of a chunk while later ones still arrive.
-        let received = to.receiving.reserve(sent.begins, to.time_of(bytes));
+        let receiving = receiver.receiving.reserve(sending.begins, receiver.time_of(bytes));
         Transit {
-            begins: received.begins,
-            arrives: received.ends.max(sent.ends) + self.delay_to(to),
+            begins: receiving.begins,
+            arrives: receiving.ends.max(sending.ends) + self.delay_to(receiver),
         }
     }
 
     /// Size in bytes of a chunk to another board: about a millisecond on the slower port, and at most `MAX_PACKETS`.
     /// Flows take turns by chunks, as they would by packets.
-    pub(super) fn chunk_size_to(&self, to: &Self) -> usize {
-        let packets = quotient(self.time_of(PACKET).max(to.time_of(PACKET)), CHUNK_TIME);
+    pub(super) fn chunk_size_to(&self, receiver: &Self) -> usize {
+        let packets = quotient(self.time_of(PACKET).max(receiver.time_of(PACKET)), CHUNK_TIME);
         PACKET * packets.clamp(1, MAX_PACKETS)
     }
 
     /// Number of chunks that are in transit to another board at the same time.
-    pub(super) fn in_transit_to(&self, to: &Self) -> usize {
-        quotient(CHUNK_TIME, self.delay_to(to))
+    pub(super) fn in_transit_to(&self, receiver: &Self) -> usize {
+        quotient(CHUNK_TIME, self.delay_to(receiver))
     }
 
     fn time_of(&self, bytes: usize) -> Duration {
@@ -71,8 +71,8 @@ impl Port {
         Duration::from_secs_f64(bits / self.link.rate.0)
     }
 
-    fn delay_to(&self, to: &Self) -> Duration {
-        Duration::from_secs_f64(self.link.delay.0 + to.link.delay.0)
+    fn delay_to(&self, receiver: &Self) -> Duration {
+        Duration::from_secs_f64(self.link.delay.0 + receiver.link.delay.0)
     }
 }
 
@@ -91,9 +91,9 @@ struct Transmission {
 impl Direction {
     /// Reserves the direction for `time`, from when it is idle and at the earliest at `from`.
     fn reserve(&self, from: Instant, time: Duration) -> Transmission {
-        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let begins = from.max(*idle);
-        *idle = begins + time;
-        Transmission { begins, ends: *idle }
+        let mut idle_from = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let begins = from.max(*idle_from);
+        *idle_from = begins + time;
+        Transmission { begins, ends: *idle_from }
     }
 }

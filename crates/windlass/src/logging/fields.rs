@@ -93,11 +93,11 @@ mod tests {
         let expected =
             "health changed device=GPU0 why=\"XID 79, GPU has fallen off the bus\" count=8";
         assert_eq!(quoted.trim_end(), expected);
-        let odd = logged(
+        let escaped = logged(
             || tracing::info!(a = %"x=y", b = "p q", c = %"", d = ?["e f"], e = %"say \"no\"", "m"),
         );
         let expected = r#"m a="x=y" b="p q" c="" d="[\"e f\"]" e="say \"no\"""#;
-        assert_eq!(odd.trim_end(), expected);
+        assert_eq!(escaped.trim_end(), expected);
         let lines = logged(|| tracing::warn!(error = %"one\ntwo", "m"));
         assert_eq!(lines.trim_end(), r#"m error="one\ntwo""#, "an event is one line");
     }

@@ -80,11 +80,16 @@ const STUDENT: f64 = 2.365;
 // === impl MeasuredFigures ===
 
 impl MeasuredFigures {
-    /// Statistics of two runs: `full` without a limit, for the throughput, and `paced` at `rate`, for the latencies.
-    pub(crate) fn of(pipeline: &Pipeline, full: &LoadRun, paced: &LoadRun, rate: f64) -> Self {
-        let (items_per_second, plus_minus) = throughput(full);
+    /// Statistics of two runs: `unlimited`, for the throughput, and `rate_limited` at `rate`, for the latencies.
+    pub(crate) fn of(
+        pipeline: &Pipeline,
+        unlimited: &LoadRun,
+        rate_limited: &LoadRun,
+        rate: f64,
+    ) -> Self {
+        let (items_per_second, plus_minus) = throughput(unlimited);
         let visits = |stage: &str, time: fn(&windlass_stage::Visit) -> Duration| {
-            let visits = paced.arrived.iter().flat_map(|arrival| &arrival.visits);
+            let visits = rate_limited.arrived.iter().flat_map(|arrival| &arrival.visits);
             Times::of(visits.filter(|visit| visit.stage == stage).map(time).collect())
         };
         let stages = pipeline.stages.iter().map(|stage| StageTimes {
@@ -98,10 +103,11 @@ impl MeasuredFigures {
             time: visits(&stage.name, |visit| visit.link),
         });
         let mut account = ItemAccount::default();
-        for run in [full, paced] {
+        for run in [unlimited, rate_limited] {
             account.add(run);
         }
-        let latencies: Vec<_> = paced.arrived.iter().map(|arrival| arrival.latency).collect();
+        let latencies: Vec<_> =
+            rate_limited.arrived.iter().map(|arrival| arrival.latency).collect();
         Self {
             items_per_second,
             plus_minus,
@@ -119,10 +125,10 @@ impl MeasuredFigures {
 /// arrivals, in which the queues fill.
 pub(crate) fn throughput(run: &LoadRun) -> (f64, Option<f64>) {
     let mut times: Vec<f64> = run.arrived.iter().map(|arrival| arrival.at.as_secs_f64()).collect();
-    // After the last send, items in transit drain at the rate of the slowest replica. They count only if there are few
-    // others.
-    let is_in_time = |at: &f64| *at <= run.duration.as_secs_f64();
-    if times.iter().filter(|at| is_in_time(at)).count() >= 2 * PARTS {
+    // After the last send, items in transit drain at the rate of the slowest replica. They count only if few items
+    // arrived before.
+    let is_in_time = |time: &f64| *time <= run.duration.as_secs_f64();
+    if times.iter().filter(|time| is_in_time(time)).count() >= 2 * PARTS {
         times.retain(is_in_time);
     }
     times.sort_by(f64::total_cmp);
@@ -132,7 +138,7 @@ pub(crate) fn throughput(run: &LoadRun) -> (f64, Option<f64>) {
     if last <= first {
         return (0.0, None);
     }
-    let rate = count(steady.len() - 1) / (last - first);
+    let rate = to_f64(steady.len() - 1) / (last - first);
     let size = (steady.len() - 1) / PARTS;
     if size < MIN_PART_ITEMS {
         return (rate, None);
@@ -140,7 +146,7 @@ pub(crate) fn throughput(run: &LoadRun) -> (f64, Option<f64>) {
     // A part begins at the last item of the part before: items arrive in batches, and the pauses between them count.
     let ends: Vec<f64> = steady.iter().step_by(size).copied().collect();
     let rates: Vec<f64> =
-        ends.windows(2).take(PARTS).map(|pair| count(size) / (pair[1] - pair[0])).collect();
+        ends.windows(2).take(PARTS).map(|pair| to_f64(size) / (pair[1] - pair[0])).collect();
     // A batch that is larger than a part gives an infinite rate, and no confidence interval.
     let is_finite = rates.iter().all(|rate| rate.is_finite());
     (rate, is_finite.then(|| half_interval(&rates)))
@@ -150,19 +156,19 @@ pub(crate) fn throughput(run: &LoadRun) -> (f64, Option<f64>) {
 /// because consecutive items wait together.
 fn mean_interval(latencies: &[Duration]) -> Option<f64> {
     let size = latencies.len() / PARTS;
-    let mean = |part: &[Duration]| 1e3 * part.iter().sum::<Duration>().as_secs_f64() / count(size);
+    let mean = |part: &[Duration]| 1e3 * part.iter().sum::<Duration>().as_secs_f64() / to_f64(size);
     let means: Vec<f64> = latencies.chunks_exact(size.max(1)).take(PARTS).map(mean).collect();
     (size >= MIN_PART_ITEMS).then(|| half_interval(&means))
 }
 
 /// Half the 95 % confidence interval of the mean of one value per part.
 fn half_interval(parts: &[f64]) -> f64 {
-    let mean = parts.iter().sum::<f64>() / count(PARTS);
-    let variance = parts.iter().map(|part| (part - mean).powi(2)).sum::<f64>() / count(PARTS - 1);
-    STUDENT * (variance / count(PARTS)).sqrt()
+    let mean = parts.iter().sum::<f64>() / to_f64(PARTS);
+    let variance = parts.iter().map(|part| (part - mean).powi(2)).sum::<f64>() / to_f64(PARTS - 1);
+    STUDENT * (variance / to_f64(PARTS)).sqrt()
 }
 
-fn count(items: usize) -> f64 {
+fn to_f64(items: usize) -> f64 {
     f64::from(u32::try_from(items).unwrap_or(u32::MAX))
 }
 
@@ -186,14 +192,14 @@ impl Times {
     fn of(times: Vec<Duration>) -> Self {
         let mut ms: Vec<f64> = times.into_iter().map(|time| 1e3 * time.as_secs_f64()).collect();
         ms.sort_by(f64::total_cmp);
-        let at = |percent: usize| {
+        let quantile = |percent: usize| {
             ms.get((ms.len().saturating_sub(1)) * percent / 100).copied().unwrap_or_default()
         };
         Self {
-            mean_ms: ms.iter().sum::<f64>() / count(ms.len().max(1)),
-            p50_ms: at(50),
-            p95_ms: at(95),
-            p99_ms: at(99),
+            mean_ms: ms.iter().sum::<f64>() / to_f64(ms.len().max(1)),
+            p50_ms: quantile(50),
+            p95_ms: quantile(95),
+            p99_ms: quantile(99),
         }
     }
 }

@@ -90,36 +90,36 @@ enum Event {
 }
 
 /// Longest wait for the next end after the last item was sent.
-const LAST_ITEMS: Duration = Duration::from_secs(20);
+const LAST_ITEM_LIMIT: Duration = Duration::from_secs(20);
 /// Longest wait for a connection to the first stage, and to each last stage.
-const CONNECT: Duration = Duration::from_secs(20);
+const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 /// Name of the source in the stages' metrics and messages.
 const SOURCE: &str = "source";
 /// Capacity of the channel between the tasks of a load: more than the items in a pipeline.
-const EVENTS: usize = 4096;
+const EVENT_CAPACITY: usize = 4096;
 
 // === impl PipelineEndpoints ===
 
 impl PipelineEndpoints {
     /// Sends items, and listens until each has ended.
     pub(crate) async fn load(&self, load: Load) -> Result<LoadRun> {
-        let (sender, mut events) = channel(EVENTS);
+        let (sender, mut events) = channel(EVENT_CAPACITY);
         // The tasks end with this function.
         let mut tasks = JoinSet::new();
         for addresses in &self.ends {
-            let listening = timeout(CONNECT, EndListener::listen(addresses.clone()));
-            let ends = listening.await.with_context(|| {
+            let listen = timeout(CONNECT_LIMIT, EndListener::listen(addresses.clone()));
+            let ends = listen.await.with_context(|| {
                 format!("no stage serves at {addresses}: look at its pods, or give its address with --end")
             })?;
             tasks.spawn(forward_ends(ends, sender.clone()));
         }
-        tasks.spawn(self.clone().send(load, sender));
+        tasks.spawn(self.clone().send_items(load, sender));
         let mut log = RunLog::default();
-        let mut deadline = Instant::now() + load.duration + CONNECT + LAST_ITEMS;
+        let mut deadline = Instant::now() + load.duration + CONNECT_LIMIT + LAST_ITEM_LIMIT;
         while !log.is_complete(self.ends.len()) {
             let Ok(Some(event)) = timeout_at(deadline.into(), events.recv()).await else { break };
             if log.all_sent || matches!(event, Event::AllSent) {
-                deadline = Instant::now() + LAST_ITEMS;
+                deadline = Instant::now() + LAST_ITEM_LIMIT;
             }
             log.record(event);
         }
@@ -132,19 +132,19 @@ impl PipelineEndpoints {
         Ok(log.into_run(load.duration, self.ends.len()))
     }
 
-    /// Sends items at a constant rate, or as fast as the first stage takes them.
-    async fn send(self, load: Load, sender: Sender<Event>) {
+    /// Sends items at a constant rate, or as fast as the first stage accepts them.
+    async fn send_items(self, load: Load, sender: Sender<Event>) {
         let (settings, metrics) = (Settings::default(), StageMetrics::new());
         let mut source = Source::connect(SOURCE, &self.first, self.addresses, settings, metrics);
         let payload = Bytes::from(vec![0; self.input]);
         // The run begins once the first item is accepted, so that it does not include the connection.
         let first = source.send(payload.clone(), None).await;
-        let begun = Instant::now();
-        if sender.send(Event::Sent(first, begun)).await.is_err() {
+        let start = Instant::now();
+        if sender.send(Event::Sent(first, start)).await.is_err() {
             return;
         }
         let mut ticks = load.rate.map(|rate| ticks(rate, load.duration));
-        while begun.elapsed() < load.duration {
+        while start.elapsed() < load.duration {
             let due = match &mut ticks {
                 None => Instant::now(),
                 // The latency of a delayed item counts from the time at which it was due.
@@ -165,13 +165,13 @@ impl PipelineEndpoints {
 
 /// Times at which items are due. A thread sends them, because tokio's timer has a resolution of a millisecond.
 fn ticks(rate: f64, duration: Duration) -> Receiver<Instant> {
-    let (tick, ticks) = channel(1);
+    let (tick_sender, ticks) = channel(1);
     thread::spawn(move || {
         minimise_timer_slack();
-        let begun = Instant::now();
+        let start = Instant::now();
         let pause = Duration::from_secs_f64(1.0 / rate);
-        let mut next = begun;
-        while begun.elapsed() < duration && tick.blocking_send(next).is_ok() {
+        let mut next = start;
+        while start.elapsed() < duration && tick_sender.blocking_send(next).is_ok() {
             next += pause;
             sleep_until(next);
         }
@@ -218,16 +218,17 @@ impl RunLog {
 
     /// True if every item has ended at every last stage. Missed ends count as ended.
     fn is_complete(&self, ends: usize) -> bool {
-        let ended = |id: &u64| self.ended.get(id).map_or(0, Vec::len);
-        let open =
-            || self.sent.iter().map(|(id, _)| ends.saturating_sub(ended(id)) as u64).sum::<u64>();
-        self.all_sent && open() <= self.missed
+        let end_count = |id: &u64| self.ended.get(id).map_or(0, Vec::len);
+        let open_ends = || {
+            self.sent.iter().map(|(id, _)| ends.saturating_sub(end_count(id)) as u64).sum::<u64>()
+        };
+        self.all_sent && open_ends() <= self.missed
     }
 
     fn into_run(mut self, duration: Duration, ends: usize) -> LoadRun {
-        let begun = self.sent.first().map_or_else(Instant::now, |(_, due)| *due);
+        let start = self.sent.first().map_or_else(Instant::now, |(_, due)| *due);
         let mut run = LoadRun {
-            started: SystemTime::now() - begun.elapsed(),
+            started: SystemTime::now() - start.elapsed(),
             duration,
             sent: self.sent.len() as u64,
             arrived: Vec::with_capacity(self.sent.len()),
@@ -235,24 +236,24 @@ impl RunLog {
             missing: 0,
         };
         for (id, at) in self.sent {
-            let ended = self.ended.remove(&id).unwrap_or_default();
-            let due = at - begun;
-            let failure = ended.iter().find_map(|(end, _)| end.failure.clone());
-            let visits = |ended: Vec<(End, Instant)>| {
-                ended.into_iter().flat_map(|(end, _)| end.visits).collect()
+            let item_ends = self.ended.remove(&id).unwrap_or_default();
+            let due = at - start;
+            let failure = item_ends.iter().find_map(|(end, _)| end.failure.clone());
+            let visits = |item_ends: Vec<(End, Instant)>| {
+                item_ends.into_iter().flat_map(|(end, _)| end.visits).collect()
             };
             if let Some(failure) = failure {
-                run.failures.push(FailedItem { id, due, failure, visits: visits(ended) });
-            } else if ended.len() < ends {
+                run.failures.push(FailedItem { id, due, failure, visits: visits(item_ends) });
+            } else if item_ends.len() < ends {
                 run.missing += 1;
             } else {
-                let last = ended.iter().map(|(_, time)| *time).max().unwrap_or(at);
+                let last = item_ends.iter().map(|(_, time)| *time).max().unwrap_or(at);
                 run.arrived.push(ArrivedItem {
                     id,
                     due,
                     latency: last - at,
-                    at: last - begun,
-                    visits: visits(ended),
+                    at: last - start,
+                    visits: visits(item_ends),
                 });
             }
         }

@@ -43,11 +43,11 @@ struct Span<'a> {
     failure: Option<&'a Failure>,
 }
 
-/// Span kinds of OTLP: `SPAN_KIND_INTERNAL` and `SPAN_KIND_CONSUMER`.
-const INTERNAL: u8 = 1;
-const CONSUMER: u8 = 5;
-/// `STATUS_CODE_ERROR` of OTLP.
-const ERROR: u8 = 2;
+/// Span kinds of OTLP.
+const SPAN_KIND_INTERNAL: u8 = 1;
+const SPAN_KIND_CONSUMER: u8 = 5;
+/// Status code of OTLP.
+const STATUS_CODE_ERROR: u8 = 2;
 /// Service name of the load's source.
 const SOURCE: &str = "source";
 
@@ -56,15 +56,15 @@ const SOURCE: &str = "source";
 impl Traces {
     /// Adds the items of a run. `title` names the run in the spans.
     pub(crate) fn add(&mut self, pipeline: &Pipeline, run: &LoadRun, title: &str) {
-        let started = run.started;
+        let run_start = run.started;
         let arrived = run.arrived.iter().map(|item| (item.id, item.due, &item.visits, None));
         let failed =
             run.failures.iter().map(|item| (item.id, item.due, &item.visits, Some(&item.failure)));
         for (id, due, visits, failure) in arrived.chain(failed) {
             // Ids of items are unique in a run, and runs begin at different times.
-            let id = format!("{:016x}{id:016x}", nanos(started));
+            let id = format!("{:016x}{id:016x}", nanos(run_start));
             let mut trace = Trace { traces: self, id, spans: 0 };
-            trace.item(pipeline, started + due, visits, failure, title);
+            trace.write_item(pipeline, run_start + due, visits, failure, title);
         }
     }
 
@@ -90,7 +90,7 @@ impl Traces {
 // === impl Trace ===
 
 impl Trace<'_> {
-    fn item(
+    fn write_item(
         &mut self,
         pipeline: &Pipeline,
         due: SystemTime,
@@ -100,51 +100,58 @@ impl Trace<'_> {
     ) {
         // The root span has the first id, and is written last: its end is the latest of all.
         self.spans = 1;
-        let mut done: BTreeMap<&str, SystemTime> = BTreeMap::new();
+        let mut stage_ends: BTreeMap<&str, SystemTime> = BTreeMap::new();
         for (position, stage) in pipeline.stages.iter().enumerate() {
             let Some(visit) = visits.iter().find(|visit| visit.stage == stage.name) else {
                 continue;
             };
-            let before = pipeline.links_to(position).map(|link| &*pipeline.stages[link.from].name);
-            let senders: Vec<_> = before.filter_map(|name| done.get(name).copied()).collect();
+            let sender_names =
+                pipeline.links_to(position).map(|link| &*pipeline.stages[link.from].name);
+            let senders: Vec<_> =
+                sender_names.filter_map(|name| stage_ends.get(name).copied()).collect();
             // The span of a join begins when its first sender is done. The measured link time is that of the last
             // sender.
             let link = if senders.len() > 1 { Duration::ZERO } else { visit.link };
-            let sent = senders.into_iter().min().unwrap_or(due);
+            let send_time = senders.into_iter().min().unwrap_or(due);
             let failure = failure.filter(|failure| failure.stage == stage.name);
-            let end = self.visit(visit, sent + link, failure);
-            done.insert(&stage.name, end);
+            let end = self.write_visit(visit, send_time + link, failure);
+            stage_ends.insert(&stage.name, end);
         }
-        let to = done.into_values().max().unwrap_or(due);
+        let to = stage_ends.into_values().max().unwrap_or(due);
         let name = format!("item of {title}");
-        let of = (SOURCE, pipeline.name.as_str());
-        self.write(1, &Span { service: of, name: &name, parent: None, from: due, to, failure });
+        let service = (SOURCE, pipeline.name.as_str());
+        self.write_span(1, &Span { service, name: &name, parent: None, from: due, to, failure });
     }
 
     /// Writes the spans of a visit, and returns its end.
-    fn visit(&mut self, visit: &Visit, from: SystemTime, failure: Option<&Failure>) -> SystemTime {
-        let of = (visit.stage.as_str(), visit.replica.as_str());
+    fn write_visit(
+        &mut self,
+        visit: &Visit,
+        from: SystemTime,
+        failure: Option<&Failure>,
+    ) -> SystemTime {
+        let service = (visit.stage.as_str(), visit.replica.as_str());
         let to = from + visit.queueing + visit.processing + visit.sending;
         let stage = self.next_id();
-        self.write(
+        self.write_span(
             stage,
-            &Span { service: of, name: &visit.stage, parent: Some(1), from, to, failure },
+            &Span { service, name: &visit.stage, parent: Some(1), from, to, failure },
         );
-        let mut at = from;
+        let mut start = from;
         for (name, time) in [
             ("queue", visit.queueing),
             ("work", visit.processing),
             ("room at the next", visit.sending),
         ] {
             if time > Duration::ZERO {
-                let part = self.next_id();
+                let child = self.next_id();
                 let parent = Some(stage);
-                self.write(
-                    part,
-                    &Span { service: of, name, parent, from: at, to: at + time, failure: None },
+                self.write_span(
+                    child,
+                    &Span { service, name, parent, from: start, to: start + time, failure: None },
                 );
             }
-            at += time;
+            start += time;
         }
         to
     }
@@ -154,12 +161,12 @@ impl Trace<'_> {
         self.spans
     }
 
-    fn write(&mut self, id: u64, span: &Span<'_>) {
+    fn write_span(&mut self, id: u64, span: &Span<'_>) {
         let mut document = json!({
             "traceId": self.id,
             "spanId": format!("{id:016x}"),
             "name": span.name,
-            "kind": if span.parent == Some(1) { CONSUMER } else { INTERNAL },
+            "kind": if span.parent == Some(1) { SPAN_KIND_CONSUMER } else { SPAN_KIND_INTERNAL },
             "startTimeUnixNano": nanos(span.from).to_string(),
             "endTimeUnixNano": nanos(span.to).to_string(),
         });
@@ -167,11 +174,12 @@ impl Trace<'_> {
             document["parentSpanId"] = format!("{parent:016x}").into();
         }
         if let Some(failure) = span.failure {
-            document["status"] = json!({ "code": ERROR, "message": failure.to_string() });
+            document["status"] =
+                json!({ "code": STATUS_CODE_ERROR, "message": failure.to_string() });
         }
         let (service, replica) = span.service;
-        let of = (service.to_owned(), replica.to_owned());
-        self.traces.spans.entry(of).or_default().push(document);
+        let key = (service.to_owned(), replica.to_owned());
+        self.traces.spans.entry(key).or_default().push(document);
     }
 }
 
@@ -180,6 +188,6 @@ fn attribute(key: &str, value: &str) -> Value {
 }
 
 /// Nanoseconds since the Unix epoch.
-fn nanos(at: SystemTime) -> u128 {
-    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
+fn nanos(time: SystemTime) -> u128 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
 }

@@ -51,10 +51,10 @@ impl FromStr for EdgeFile {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let named = text.split_once('=').and_then(|(edge, path)| {
+        let edge_file = text.split_once('=').and_then(|(edge, path)| {
             Some(Self { edge: Edge::from_str(edge, false).ok()?, path: path.into() })
         });
-        Ok(named.unwrap_or_else(|| Self { edge: Edge::West, path: text.into() }))
+        Ok(edge_file.unwrap_or_else(|| Self { edge: Edge::West, path: text.into() }))
     }
 }
 
@@ -72,9 +72,9 @@ impl FromStr for DataPorts {
             return Ok(Self(Vec::new()));
         }
         let mut ports: Vec<_> = text.split(',').map(str::trim).collect();
-        if let Some(wrong) = ports.iter().find(|address| !is_address(address)) {
+        if let Some(text) = ports.iter().find(|address| !is_address(address)) {
             return Err(format!(
-                "{wrong:?} is not a data port: write HOST:PORT, such as 10.0.0.21:6000"
+                "{text:?} is not a data port: write HOST:PORT, such as 10.0.0.21:6000"
             ));
         }
         ports.sort_unstable();
@@ -91,20 +91,20 @@ mod tests {
 
     #[test]
     fn data_ports_are_separated_by_commas() {
-        let read = |text: &str| text.parse().map(|DataPorts(ports)| ports);
-        assert_eq!(read("10.0.0.21:6000"), Ok(vec!["10.0.0.21:6000".to_owned()]));
-        assert_eq!(read("b:1,a:1").map(|ports| ports.len()), Ok(2));
-        assert_eq!(read(""), Ok(Vec::new()));
-        for wrong in ["10.0.0.21", ":6000", "a:70000", "a:1,", "a:1,a:1"] {
-            assert!(read(wrong).is_err(), "{wrong}");
+        let parse = |text: &str| text.parse().map(|DataPorts(ports)| ports);
+        assert_eq!(parse("10.0.0.21:6000"), Ok(vec!["10.0.0.21:6000".to_owned()]));
+        assert_eq!(parse("b:1,a:1").map(|ports| ports.len()), Ok(2));
+        assert_eq!(parse(""), Ok(Vec::new()));
+        for invalid in ["10.0.0.21", ":6000", "a:70000", "a:1,", "a:1,a:1"] {
+            assert!(parse(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
     fn a_file_is_for_the_west_unless_it_names_an_edge() {
-        let read = |text: &str| text.parse::<EdgeFile>().expect("a file");
-        assert_eq!(read("net.bin"), EdgeFile { edge: Edge::West, path: "net.bin".into() });
-        assert_eq!(read("east=net.bin"), EdgeFile { edge: Edge::East, path: "net.bin".into() });
-        assert_eq!(read("a=b"), EdgeFile { edge: Edge::West, path: "a=b".into() });
+        let parse = |text: &str| text.parse::<EdgeFile>().expect("a file");
+        assert_eq!(parse("net.bin"), EdgeFile { edge: Edge::West, path: "net.bin".into() });
+        assert_eq!(parse("east=net.bin"), EdgeFile { edge: Edge::East, path: "net.bin".into() });
+        assert_eq!(parse("a=b"), EdgeFile { edge: Edge::West, path: "a=b".into() });
     }
 }

@@ -24,10 +24,10 @@ impl FromStr for PictureSize {
             Ok(pixels @ 1..=Self::MAX_SIDE) => Some(pixels),
             _ => None,
         };
-        let sides = text
+        let size = text
             .split_once('x')
             .and_then(|(width, height)| Some(Self { width: side(width)?, height: side(height)? }));
-        sides.ok_or_else(|| {
+        size.ok_or_else(|| {
             format!("write WIDTHxHEIGHT, such as 320x320, of 1 to {} pixels", Self::MAX_SIDE)
         })
     }

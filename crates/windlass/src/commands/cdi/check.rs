@@ -28,14 +28,16 @@ pub(super) fn run(args: CheckArgs) -> Result<()> {
     let mut mistakes = 0;
     for document in &documents {
         let path = document.path.display();
-        let found = mistakes_of(document, &host, &mut names);
+        let document_mistakes = mistakes_of(document, &host, &mut names);
         match &document.content {
-            Ok(spec) if found.is_empty() => {
+            Ok(spec) if document_mistakes.is_empty() => {
                 line(format!("{path}: valid, {}", pluralized(spec.devices.len(), "device")))?;
             }
-            _ => found.iter().try_for_each(|mistake| line(format!("{path}: {mistake}")))?,
+            _ => document_mistakes
+                .iter()
+                .try_for_each(|mistake| line(format!("{path}: {mistake}")))?,
         }
-        mistakes += found.len();
+        mistakes += document_mistakes.len();
     }
     let documents = counted(documents.len(), "document");
     ensure!(mistakes == 0, "{} in {documents}", pluralized(mistakes, "mistake"));
@@ -46,8 +48,8 @@ fn mistakes_of(document: &CdiDocument, host: &Host, names: &mut DefinedNames) ->
     match &document.content {
         Err(error) => vec![error.clone()],
         Ok(spec) => {
-            let of_format = check(spec).into_iter().map(|mistake| mistake.to_string());
-            of_format
+            let format_mistakes = check(spec).into_iter().map(|mistake| mistake.to_string());
+            format_mistakes
                 .chain(missing_files(spec, host))
                 .chain(names.duplicates(&document.path, spec))
                 .collect()
@@ -58,15 +60,15 @@ fn mistakes_of(document: &CdiDocument, host: &Host, names: &mut DefinedNames) ->
 /// Files of the host that a document names and the host lacks.
 fn missing_files(spec: &Spec, host: &Host) -> Vec<String> {
     let devices = spec.devices.iter().map(|device| (device.name.as_str(), &device.container_edits));
-    let all = devices.chain([("every device", &spec.container_edits)]);
-    let missing = |(name, edits): (&str, &ContainerEdits)| {
+    let named_edits = devices.chain([("every device", &spec.container_edits)]);
+    let missing_of = |(name, edits): (&str, &ContainerEdits)| {
         let is_absent =
             |path: &PathBuf| path.has_root() && !host.exists(host.runtime_to_host_path(path));
-        let absent = host_paths(edits).into_iter().filter(is_absent);
+        let absent_paths = host_paths(edits).into_iter().filter(is_absent);
         let text = |path: PathBuf| format!("{name}: the host has no {}", path.display());
-        absent.map(text).collect::<Vec<_>>()
+        absent_paths.map(text).collect::<Vec<_>>()
     };
-    all.flat_map(missing).collect()
+    named_edits.flat_map(missing_of).collect()
 }
 
 fn host_paths(edits: &ContainerEdits) -> Vec<PathBuf> {

@@ -26,15 +26,15 @@ const MAX_BYTES: u64 = 16 << 20;
 const EXTENSIONS: [&str; 2] = ["json", "yaml"];
 
 /// Reads documents from files and folders. The documents of a folder are in order of file names.
-pub(super) fn read(places: &[PathBuf]) -> Result<Vec<CdiDocument>> {
+pub(super) fn read(arguments: &[PathBuf]) -> Result<Vec<CdiDocument>> {
     let mut paths = Vec::new();
-    for place in places {
-        if place.is_dir() {
-            paths.extend(document_paths(place)?);
-        } else if place.exists() {
-            paths.push(place.clone());
+    for argument in arguments {
+        if argument.is_dir() {
+            paths.extend(document_paths(argument)?);
+        } else if argument.exists() {
+            paths.push(argument.clone());
         } else {
-            let problem = anyhow::anyhow!("{} does not exist", place.display());
+            let problem = anyhow::anyhow!("{} does not exist", argument.display());
             return Err(UsageError(problem).into());
         }
     }

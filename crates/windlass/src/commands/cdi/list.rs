@@ -36,14 +36,14 @@ pub(super) fn run(args: ListArgs) -> Result<()> {
     // An empty table would hide that no document could be read.
     let shows_table = !entries.is_empty() || !has_unreadable;
     print_output(args.output, &entries, || if shows_table { table(&entries) } else { Ok(()) })?;
-    let mut unreadable = 0;
+    let mut unreadable_count = 0;
     for CdiDocument { path, content } in &documents {
         if let Err(error) = content {
-            unreadable += 1;
+            unreadable_count += 1;
             print_to_stderr(format!("{}: {error}", path.display()))?;
         }
     }
-    ensure!(unreadable == 0, "{} cannot be read", counted(unreadable, "document"));
+    ensure!(unreadable_count == 0, "{} cannot be read", counted(unreadable_count, "document"));
     Ok(())
 }
 

@@ -24,14 +24,15 @@ pub(super) async fn run(args: ExplainPodArgs) -> Result<()> {
     let pod = match pods.as_slice() {
         [pod] => pod,
         [] => {
-            let place = namespace.map(|it| format!(" in namespace {it}")).unwrap_or_default();
-            return Err(UsageError(anyhow!("no pod {name}{place}")).into());
+            let scope =
+                namespace.map(|namespace| format!(" in namespace {namespace}")).unwrap_or_default();
+            return Err(UsageError(anyhow!("no pod {name}{scope}")).into());
         }
         several => {
-            let spaces: Vec<_> = several.iter().map(|pod| pod.namespace.as_str()).collect();
-            let spaces = spaces.join(", ");
+            let namespaces: Vec<_> = several.iter().map(|pod| pod.namespace.as_str()).collect();
+            let namespaces = namespaces.join(", ");
             return Err(UsageError(anyhow!(
-                "pod {} is in {spaces}: choose a namespace with -n",
+                "pod {} is in {namespaces}: choose a namespace with -n",
                 args.pod
             ))
             .into());
@@ -57,8 +58,8 @@ fn print(explanation: &Explanation) -> Result<()> {
     } else {
         line(format!("{} can serve it, the best first:", pluralized(fitting.len(), "node")))?;
         let mut table = Table::default();
-        for it in fitting.iter().take(MAX_NODES) {
-            table.row([it.node.clone(), it.rank.clone().unwrap_or_default()]);
+        for candidate in fitting.iter().take(MAX_NODES) {
+            table.row([candidate.node.clone(), candidate.rank.clone().unwrap_or_default()]);
         }
         table.print()?;
         if fitting.len() > MAX_NODES {
@@ -68,8 +69,8 @@ fn print(explanation: &Explanation) -> Result<()> {
     if !refused.is_empty() {
         line("")?;
         let mut table = Table::new(["NODES", "EXAMPLE", "FIRST REASON"]);
-        for it in refused {
-            table.row([it.nodes.to_string(), it.example.clone(), it.reason.clone()]);
+        for group in refused {
+            table.row([group.nodes.to_string(), group.example.clone(), group.reason.clone()]);
         }
         table.print()?;
     }

@@ -21,7 +21,7 @@ pub(super) async fn run(args: ExtendArgs) -> Result<()> {
     };
     let mut serving = Box::pin(windlass_control::run(config, stop.clone(), ready));
     tokio::select! {
-        ended = &mut serving => return Ok(ended?),
+        result = &mut serving => return Ok(result?),
         signal = signals.recv() => tracing::info!(signal, "stopping"),
     }
     stop.cancel();

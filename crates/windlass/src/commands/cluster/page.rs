@@ -25,7 +25,7 @@ pub(super) async fn run(args: PageArgs) -> Result<()> {
     let ready = |address| drop(line(format!("http://{address}/  (Ctrl-C ends it)")));
     let mut serving = Box::pin(run_page(args.listen, source, &args.agents, stop.clone(), ready));
     tokio::select! {
-        ended = &mut serving => return Ok(ended?),
+        result = &mut serving => return Ok(result?),
         _ = signals.recv() => {}
     }
     stop.cancel();

@@ -70,37 +70,37 @@ fn run_all<T: Send>(args: &SimulateArgs, run: impl Fn(&Settings) -> T + Sync) ->
         .map(|(policy, seed)| Settings { policy, forecast_source: knowledge, seed })
         .collect();
     let progress = Progress::new();
-    let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (next, run_count) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
-        let mut done = Vec::new();
+        let mut results = Vec::new();
         while let Some((job, settings)) = next_job(&next, &jobs) {
-            let begun = Instant::now();
-            done.push((job, run(settings), begun.elapsed()));
-            let ended = ended.fetch_add(1, Ordering::Relaxed) + 1;
-            progress.show(&format!("{ended} of {} runs", jobs.len()));
+            let start = Instant::now();
+            results.push((job, run(settings), start.elapsed()));
+            let count = run_count.fetch_add(1, Ordering::Relaxed) + 1;
+            progress.show(&format!("{count} of {} runs", jobs.len()));
         }
-        done
+        results
     };
     let workers = thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len());
-    let mut finished: Vec<_> = thread::scope(|scope| {
+    let mut results: Vec<_> = thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let join = |worker: ScopedJoinHandle<'_, _>| {
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
         workers.into_iter().flat_map(join).collect()
     });
-    finished.sort_unstable_by_key(|(job, ..)| *job);
-    let mut outcomes = finished.drain(..);
+    results.sort_unstable_by_key(|(job, ..)| *job);
+    let mut results = results.drain(..);
     let seeds = jobs.len() / policies.len();
-    let of_policy = |policy: &Policy| {
-        let (mut spent, mut all) = (Duration::ZERO, Vec::new());
-        for (_, outcome, time) in outcomes.by_ref().take(seeds) {
+    let policy_runs = |policy: &Policy| {
+        let (mut spent, mut outcomes) = (Duration::ZERO, Vec::new());
+        for (_, outcome, time) in results.by_ref().take(seeds) {
             spent += time;
-            all.push(outcome);
+            outcomes.push(outcome);
         }
-        Runs { policy: *policy, outcomes: all, spent }
+        Runs { policy: *policy, outcomes, spent }
     };
-    policies.iter().map(of_policy).collect()
+    policies.iter().map(policy_runs).collect()
 }
 
 fn next_job<'a>(next: &AtomicUsize, jobs: &'a [Settings]) -> Option<(usize, &'a Settings)> {

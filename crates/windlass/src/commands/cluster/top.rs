@@ -90,7 +90,7 @@ async fn watch(args: TopArgs) -> Result<()> {
     let live = LiveIndex::connect(args.view.kubeconfig.clone()).await?;
     let mut signals = StopSignals::listen()?;
     let mut screen = FullScreen::new().filter(|_| args.output == OutputArg::Table);
-    let printing = async {
+    let print_loop = async {
         loop {
             let Some(report) = live.with_index(Report::of) else {
                 sleep(FIRST_POLL).await;
@@ -105,7 +105,7 @@ async fn watch(args: TopArgs) -> Result<()> {
     };
     tokio::select! {
         () = Box::pin(live.run()) => Ok(()),
-        failed = printing => failed,
+        result = print_loop => result,
         _ = signals.recv() => Ok(()),
     }
 }
@@ -233,7 +233,10 @@ impl HolderRow {
 
     fn text(&self) -> String {
         let memory = self.memory_mib.filter(|mib| *mib > 0).map(|mib| format!("{mib} MiB"));
-        let compute = self.compute_percent.filter(|it| *it > 0).map(|it| format!("{it} %"));
+        let compute = self
+            .compute_percent
+            .filter(|percent| *percent > 0)
+            .map(|percent| format!("{percent} %"));
         let share: Vec<_> = memory.into_iter().chain(compute).collect();
         if share.is_empty() {
             self.pod.clone()

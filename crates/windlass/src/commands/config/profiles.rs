@@ -24,22 +24,23 @@ struct ListedDeviceProfile {
 pub(super) fn run(name: Option<DeviceProfile>, output: OutputArg) -> Result<()> {
     match name {
         None => {
-            let all: Vec<_> = DeviceProfile::ALL.iter().map(ListedDeviceProfile::new).collect();
-            print_output(output, &all, || list(&all))
+            let profiles: Vec<_> =
+                DeviceProfile::ALL.iter().map(ListedDeviceProfile::new).collect();
+            print_output(output, &profiles, || list(&profiles))
         }
         Some(profile) => {
-            let listed = ListedDeviceProfile {
+            let document = ListedDeviceProfile {
                 text: Some(profile.text),
                 ..ListedDeviceProfile::new(&profile)
             };
-            print_output(output, &listed, || Ok(line(profile.text.trim_end())?))
+            print_output(output, &document, || Ok(line(profile.text.trim_end())?))
         }
     }
 }
 
-fn list(all: &[ListedDeviceProfile]) -> Result<()> {
+fn list(profiles: &[ListedDeviceProfile]) -> Result<()> {
     let mut table = Table::new(["PROFILE", "RESOURCE", "DEVICES"]);
-    for profile in all {
+    for profile in profiles {
         let resource = profile.resource.clone().unwrap_or_default();
         table.row([profile.name.to_owned(), resource, profile.description.clone()]);
     }

@@ -31,12 +31,12 @@ pub(super) fn subject(machine: &str) -> Result<Subject> {
     simulated::profile(machine)?;
     let program = env::current_exe().context("cannot find this program")?;
     let program = program.to_str().context("this program's path is not UTF-8")?.to_owned();
-    let quoted = format!("'{}'", program.replace('\'', r"'\''"));
+    let quoted_program = format!("'{}'", program.replace('\'', r"'\''"));
     let machine = machine.replace('\'', r"'\''");
-    let hook = |text: &str| Some(format!("{quoted} machine {text} >/dev/null"));
+    let hook = |text: &str| Some(format!("{quoted_program} machine {text} >/dev/null"));
     let create = format!("create {{scratch}}/m --machine '{machine}'");
-    let setup =
-        hook(&create).map(|it| format!("{it} && echo '{CONFIG}' > {{scratch}}/config.yaml"));
+    let setup = hook(&create)
+        .map(|command| format!("{command} && echo '{CONFIG}' > {{scratch}}/config.yaml"));
     let hooks = Hooks {
         setup,
         fail: hook("fault {scratch}/m xid:79@0"),

@@ -42,24 +42,24 @@ pub(super) fn report(report: &Report) -> Result<()> {
         show(finding, paint)?;
     }
     let Totals { pass, fail, not_applicable } = report.totals();
-    let tone = if fail == 0 && pass > 0 { Style::Success } else { Style::Error };
+    let style = if fail == 0 && pass > 0 { Style::Success } else { Style::Error };
     let total = format!("{pass} passed, {fail} failed, {not_applicable} not applicable");
-    Ok(line(format!("\n{}", paint.styled(tone, total)))?)
+    Ok(line(format!("\n{}", paint.styled(style, total)))?)
 }
 
 fn show(finding: &Finding, paint: Paint) -> Result<()> {
-    let (tone, word) = match finding.verdict {
+    let (style, word) = match finding.verdict {
         Verdict::Pass => (Style::Success, "pass"),
         Verdict::Fail => (Style::Error, "FAIL"),
         Verdict::NotApplicable => (Style::Muted, "n/a "),
     };
     let Finding { id, sentence, source, evidence, last_words, .. } = finding;
-    line(format!("{} {id}  {sentence}", paint.styled(tone, word)))?;
-    let quiet = |text: String| line(paint.styled(Style::Muted, text));
-    wrapped("          ", evidence.split_whitespace()).into_iter().try_for_each(quiet)?;
+    line(format!("{} {id}  {sentence}", paint.styled(style, word)))?;
+    let print_muted = |text: String| line(paint.styled(Style::Muted, text));
+    wrapped("          ", evidence.split_whitespace()).into_iter().try_for_each(print_muted)?;
     if finding.verdict == Verdict::Fail {
-        quiet(format!("          expected by {source}"))?;
-        last_words.iter().try_for_each(|line| quiet(format!("          | {line}")))?;
+        print_muted(format!("          expected by {source}"))?;
+        last_words.iter().try_for_each(|line| print_muted(format!("          | {line}")))?;
     }
     Ok(())
 }

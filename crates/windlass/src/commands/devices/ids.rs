@@ -26,8 +26,8 @@ pub(super) fn usb_device(vendor: u16, product: u16) -> Option<&'static str> {
 }
 
 fn name(names: &IdTable, id: &str) -> Option<&'static str> {
-    let found = names.binary_search_by_key(&id, |(known, _)| known).ok()?;
-    Some(names[found].1)
+    let index = names.binary_search_by_key(&id, |(known, _)| known).ok()?;
+    Some(names[index].1)
 }
 
 /// Unpacks the lines; the tables call this once.

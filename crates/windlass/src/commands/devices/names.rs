@@ -38,9 +38,9 @@ pub(crate) fn name_prefix(device: &Device) -> String {
 
 /// True if `word` is the device's id, short name, or kind and index. A MIG instance also matches its parent's name.
 pub(crate) fn is_named(device: &Device, word: &str) -> bool {
-    let is = |own: String| own.eq_ignore_ascii_case(word);
+    let matches = |name: String| name.eq_ignore_ascii_case(word);
     let without_part = format!("{}{}", name_prefix(device), device.index);
-    device.id.as_str() == word || is(name(device)) || is(without_part)
+    device.id.as_str() == word || matches(name(device)) || matches(without_part)
 }
 
 #[cfg(test)]
@@ -51,10 +51,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_device_of_a_mixed_node_has_a_name_of_its_own() {
+    fn every_device_of_a_mixed_node_has_a_unique_name() {
         let coral = "coral".parse::<SourceName>().expect("valid");
         let usb2 = "usb2".parse::<SourceName>().expect("valid");
-        let all = [
+        let cases = [
             (DeviceKind::Gpu, SourceName::NVIDIA, None, "GPU3"),
             (DeviceKind::Mig, SourceName::NVIDIA, Some(1), "GPU3:1"),
             (DeviceKind::Gpu, SourceName::AMD, None, "AMD3"),
@@ -66,7 +66,7 @@ mod tests {
             (DeviceKind::Other, coral, None, "coral3"),
             (DeviceKind::Other, usb2, None, "usb2-3"),
         ];
-        for (kind, source, part, expected) in all {
+        for (kind, source, part, expected) in cases {
             let id = "the-id".parse().expect("valid");
             let new = Device::new(id, kind, source, Timestamp::UNIX_EPOCH);
             let device = Device { index: 3, part, ..new };

@@ -53,8 +53,8 @@ fn by_sysfs_id(host: &Host, address: PciAddress) -> Option<String> {
 
 /// Name from the PCI id database; the vendor with the device number for an unknown device.
 fn pci_product(vendor: u16, device: u16) -> Option<String> {
-    let known = ids::pci_device(vendor, device).map(bracketed);
-    known.or_else(|| Some(format!("{} {device:04x}", ids::pci_vendor(vendor)?)))
+    let name = ids::pci_device(vendor, device).map(bracketed);
+    name.or_else(|| Some(format!("{} {device:04x}", ids::pci_vendor(vendor)?)))
 }
 
 /// Name from the USB id database.
@@ -71,8 +71,8 @@ fn bracketed(name: &str) -> String {
 
 /// Value of an attribute in any domain: each family's driver has its own.
 pub(super) fn text(attributes: &Attributes, name: &str) -> Option<String> {
-    let found = attributes.iter().find(|(known, _)| known.name() == name);
-    found.map(|(_, value)| value.to_string()).filter(|text| !text.is_empty())
+    let attribute = attributes.iter().find(|(key, _)| key.name() == name);
+    attribute.map(|(_, value)| value.to_string()).filter(|text| !text.is_empty())
 }
 
 fn number(attributes: &Attributes, name: &str) -> Option<u16> {
@@ -91,18 +91,18 @@ mod tests {
 
     #[test]
     fn identifiers_are_looked_up() {
-        let named = |facts: &[(&'static str, &str)]| {
+        let product_of = |facts: &[(&'static str, &str)]| {
             let facts = facts.iter().map(|(name, value)| {
                 (AttributeName::new("windlass.dev", name), AttributeValue::string(*value))
             });
             let attributes = facts.collect();
             by_pci_id(&attributes).or_else(|| by_usb_id(&attributes))
         };
-        let pci = |vendor, device| named(&[("pciVendor", vendor), ("pciDevice", device)]);
+        let pci = |vendor, device| product_of(&[("pciVendor", vendor), ("pciDevice", device)]);
         assert_eq!(pci("15b3", "0x1021").as_deref(), Some("ConnectX-7"));
         assert_eq!(pci("10ee", "fff1").as_deref(), Some("Xilinx Corporation fff1"));
         assert_eq!(pci("zzzz", "1021"), None);
-        let ftdi = named(&[("usbVendor", "0403"), ("usbProduct", "6001")]);
+        let ftdi = product_of(&[("usbVendor", "0403"), ("usbProduct", "6001")]);
         assert_eq!(ftdi.as_deref(), Some("FT232 Serial (UART) IC"));
     }
 }

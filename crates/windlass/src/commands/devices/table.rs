@@ -43,9 +43,8 @@ struct Row<'a> {
     device: &'a Device,
 }
 
-/// One table per kind; GPUs and their MIG instances share one. Vendor names, PCI domain 0000 and
-/// link peers are too wide for a table and only in JSON. The host, if given, resolves products that
-/// sources leave out.
+/// One table per kind; GPUs and their MIG instances share one. Only JSON has vendor names, PCI domain 0000 and link
+/// peers, which are too wide for a table. With a `host`, products that sources leave out come from its sysfs.
 pub(crate) fn device_tables(
     inventory: &Inventory,
     status: DeviceStatus<'_>,
@@ -124,7 +123,7 @@ impl Row<'_> {
     fn nodes_or_env(&self) -> Option<String> {
         match (self.device.nodes.as_slice(), self.device.extras.env.len()) {
             ([], 0) => None,
-            ([], several) => Some(format!("{several} variables")),
+            ([], count) => Some(format!("{count} variables")),
             ([node], _) => Some(node.path.display().to_string()),
             ([first, rest @ ..], _) => {
                 Some(format!("{} and {} more", first.path.display(), rest.len()))
@@ -148,9 +147,9 @@ impl Row<'_> {
 
     /// Resource and sharing: `nvidia.com/gpu x8`.
     fn resource(&self) -> Option<String> {
-        let offering = self.status.offerings.get(&self.device.id)?;
-        let name = offering.resource.as_ref()?;
-        Some(match offering.shared {
+        let offer = self.status.offerings.get(&self.device.id)?;
+        let name = offer.resource.as_ref()?;
+        Some(match offer.shared {
             Some(shared) if shared.pool => format!("{name}, a pool of {}", shared.replicas),
             Some(SharingSummary { replicas, memory_mib: Some(mib), .. }) => {
                 format!("{name} x{replicas} of {mib} MiB")
@@ -162,8 +161,8 @@ impl Row<'_> {
 
     /// Enforcement of the memory limits of containers: `driver`.
     fn enforcement(&self) -> Option<String> {
-        let offering = self.status.offerings.get(&self.device.id)?;
-        offering.enforcement.map(|it| it.as_str().to_owned())
+        let offer = self.status.offerings.get(&self.device.id)?;
+        offer.enforcement.map(|layer| layer.as_str().to_owned())
     }
 
     /// First owner: `default/train-0`, `team/train-0 (claim gpus)`, `default/a and 7 more`.
@@ -173,7 +172,7 @@ impl Row<'_> {
         let first = names.first()?;
         Some(match names.len() {
             1 => first.clone(),
-            several => format!("{first} and {} more", several - 1),
+            count => format!("{first} and {} more", count - 1),
         })
     }
 }
@@ -181,7 +180,8 @@ impl Row<'_> {
 /// Drops columns without a value.
 fn without_empty_columns(rows: &[Vec<(&'static str, Option<String>)>]) -> Table {
     let columns = 0..rows.first().map_or(0, Vec::len);
-    let used: Vec<_> = columns.filter(|&it| rows.iter().any(|row| row[it].1.is_some())).collect();
+    let used: Vec<_> =
+        columns.filter(|&column| rows.iter().any(|row| row[column].1.is_some())).collect();
     let headings = used.iter().map(|&column| rows[0][column].0.to_owned()).collect();
     let cells = |row: &Vec<(&str, Option<String>)>| {
         let cell = |&column: &usize| row[column].1.clone().unwrap_or_else(|| "-".to_owned());

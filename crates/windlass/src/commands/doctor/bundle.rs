@@ -37,8 +37,8 @@ pub(super) fn write(
         let path = folder.join(name);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let shown = shell_word(folder);
+    let path = shell_word(folder);
     print_to_stderr(format_args!(
-        "wrote {shown}: read it, then pack it with  tar czf report.tgz -C {shown} ."
+        "wrote {path}: read it, then pack it with  tar czf report.tgz -C {path} ."
     ))
 }

@@ -18,22 +18,23 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
                 .with_remedy("with --all, the lines above have the result of each source"),
         );
     }
-    let offerings = state.device_offers();
+    let offers = state.device_offers();
     for device in &state.inventory.devices {
         if let Some(finding) = unhealthy(device) {
             findings.push(finding);
-        } else if let Some(offering) = offerings.get(&device.id) {
-            findings.extend(withheld(device, offering));
+        } else if let Some(offer) = offers.get(&device.id) {
+            findings.extend(withheld(device, offer));
         }
     }
-    for (resource, why) in &state.empty_resources {
+    for (resource, reason) in &state.empty_resources {
         findings.push(
-            Finding::warning(AREA, resource.to_string(), format!("no device: {why}"))
+            Finding::warning(AREA, resource.to_string(), format!("no device: {reason}"))
                 .with_remedy("`windlass devices` lists the devices; change the rule's selector"),
         );
     }
-    findings
-        .extend(state.no_offer_warning().map(|why| Finding::problem(AREA, "configuration", why)));
+    findings.extend(
+        state.no_offer_warning().map(|detail| Finding::problem(AREA, "configuration", detail)),
+    );
     let missing_parts = state.missing_parts.problems.iter();
     findings.extend(
         missing_parts.map(|problem| Finding::warning(AREA, "CDI documents", problem.clone())),
@@ -50,13 +51,14 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
     findings
 }
 
-/// Reports a withheld device. Without a resource it is left out on purpose; with a resource it cannot be allocated.
-fn withheld(device: &Device, offering: &DeviceOffer) -> Option<Finding> {
-    let why = format!("withheld: {}", offering.obstacle.as_deref()?);
+/// Reports a withheld device. A device without a resource is left out on purpose; a device with one cannot be
+/// allocated.
+fn withheld(device: &Device, offer: &DeviceOffer) -> Option<Finding> {
+    let detail = format!("withheld: {}", offer.obstacle.as_deref()?);
     let name = short_name(device);
-    Some(match &offering.resource {
-        None => Finding::ok(AREA, name, why),
-        Some(_) => Finding::warning(AREA, name, why)
+    Some(match &offer.resource {
+        None => Finding::ok(AREA, name, detail),
+        Some(_) => Finding::warning(AREA, name, detail)
             .with_remedy("docs/troubleshooting.md has each reason, and when it ends"),
     })
 }
@@ -64,13 +66,13 @@ fn withheld(device: &Device, offering: &DeviceOffer) -> Option<Finding> {
 fn source(name: &str, state: &SourceState) -> Finding {
     let subject = format!("source {name}");
     match state {
-        SourceState::Ready(what) => Finding::ok(AREA, subject, what.clone()),
-        SourceState::Absent(why) => Finding::ok(AREA, subject, format!("none: {why}")),
+        SourceState::Ready(summary) => Finding::ok(AREA, subject, summary.clone()),
+        SourceState::Absent(reason) => Finding::ok(AREA, subject, format!("none: {reason}")),
         SourceState::Starting => Finding::problem(AREA, subject, "it did not answer in time")
             .with_remedy(
                 "a driver call hangs: see `dmesg`, and reset the device or restart the machine",
             ),
-        SourceState::Failing(why) => Finding::problem(AREA, subject, why.clone())
+        SourceState::Failing(reason) => Finding::problem(AREA, subject, reason.clone())
             .with_remedy("docs/troubleshooting.md has the messages of drivers"),
     }
 }

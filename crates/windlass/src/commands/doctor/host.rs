@@ -52,19 +52,19 @@ fn control_groups(host: &Host) -> Finding {
 }
 
 /// Checks a folder of the agent. The agent creates a missing folder at its start.
-fn folder(what: &str, path: &Path, setting: &str) -> Finding {
-    let subject = format!("folder of {what}");
-    let shown = path.display();
+fn folder(contents: &str, path: &Path, setting: &str) -> Finding {
+    let subject = format!("folder of {contents}");
+    let path_text = path.display();
     match fs::metadata(path) {
-        Err(_) => Finding::skipped(AREA, subject, format!("no {shown} yet")),
-        Ok(found) if !found.is_dir() => {
-            Finding::problem(AREA, subject, format!("{shown} is not a folder"))
+        Err(_) => Finding::skipped(AREA, subject, format!("no {path_text} yet")),
+        Ok(metadata) if !metadata.is_dir() => {
+            Finding::problem(AREA, subject, format!("{path_text} is not a folder"))
                 .with_remedy(format!("remove it, or choose another with {setting}"))
         }
         Ok(_) => match rustix::fs::access(path, rustix::fs::Access::WRITE_OK) {
-            Ok(()) => Finding::ok(AREA, subject, shown.to_string()),
+            Ok(()) => Finding::ok(AREA, subject, path_text.to_string()),
             Err(error) => {
-                Finding::warning(AREA, subject, format!("{shown} cannot be written: {error}"))
+                Finding::warning(AREA, subject, format!("{path_text} cannot be written: {error}"))
                     .with_remedy("run it as root; a read-only file system needs another folder")
             }
         },

@@ -37,7 +37,8 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
 pub(super) fn sockets(plugins: &Path) -> Vec<String> {
     let names = fs::read_dir(plugins).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-    let is_socket = |name: &String| Path::new(name).extension().is_some_and(|it| it == "sock");
+    let is_socket =
+        |name: &String| Path::new(name).extension().is_some_and(|extension| extension == "sock");
     let mut names: Vec<_> = names.filter(is_socket).collect();
     names.sort();
     names

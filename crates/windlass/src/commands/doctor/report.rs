@@ -31,13 +31,14 @@ pub(crate) struct Diagnosis {
 
 impl Diagnosis {
     pub(crate) fn new(findings: Vec<Finding>) -> Self {
-        let number = |severity| findings.iter().filter(|it| it.severity == severity).count();
+        let count =
+            |severity| findings.iter().filter(|finding| finding.severity == severity).count();
         Self {
             simulated: None,
             recorded: None,
             version: env!("CARGO_PKG_VERSION"),
-            problems: number(Severity::Problem),
-            warnings: number(Severity::Warning),
+            problems: count(Severity::Problem),
+            warnings: count(Severity::Warning),
             findings,
         }
     }
@@ -60,25 +61,25 @@ impl Diagnosis {
         if let Some(profile) = &self.simulated {
             line(paint.styled(Style::Warning, format!("SIMULATED machine {profile}")))?;
         }
-        if let Some(made) = &self.recorded {
-            line(paint.styled(Style::Warning, format!("RECORDED host, {made}")))?;
+        if let Some(origin) = &self.recorded {
+            line(paint.styled(Style::Warning, format!("RECORDED host, {origin}")))?;
         }
         let is_shown = |finding: &&Finding| all || finding.severity >= Severity::Warning;
-        let shown: Vec<_> = self.findings.iter().filter(is_shown).collect();
-        for group in shown.chunk_by(|a, b| a.area == b.area) {
+        let visible: Vec<_> = self.findings.iter().filter(is_shown).collect();
+        for group in visible.chunk_by(|a, b| a.area == b.area) {
             line(paint.styled(Style::Heading, group[0].area))?;
             for finding in group {
                 print_finding(finding, paint)?;
             }
         }
-        let (done, skipped) = (self.findings.len(), self.skipped());
-        let sum = format!(
+        let (checks, skipped) = (self.findings.len(), self.skipped());
+        let totals = format!(
             "{}: {}, {}, {skipped} skipped",
-            pluralized(done, "check"),
+            pluralized(checks, "check"),
             pluralized(self.problems, "problem"),
             pluralized(self.warnings, "warning"),
         );
-        line(paint.styled(Style::Muted, sum))?;
+        line(paint.styled(Style::Muted, totals))?;
         if !all {
             line(paint.styled(Style::Muted, "--all shows every check"))?;
         }
@@ -91,7 +92,7 @@ impl Diagnosis {
 }
 
 fn print_finding(finding: &Finding, paint: Paint) -> Result<()> {
-    let (word, tone) = match finding.severity {
+    let (word, style) = match finding.severity {
         Severity::Ok => ("ok", Style::Muted),
         Severity::Skipped => ("skipped", Style::Muted),
         Severity::Warning => ("warning", Style::Warning),
@@ -101,7 +102,9 @@ fn print_finding(finding: &Finding, paint: Paint) -> Result<()> {
     let lead = format!("  {word:<8} ");
     for (position, text) in wrapped(&lead, text.split_whitespace()).into_iter().enumerate() {
         match text.strip_prefix(&lead).filter(|_| position == 0) {
-            Some(rest) => line(format!("  {} {rest}", paint.styled(tone, format!("{word:<8}"))))?,
+            Some(first_line) => {
+                line(format!("  {} {first_line}", paint.styled(style, format!("{word:<8}"))))?
+            }
             None => line(text)?,
         }
     }

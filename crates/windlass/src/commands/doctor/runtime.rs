@@ -31,9 +31,9 @@ pub(super) async fn check(
     is_configured: bool,
 ) -> Vec<Finding> {
     let host = config.places.host();
-    let given = socket.map(|text| PathBuf::from(text.strip_prefix("unix://").unwrap_or(text)));
-    let is_given = given.is_some();
-    let mut candidates: Vec<_> = given.map_or_else(
+    let argument = socket.map(|text| PathBuf::from(text.strip_prefix("unix://").unwrap_or(text)));
+    let is_given = argument.is_some();
+    let mut candidates: Vec<_> = argument.map_or_else(
         || DEFAULT_SOCKETS.iter().map(|path| host.path(path)).collect(),
         |path| vec![path],
     );
@@ -47,7 +47,7 @@ pub(super) async fn check(
     }
     let mut findings = Vec::new();
     for path in candidates {
-        let shown = path.display().to_string();
+        let subject = path.display().to_string();
         let answer = match SocketPath::new(path) {
             Ok(socket) => timeout(ANSWER_LIMIT, Runtime::query(&socket)).await,
             Err(error) => Ok(Err(error.into())),
@@ -61,16 +61,16 @@ pub(super) async fn check(
             }
             // containerd of Docker has no CRI; another runtime serves the kubelet.
             Ok(Err(error)) if !is_given && error.is_unimplemented() => {
-                vec![Finding::skipped(AREA, shown, "it serves no kubelet")]
+                vec![Finding::skipped(AREA, subject, "it serves no kubelet")]
             }
             Ok(Err(error)) => {
                 vec![
-                    Finding::problem(AREA, shown, windlass_host::causes(&error))
+                    Finding::problem(AREA, subject, windlass_host::causes(&error))
                         .with_remedy("start the runtime, or name its socket with --runtime-socket"),
                 ]
             }
             Err(_) => vec![
-                Finding::problem(AREA, shown, format!("no answer within {ANSWER_LIMIT:?}"))
+                Finding::problem(AREA, subject, format!("no answer within {ANSWER_LIMIT:?}"))
                     .with_remedy("see the runtime's log; pods do not start either"),
             ],
         });
@@ -87,8 +87,8 @@ fn downgrade(finding: &mut Finding) {
 }
 
 fn of_runtime(runtime: &Runtime, policy: &Policy, cdi_dir: &Path) -> Vec<Finding> {
-    let shown = format!("{} {}", runtime.name, runtime.version);
-    let mut findings = vec![Finding::ok(AREA, "version", shown)];
+    let version = format!("{} {}", runtime.name, runtime.version);
+    let mut findings = vec![Finding::ok(AREA, "version", version)];
     if !policy.delivery.uses_cdi() {
         findings.push(Finding::skipped(
             AREA,
@@ -130,7 +130,9 @@ fn containerd(runtime: &Runtime, cdi_dir: &Path) -> Finding {
         Some(true) => {
             let folders = settings["cdiSpecDirs"].as_array().into_iter().flatten();
             let folders: Vec<_> = folders.filter_map(Value::as_str).collect();
-            if !folders.is_empty() && !folders.iter().any(|it| is_same(it.as_ref(), cdi_dir)) {
+            if !folders.is_empty()
+                && !folders.iter().any(|folder| is_same(folder.as_ref(), cdi_dir))
+            {
                 let detail = format!(
                     "containerd reads documents from {}, but not from {}",
                     folders.join(", "),
@@ -148,10 +150,10 @@ fn containerd(runtime: &Runtime, cdi_dir: &Path) -> Finding {
 
 /// True if the paths are equal, where `/var/run` is a link to `/run`.
 fn is_same(a: &Path, b: &Path) -> bool {
-    let short = |path: &Path| {
-        path.strip_prefix("/var/run").map_or(path.to_owned(), |it| Path::new("/run").join(it))
+    let without_var = |path: &Path| {
+        path.strip_prefix("/var/run").map_or(path.to_owned(), |rest| Path::new("/run").join(rest))
     };
-    short(a) == short(b)
+    without_var(a) == without_var(b)
 }
 
 /// Major and minor number of a version: `v1.7.24`, `1.30.4`, `2.0.0-rc.1`.
@@ -159,7 +161,7 @@ fn parse_version(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.trim_start_matches('v').split('.');
     let major = parts.next()?.parse().ok()?;
     let minor = parts.next()?;
-    let digits = minor.find(|it: char| !it.is_ascii_digit()).unwrap_or(minor.len());
+    let digits = minor.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(minor.len());
     Some((major, minor[..digits].parse().ok()?))
 }
 
@@ -181,27 +183,27 @@ mod tests {
 
     #[test]
     fn runtimes_read_cdi_documents_by_version_and_settings() {
-        let on = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi", "/var/run/cdi"]}"#);
-        let off = Some(r#"{"enableCDI": false}"#);
+        let enabled = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi", "/var/run/cdi"]}"#);
+        let disabled = Some(r#"{"enableCDI": false}"#);
         let text = "on, documents are read from /etc/cdi, /var/run/cdi".to_owned();
-        assert_eq!(severity("containerd", "v1.7.24", on), (Severity::Ok, text.clone()));
-        assert_eq!(severity("containerd", "2.0.0-rc.1", on), (Severity::Ok, text));
-        assert_eq!(severity("containerd", "v1.7.24", off).0, Severity::Problem);
-        assert_eq!(severity("containerd", "1.6.20~ds1", off).0, Severity::Problem);
+        assert_eq!(severity("containerd", "v1.7.24", enabled), (Severity::Ok, text.clone()));
+        assert_eq!(severity("containerd", "2.0.0-rc.1", enabled), (Severity::Ok, text));
+        assert_eq!(severity("containerd", "v1.7.24", disabled).0, Severity::Problem);
+        assert_eq!(severity("containerd", "1.6.20~ds1", disabled).0, Severity::Problem);
         assert_eq!(severity("containerd", "1.7.24", None).0, Severity::Skipped);
         assert_eq!(severity("containerd", "1.7.24", Some("{")).0, Severity::Skipped);
         assert_eq!(severity("cri-o", "1.22.5", None).0, Severity::Problem);
         assert_eq!(severity("cri-o", "1.34.1", None).0, Severity::Ok);
         assert_eq!(severity("docker", "27", None).0, Severity::Skipped);
-        assert_eq!(severity("containerd", "unknown", on).0, Severity::Skipped);
+        assert_eq!(severity("containerd", "unknown", enabled).0, Severity::Skipped);
     }
 
     #[test]
     fn a_folder_that_the_runtime_does_not_read_is_a_problem() {
-        let elsewhere = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi"]}"#);
-        assert_eq!(severity("containerd", "1.7.24", elsewhere).0, Severity::Problem);
-        let same = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/run/cdi"]}"#);
-        assert_eq!(severity("containerd", "1.7.24", same).0, Severity::Ok);
+        let other_folder = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/etc/cdi"]}"#);
+        assert_eq!(severity("containerd", "1.7.24", other_folder).0, Severity::Problem);
+        let same_folder = Some(r#"{"enableCDI": true, "cdiSpecDirs": ["/run/cdi"]}"#);
+        assert_eq!(severity("containerd", "1.7.24", same_folder).0, Severity::Ok);
     }
 
     #[test]

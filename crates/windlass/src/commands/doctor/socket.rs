@@ -9,6 +9,6 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Connects, and closes the connection.
 pub(super) async fn connect(path: &Path) -> io::Result<()> {
-    let connected = timeout(CONNECT_LIMIT, UnixStream::connect(path)).await;
-    connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(drop)
+    let result = timeout(CONNECT_LIMIT, UnixStream::connect(path)).await;
+    result.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(drop)
 }

@@ -64,7 +64,7 @@ pub(super) struct JointAnswer {
     choice: Box<JointChoice>,
 }
 
-/// Caveat of `--free`, which excludes a request to the pod resources API.
+/// Caveat of `--free`, with which the command does not ask the pod resources API for holders.
 const ALL_NICS: &str = "--free names no NIC, so all healthy NICs are free";
 
 /// Removes the NICs from the arguments, which then describe the GPUs only.
@@ -92,27 +92,27 @@ pub(super) fn answer_joint_request<'a>(
     request: ExplainRequest,
     nic_request: NicRequest,
 ) -> Result<JointReport<'a>> {
-    let ExplainRequest { request: question, mut unavailable, caveat, refusal: refused } = request;
-    let CandidateSet::Devices { available, required, .. } = question.candidates else {
+    let ExplainRequest { request, mut unavailable, caveat, refusal } = request;
+    let CandidateSet::Devices { available, required, .. } = request.candidates else {
         let problem =
-            anyhow!("{} is shared, and replicas cannot be paired with NICs", question.resource);
+            anyhow!("{} is shared, and replicas cannot be paired with NICs", request.resource);
         return Err(UsageError(problem.context("--nics")).into());
     };
     let within = nic_request.max_level;
     let caveat = caveat.or_else(|| nic_request.caveat.map(ToOwned::to_owned));
     let nics = nics(node, kubelet, nic_request, &mut unavailable);
-    let refused = refused.or_else(|| nics.refusal(node, &unavailable));
-    let gpus = KindRequest { size: question.size, available, required };
-    let question = JointPlacementRequest { resource: question.resource, gpus, nics, within };
-    let choice = match refused {
-        Some(why) => Err(why),
-        None => question.choose(node).map_err(|refusal| refusal.to_string()),
+    let refusal = refusal.or_else(|| nics.refusal(node, &unavailable));
+    let gpus = KindRequest { size: request.size, available, required };
+    let request = JointPlacementRequest { resource: request.resource, gpus, nics, within };
+    let choice = match refusal {
+        Some(reason) => Err(reason),
+        None => request.choose(node).map_err(|error| error.to_string()),
     };
     let answer = choice.map(|choice| JointAnswer { choice: Box::new(choice) });
-    let ids = [&question.gpus, &question.nics].into_iter();
-    let ids = ids.flat_map(|part| part.available.iter().chain(&part.required));
+    let ids = [&request.gpus, &request.nics].into_iter();
+    let ids = ids.flat_map(|kind| kind.available.iter().chain(&kind.required));
     let ids: Vec<_> = ids.cloned().collect();
-    Ok(Report::new(node, question, unavailable, caveat, answer, &ids))
+    Ok(Report::new(node, request, unavailable, caveat, answer, &ids))
 }
 
 /// NICs named by `--free`, else the NICs without obstacle.
@@ -126,10 +126,10 @@ fn nics(
     if !free.is_empty() {
         return KindRequest { size, available: free, required };
     }
-    let offerings = node.device_offers();
+    let offers = node.device_offers();
     let obstacle = |device: &Device| {
-        let offering = offerings.get(&device.id).cloned();
-        match offering.and_then(|of| Some((of.resource?, of.shared, of.obstacle))) {
+        let offer = offers.get(&device.id).cloned();
+        match offer.and_then(|offer| Some((offer.resource?, offer.shared, offer.obstacle))) {
             Some((resource, shared, obstacle)) => {
                 kubelet.obstacle(&resource, &Member { device, shared, obstacle }, None)
             }
@@ -152,11 +152,19 @@ fn nics(
 
 impl JointPlacementRequest {
     fn choose(&self, node: &NodeState) -> Result<JointChoice, JointError> {
-        let (gpus, needed_gpus) = (id_strs(&self.gpus.available), id_strs(&self.gpus.required));
-        let (nics, needed_nics) = (id_strs(&self.nics.available), id_strs(&self.nics.required));
+        let (gpus, required_gpus) = (id_strs(&self.gpus.available), id_strs(&self.gpus.required));
+        let (nics, required_nics) = (id_strs(&self.nics.available), id_strs(&self.nics.required));
         let request = JointRequest {
-            gpus: DeviceRequest { available: &gpus, required: &needed_gpus, size: self.gpus.size },
-            nics: DeviceRequest { available: &nics, required: &needed_nics, size: self.nics.size },
+            gpus: DeviceRequest {
+                available: &gpus,
+                required: &required_gpus,
+                size: self.gpus.size,
+            },
+            nics: DeviceRequest {
+                available: &nics,
+                required: &required_nics,
+                size: self.nics.size,
+            },
             alignment: self.within.map_or(Alignment::Preferred, Alignment::Required),
         };
         choose_joint(&node.topology, request)
@@ -166,10 +174,11 @@ impl JointPlacementRequest {
 // === impl KindRequest ===
 
 impl KindRequest {
-    /// Reason why a required device is not free.
+    /// Reason for which a required device is not free.
     fn refusal(&self, node: &NodeState, unavailable: &[Unavailable]) -> Option<String> {
         let missing = self.required.iter().find(|id| !self.available.contains(id))?;
-        let why = unavailable.iter().find(|entry| entry.device == *missing);
-        Some(not_free_error(name(node, missing), why.map_or(NOT_NAMED, |entry| entry.why.as_str())))
+        let reason = unavailable.iter().find(|entry| entry.device == *missing);
+        let reason = reason.map_or(NOT_NAMED, |entry| entry.why.as_str());
+        Some(not_free_error(name(node, missing), reason))
     }
 }

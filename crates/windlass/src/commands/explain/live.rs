@@ -31,17 +31,17 @@ impl KubeletState {
         let holders = match podresources::holders(dir).await {
             Ok(holders) => holders,
             Err(error) => {
-                let why = causes(&error);
+                let reason = causes(&error);
                 let caveat =
-                    format!("holders unknown, so every healthy device counts as free: {why}");
+                    format!("holders unknown, so every healthy device counts as free: {reason}");
                 return Self { caveat: Some(caveat), ..Self::default() };
             }
         };
         match podresources::allocatable(dir).await {
             Ok(allocatable) => Self { holders, allocatable: Some(allocatable), caveat: None },
             Err(error) => {
-                let why = causes(&error);
-                let caveat = format!("withheld devices unknown: {why}");
+                let reason = causes(&error);
+                let caveat = format!("withheld devices unknown: {reason}");
                 Self { holders, allocatable: None, caveat: Some(caveat) }
             }
         }
@@ -49,8 +49,9 @@ impl KubeletState {
 
     /// Assumption behind the answer.
     pub(super) fn caveat(&self, resource: &ResourceName) -> Option<String> {
-        let unknown = |listed: &BTreeMap<_, _>| !listed.contains_key(resource.as_str());
-        let not_allocatable = self.allocatable.as_ref().is_some_and(unknown).then(|| {
+        let is_unlisted =
+            |allocatable: &BTreeMap<_, _>| !allocatable.contains_key(resource.as_str());
+        let not_allocatable = self.allocatable.as_ref().is_some_and(is_unlisted).then(|| {
             format!(
                 "the kubelet has no allocatable {resource} now: the answer assumes a running agent"
             )
@@ -58,7 +59,7 @@ impl KubeletState {
         self.caveat.clone().or(not_allocatable)
     }
 
-    /// Reason why a device or replica is not free.
+    /// Reason for which a device or replica is not free.
     pub(super) fn obstacle(
         &self,
         resource: &ResourceName,
@@ -70,7 +71,7 @@ impl KubeletState {
             .or_else(|| self.withheld_reason(resource, member))
     }
 
-    /// Reason why the device is withheld, independent of holders.
+    /// Reason for which the device is withheld, independent of holders.
     pub(super) fn withheld_reason(
         &self,
         resource: &ResourceName,
@@ -92,9 +93,11 @@ impl KubeletState {
 
     /// True if the kubelet lists the resource without this device.
     fn is_withheld(&self, resource: &ResourceName, member: &Member<'_>) -> bool {
-        let own = member.device.id.as_str();
-        let is_it = |id: &String| ReplicaId::split(id).map_or(id.as_str(), |(id, _)| id) == own;
-        let ids = self.allocatable.as_ref().and_then(|listed| listed.get(resource.as_str()));
-        ids.is_some_and(|ids| !ids.iter().any(is_it))
+        let device_id = member.device.id.as_str();
+        let is_device =
+            |id: &String| ReplicaId::split(id).map_or(id.as_str(), |(id, _)| id) == device_id;
+        let ids =
+            self.allocatable.as_ref().and_then(|allocatable| allocatable.get(resource.as_str()));
+        ids.is_some_and(|ids| !ids.iter().any(is_device))
     }
 }

@@ -37,22 +37,22 @@ pub(super) fn resolve_in_resource<'a>(
     resource: impl fmt::Display,
     words: &[String],
 ) -> Result<Vec<NamedDevice<'a>>, UnknownName> {
-    let mut found = Vec::new();
+    let mut named_devices = Vec::new();
     for word in words {
         let (word, replica) = match ReplicaId::split(word) {
             Some((name, number)) => (name, Some(number)),
             None => (word.as_str(), None),
         };
         for name in expand(word, members) {
-            let named = members.iter().filter(|device| is_named(device, &name));
-            let before = found.len();
-            found.extend(named.map(|&device| NamedDevice { device, replica }));
-            if found.len() == before {
+            let matches = members.iter().filter(|device| is_named(device, &name));
+            let count = named_devices.len();
+            named_devices.extend(matches.map(|&device| NamedDevice { device, replica }));
+            if named_devices.len() == count {
                 return Err(UnknownName::new(&name, resource, members));
             }
         }
     }
-    Ok(found)
+    Ok(named_devices)
 }
 
 /// Resolves names to devices of any resource.
@@ -61,8 +61,8 @@ pub(super) fn resolve<'a>(
     words: &[String],
 ) -> Result<Vec<&'a Device>, UnknownName> {
     let find = |word: &String| {
-        let found = devices.iter().find(|device| is_named(device, word));
-        found.copied().ok_or_else(|| UnknownName::new(word, "this machine", devices))
+        let device = devices.iter().find(|device| is_named(device, word));
+        device.copied().ok_or_else(|| UnknownName::new(word, "this machine", devices))
     };
     words.iter().map(find).collect()
 }
@@ -71,9 +71,9 @@ pub(super) fn resolve<'a>(
 pub(super) fn take_nics(devices: &[Device], words: &mut Vec<String>) -> Vec<DeviceId> {
     let nics = devices.iter().filter(|device| device.kind.is_network());
     let nic = |word: &String| nics.clone().find(|device| is_named(device, word));
-    let found = unique_ids(words.iter().filter_map(nic));
+    let ids = unique_ids(words.iter().filter_map(nic));
     words.retain(|word| nic(word).is_none());
-    found
+    ids
 }
 
 /// Ids without duplicates, in order of appearance.
@@ -112,9 +112,9 @@ impl fmt::Display for NamedDevice<'_> {
 // === impl UnknownName ===
 
 impl UnknownName {
-    fn new(word: &str, place: impl fmt::Display, devices: &[&Device]) -> Self {
+    fn new(word: &str, scope: impl fmt::Display, devices: &[&Device]) -> Self {
         let names = devices.iter().map(|device| short_name(device)).collect();
-        Self { word: word.to_owned(), scope: place.to_string(), names }
+        Self { word: word.to_owned(), scope: scope.to_string(), names }
     }
 }
 
@@ -122,12 +122,12 @@ impl fmt::Display for ValidNames<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             [] => f.write_str("there is none"),
-            all if all.len() <= MAX_NAMES => write!(f, "there are {}", all.join(" ")),
-            all => write!(
+            names if names.len() <= MAX_NAMES => write!(f, "there are {}", names.join(" ")),
+            names => write!(
                 f,
                 "there are {} and {} more",
-                all[..MAX_NAMES].join(" "),
-                all.len() - MAX_NAMES
+                names[..MAX_NAMES].join(" "),
+                names.len() - MAX_NAMES
             ),
         }
     }

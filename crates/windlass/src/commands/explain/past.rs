@@ -48,7 +48,7 @@ fn empty_message(config: &Config) -> String {
 fn table(node: &NodeState, choices: &[RecordedChoice]) -> Table {
     let mut table = Table::new(["TIME", "RESOURCE", "POLICY", "SIZE", "OF", "CHOSEN", ""]);
     for choice in choices {
-        let of = match &choice.candidates {
+        let candidate_count = match &choice.candidates {
             Candidates::Devices { available, .. } => available.len(),
             Candidates::Replicas { pools, .. } => {
                 pools.iter().map(|pool| pool.free.iter().count()).sum()
@@ -60,7 +60,7 @@ fn table(node: &NodeState, choices: &[RecordedChoice]) -> Table {
             choice.resource.to_string(),
             choice.policy.to_string(),
             choice.size.to_string(),
-            of.to_string(),
+            candidate_count.to_string(),
             chosen(node, &choice.candidates),
             exact.to_owned(),
         ]);
@@ -76,8 +76,8 @@ fn chosen(node: &NodeState, candidates: &Candidates) -> String {
             names.join(" ")
         }
         Candidates::Replicas { pools, .. } => {
-            let given = pools.iter().filter(|pool| !pool.chosen.is_empty());
-            let shares = given.map(|pool| {
+            let chosen_pools = pools.iter().filter(|pool| !pool.chosen.is_empty());
+            let shares = chosen_pools.map(|pool| {
                 format!("{} of {}", pool.chosen.iter().count(), name(node, &pool.device))
             });
             shares.collect::<Vec<_>>().join(", ")

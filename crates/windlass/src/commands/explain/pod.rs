@@ -76,33 +76,34 @@ const NO_RECORDED_CHOICE: &str =
     "no recorded choice: the kubelet had no alternative, or the record has expired";
 
 pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Result<()> {
-    let all = client::pods(&config.places.kubelet_dir).await;
-    let all = all
+    let node_pods = client::pods(&config.places.kubelet_dir).await;
+    let node_pods = node_pods
         .context("cannot read the devices of the pod (--kubelet-dir names its kubelet's folder)")?;
-    let claims = client::pods_by_claim(&all).into_iter();
-    let own = claims
+    let claims = client::pods_by_claim(&node_pods).into_iter();
+    let pod_claims = claims
         .filter(|((namespace, _), pods)| *namespace == pod.namespace && pods.contains(&pod.name));
-    let claims: BTreeSet<_> = own.map(|((_, name), _)| name).collect();
-    let holders = client::holders_by_device(all);
+    let claims: BTreeSet<_> = pod_claims.map(|((_, name), _)| name).collect();
+    let holders = client::holders_by_device(node_pods);
     let devices = holdings(&holders, pod);
     let has_any = !devices.is_empty() || !claims.is_empty();
     ensure!(has_any, "{pod} has no device of this node; {}", pods(&holders));
     let PodName { namespace, name } = pod.clone();
     let holdings = PodHoldings { namespace, name, devices, claims };
-    let recorded = history::read(&config.places.state_dir)?;
+    let choices = history::read(&config.places.state_dir)?;
     let (node, shares) = shares_in_use(config, &holdings).await?;
-    let held = |((container, resource), ids): ((String, String), BTreeSet<String>)| {
-        let is_it = |choice: &&RecordedChoice| {
+    let container_devices = |((container, resource), ids): ((String, String), BTreeSet<String>)| {
+        let has_same_devices = |choice: &&RecordedChoice| {
             choice.resource.as_str() == resource && ids_of(choice) == ids
         };
-        let past = recorded.iter().find(is_it).map(|choice| RecordedAnswer::of(&node, choice));
+        let past =
+            choices.iter().find(has_same_devices).map(|choice| RecordedAnswer::of(&node, choice));
         ContainerDevices { container, resource, ids, past }
     };
     let origin = Origin::of(&node.inventory);
-    let containers = holdings.devices.into_iter().map(held).collect();
+    let containers = holdings.devices.into_iter().map(container_devices).collect();
     let document = PodDocument { origin, pod: pod.to_string(), shares, containers };
     print_output(output, &document, || document.table(&node))?;
-    let is_past = document.containers.iter().any(|held| held.past.is_some());
+    let is_past = document.containers.iter().any(|container| container.past.is_some());
     let is_explained = is_past || !document.shares.is_empty();
     ensure!(
         is_explained,
@@ -121,23 +122,25 @@ fn holdings(
     holders: &HoldersByDevice,
     pod: &PodName,
 ) -> BTreeMap<(String, String), BTreeSet<String>> {
-    let mut all: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    let mut holdings: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for (device, holders) in holders {
-        let of_pod = |holder: &&Holder| holder.namespace == pod.namespace && holder.pod == pod.name;
-        for Holder { container, resource, replica, .. } in holders.iter().filter(of_pod) {
+        let is_of_pod =
+            |holder: &&Holder| holder.namespace == pod.namespace && holder.pod == pod.name;
+        for Holder { container, resource, replica, .. } in holders.iter().filter(is_of_pod) {
             let id = match replica {
                 Some(number) => ReplicaId { device: device.clone(), number: *number }.to_string(),
                 None => device.to_string(),
             };
-            all.entry((container.clone(), resource.clone())).or_default().insert(id);
+            holdings.entry((container.clone(), resource.clone())).or_default().insert(id);
         }
     }
-    all
+    holdings
 }
 
 /// Names of the pods that hold devices, as a clause.
 fn pods(holders: &HoldersByDevice) -> String {
-    let pods = holders.values().flatten().map(|of| format!("{}/{}", of.namespace, of.pod));
+    let pods =
+        holders.values().flatten().map(|holder| format!("{}/{}", holder.namespace, holder.pod));
     let pods: Vec<_> = pods.collect::<BTreeSet<_>>().into_iter().collect();
     match pods.as_slice() {
         [] => "no pod has".to_owned(),
@@ -146,18 +149,18 @@ fn pods(holders: &HoldersByDevice) -> String {
     }
 }
 
-/// Names of devices and replicas in the order of the inventory, missing devices last. For tokens of a pool, only their
-/// number.
+/// Names of devices and replicas in the order of the inventory, missing devices last. Tokens of a pool have no names:
+/// the text is their number.
 fn device_names(node: &NodeState, ids: &BTreeSet<String>) -> String {
     let tokens = ids.iter().filter(|id| token_number(id).is_some()).count();
     if tokens > 0 {
         return format!("{tokens} units");
     }
-    let parts = |id| match ReplicaId::split(id) {
+    let split = |id| match ReplicaId::split(id) {
         Some((device, number)) => (device, Some(number)),
         None => (id, None),
     };
-    let mut parts: Vec<_> = ids.iter().map(|id| parts(id)).collect();
+    let mut parts: Vec<_> = ids.iter().map(|id| split(id)).collect();
     let position = |device: &str| node.topology.position(device).unwrap_or(usize::MAX);
     parts.sort_by_key(|&(device, number)| (position(device), device, number));
     let name = |id: &str| node.inventory.get(id).map_or_else(|| id.to_owned(), short_name);
@@ -234,13 +237,13 @@ fn change(
     choice: &RecordedChoice,
     today: &Report<'_, PlacementRequest, ResourceAnswer>,
 ) -> Option<String> {
-    let is_gone = |id: &&DeviceId| today.node.inventory.get(id.as_str()).is_none();
-    let gone = today.question.candidates.devices().into_iter().filter(is_gone);
-    let gone: Vec<_> = gone.map(DeviceId::as_str).collect();
+    let is_missing = |id: &&DeviceId| today.node.inventory.get(id.as_str()).is_none();
+    let missing = today.question.candidates.devices().into_iter().filter(is_missing);
+    let missing: Vec<_> = missing.map(DeviceId::as_str).collect();
     match &today.outcome {
-        Outcome::Answered(now) if now.explanation.ids() == ids_of(choice) => None,
-        _ if !gone.is_empty() => Some(format!("gone since: {}", gone.join(" "))),
-        Outcome::Refused(why) => Some(why.clone()),
+        Outcome::Answered(answer) if answer.explanation.ids() == ids_of(choice) => None,
+        _ if !missing.is_empty() => Some(format!("gone since: {}", missing.join(" "))),
+        Outcome::Refused(reason) => Some(reason.clone()),
         Outcome::Answered(_) => Some("topology or placement rules have changed since".to_owned()),
     }
 }

@@ -56,8 +56,8 @@ pub(super) enum ExplainError {
 
 impl PlacementRequest {
     /// Request behind a recorded choice.
-    pub(super) fn of(recorded: &RecordedChoice) -> Self {
-        let candidates = match recorded.candidates.clone() {
+    pub(super) fn of(choice: &RecordedChoice) -> Self {
+        let candidates = match choice.candidates.clone() {
             Candidates::Devices { available, required, near, .. } => {
                 CandidateSet::Devices { available, required, near }
             }
@@ -65,8 +65,8 @@ impl PlacementRequest {
                 CandidateSet::Replicas { span, near, pools }
             }
         };
-        let RecordedChoice { policy, size, .. } = *recorded;
-        Self { resource: recorded.resource.clone(), policy, size, candidates }
+        let RecordedChoice { policy, size, .. } = *choice;
+        Self { resource: choice.resource.clone(), policy, size, candidates }
     }
 
     pub(super) fn explain(&self, topology: &Topology) -> Result<Answer, ExplainError> {
@@ -148,15 +148,19 @@ impl CandidateSet {
 impl Answer {
     pub(super) fn ids(&self) -> BTreeSet<String> {
         match self {
-            Self::Devices(why) => why.choice.devices.iter().map(ToString::to_string).collect(),
-            Self::Replicas(why) => why.choice.replicas.iter().map(ToString::to_string).collect(),
+            Self::Devices(explanation) => {
+                explanation.choice.devices.iter().map(ToString::to_string).collect()
+            }
+            Self::Replicas(explanation) => {
+                explanation.choice.replicas.iter().map(ToString::to_string).collect()
+            }
         }
     }
 
     /// Reason against the alternative.
     pub(super) fn verdict(&self) -> Option<String> {
         match self {
-            Self::Devices(why) => why.deciding_difference(),
+            Self::Devices(explanation) => explanation.deciding_difference(),
             Self::Replicas(_) => None,
         }
     }

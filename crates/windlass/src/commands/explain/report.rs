@@ -55,16 +55,16 @@ pub(super) fn answer_request(
     node: &NodeState,
     request: ExplainRequest,
 ) -> Report<'_, PlacementRequest, ResourceAnswer> {
-    let ExplainRequest { request: question, unavailable, caveat, refusal: refused } = request;
-    let answer = match refused {
-        Some(why) => Err(why),
-        None => question.explain(&node.topology).map_err(|refusal| refusal.to_string()),
+    let ExplainRequest { request, unavailable, caveat, refusal } = request;
+    let answer = match refusal {
+        Some(reason) => Err(reason),
+        None => request.explain(&node.topology).map_err(|error| error.to_string()),
     };
     let answer =
         answer.map(|explanation| ResourceAnswer { verdict: explanation.verdict(), explanation });
-    let ids = question.candidates.devices().into_iter().chain(question.candidates.required());
+    let ids = request.candidates.devices().into_iter().chain(request.candidates.required());
     let ids: Vec<_> = ids.cloned().collect();
-    Report::new(node, question, unavailable, caveat, answer, &ids)
+    Report::new(node, request, unavailable, caveat, answer, &ids)
 }
 
 // === impl Report ===
@@ -107,7 +107,7 @@ impl<'a, Q, A> Report<'a, Q, A> {
     pub(super) fn result(&self) -> anyhow::Result<()> {
         match &self.outcome {
             Outcome::Answered(_) => Ok(()),
-            Outcome::Refused(why) => bail!("{why}"),
+            Outcome::Refused(reason) => bail!("{reason}"),
         }
     }
 }

@@ -75,23 +75,23 @@ pub(super) fn read_request(
             }
         }
     };
-    let refused = required.iter().find_map(|named| resource.refusal(&free, named));
+    let refusal = required.iter().find_map(|named| resource.refusal(&free, named));
     let policy = args.policy.unwrap_or_else(|| node.placement(&resource.name));
     let size = args.size.expect("clap requires --size, except with flags that exclude a request");
-    let question = PlacementRequest { resource: resource.name.clone(), policy, size, candidates };
+    let request = PlacementRequest { resource: resource.name.clone(), policy, size, candidates };
     let (caveat, unavailable) = match &free {
         FreeDevices::Named(_) => (None, Vec::new()),
         FreeDevices::Observed(kubelet) => {
             (kubelet.caveat(&resource.name), unavailable(&resource, kubelet))
         }
     };
-    Ok(ExplainRequest { request: question, unavailable, caveat, refusal: refused })
+    Ok(ExplainRequest { request, unavailable, caveat, refusal })
 }
 
 /// Devices of `--near`: the answer should be close to them.
 fn near(node: &NodeState, words: &[String]) -> Result<Vec<DeviceId>> {
-    let all: Vec<_> = node.inventory.devices.iter().collect();
-    let near = names::resolve(&all, words).map_err(|error| usage_error("--near", error))?;
+    let devices: Vec<_> = node.inventory.devices.iter().collect();
+    let near = names::resolve(&devices, words).map_err(|error| usage_error("--near", error))?;
     Ok(names::unique_ids(near))
 }
 
@@ -123,13 +123,13 @@ fn replicas(
     }
     let pool = |member: &Member<'_>| {
         let id = &member.device.id;
-        let all = 0..member.shared.map_or(0, |shared| shared.replicas);
+        let numbers = 0..member.shared.map_or(0, |shared| shared.replicas);
         let is_free = |number: &u32| free.contains(&resource.name, member, Some(*number));
-        let free: ReplicaNumbers = all.clone().filter(is_free).collect();
+        let free: ReplicaNumbers = numbers.clone().filter(is_free).collect();
         let required = required.iter().filter(|named| named.device.id == *id);
         ReplicaPool {
             device: id.clone(),
-            in_use: all.len() - free.iter().count(),
+            in_use: numbers.len() - free.iter().count(),
             free,
             required: required.filter_map(|named| named.replica).collect(),
             chosen: ReplicaNumbers::default(),
@@ -139,21 +139,21 @@ fn replicas(
     Ok(members.map(pool).collect())
 }
 
-/// Devices that are not free. The answer itself shows the usage of shared ones.
+/// Devices that are not free. A shared device counts only if it is withheld: the answer shows the usage of the others.
 fn unavailable(resource: &Resource<'_>, kubelet: &KubeletState) -> Vec<Unavailable> {
     let entry = |member: &Member<'_>| {
-        let why = match member.shared {
+        let reason = match member.shared {
             None => kubelet.obstacle(&resource.name, member, None),
             Some(_) => kubelet.withheld_reason(&resource.name, member),
         };
-        Some(Unavailable { device: member.device.id.clone(), why: why? })
+        Some(Unavailable { device: member.device.id.clone(), why: reason? })
     };
     resource.members.iter().filter_map(entry).collect()
 }
 
 /// Message for a required device that is not free.
-pub(super) fn not_free_error(name: impl std::fmt::Display, why: &str) -> String {
-    format!("{name} is required and not free: {why}")
+pub(super) fn not_free_error(name: impl std::fmt::Display, reason: &str) -> String {
+    format!("{name} is required and not free: {reason}")
 }
 
 fn usage_error(flag: &'static str, error: impl Into<anyhow::Error>) -> UsageError {
@@ -165,25 +165,26 @@ fn usage_error(flag: &'static str, error: impl Into<anyhow::Error>) -> UsageErro
 impl<'a> Resource<'a> {
     /// Resolves names to devices or replicas of this resource.
     fn resolve(&self, flag: &'static str, words: &[String]) -> Result<Vec<NamedDevice<'a>>> {
-        let named = names::resolve_in_resource(&self.devices(), &self.name, words);
-        let named = named.map_err(|error| usage_error(flag, error))?;
-        for NamedDevice { device, replica } in &named {
+        let named_devices = names::resolve_in_resource(&self.devices(), &self.name, words);
+        let named_devices = named_devices.map_err(|error| usage_error(flag, error))?;
+        for NamedDevice { device, replica } in &named_devices {
             let member = self.members.iter().find(|member| member.device.id == device.id);
-            let replicas = member.and_then(|member| member.shared).map_or(0, |of| of.replicas);
+            let replicas =
+                member.and_then(|member| member.shared).map_or(0, |shared| shared.replicas);
             if replica.is_some_and(|number| number >= replicas) {
                 let problem =
                     anyhow!("{} has {replicas} replicas in {}", short_name(device), self.name);
                 return Err(usage_error(flag, problem).into());
             }
         }
-        Ok(named)
+        Ok(named_devices)
     }
 
     /// Reason why a required device is not free.
-    fn refusal(&self, free: &FreeDevices<'_>, named: &NamedDevice<'_>) -> Option<String> {
-        let member = self.members.iter().find(|member| member.device.id == named.device.id)?;
-        let why = free.obstacle(&self.name, member, named.replica)?;
-        Some(not_free_error(named, &why))
+    fn refusal(&self, free: &FreeDevices<'_>, required: &NamedDevice<'_>) -> Option<String> {
+        let member = self.members.iter().find(|member| member.device.id == required.device.id)?;
+        let reason = free.obstacle(&self.name, member, required.replica)?;
+        Some(not_free_error(required, &reason))
     }
 }
 
@@ -209,12 +210,12 @@ impl FreeDevices<'_> {
         member: &Member<'_>,
         replica: Option<u32>,
     ) -> Option<String> {
-        let is_it = |named: &NamedDevice<'_>| {
+        let is_member = |named: &NamedDevice<'_>| {
             named.device.id == member.device.id
                 && (named.replica.is_none() || named.replica == replica)
         };
         match self {
-            Self::Named(named) => (!named.iter().any(is_it)).then(|| NOT_NAMED.to_owned()),
+            Self::Named(named) => (!named.iter().any(is_member)).then(|| NOT_NAMED.to_owned()),
             Self::Observed(kubelet) => kubelet.obstacle(resource, member, replica),
         }
     }

@@ -33,24 +33,25 @@ const DEFAULT_RESOURCE: &str = "nvidia.com/gpu";
 impl<'a> Resource<'a> {
     /// The requested resource, else the only one, else [`DEFAULT_RESOURCE`].
     pub(super) fn find(node: &'a NodeState, request: Option<&ResourceName>) -> Result<Self> {
-        let offerings = node.device_offers();
-        let names: BTreeSet<_> = offerings.values().filter_map(|of| of.resource.as_ref()).collect();
-        let listed = || names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let offers = node.device_offers();
+        let names: BTreeSet<_> =
+            offers.values().filter_map(|offer| offer.resource.as_ref()).collect();
+        let name_list = || names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         if names.is_empty() {
             bail!("no device is offered here; `windlass devices` says why");
         }
         let default =
             names.iter().find(|name| name.as_str() == DEFAULT_RESOURCE).filter(|_| names.len() > 1);
-        let found = match request {
+        let name = match request {
             Some(name) => names.get(name).ok_or_else(|| {
-                UsageError(anyhow!("--resource: unknown resource {name}; offered: {}", listed()))
+                UsageError(anyhow!("--resource: unknown resource {name}; offered: {}", name_list()))
             })?,
             None => default.or(names.first().filter(|_| names.len() == 1)).ok_or_else(|| {
-                UsageError(anyhow!("choose a resource with --resource: {}", listed()))
+                UsageError(anyhow!("choose a resource with --resource: {}", name_list()))
             })?,
         };
-        let name = (*found).clone();
-        let members = members(node, &offerings, &name);
+        let name = (*name).clone();
+        let members = members(node, &offers, &name);
         Ok(Self { name, members })
     }
 
@@ -72,11 +73,11 @@ impl<'a> Resource<'a> {
 
 fn members<'a>(
     node: &'a NodeState,
-    offerings: &BTreeMap<DeviceId, DeviceOffer>,
+    offers: &BTreeMap<DeviceId, DeviceOffer>,
     name: &ResourceName,
 ) -> Vec<Member<'a>> {
     let member = |device: &'a Device| {
-        let DeviceOffer { resource, shared, obstacle, .. } = offerings.get(&device.id)?.clone();
+        let DeviceOffer { resource, shared, obstacle, .. } = offers.get(&device.id)?.clone();
         (resource.as_ref() == Some(name)).then_some(Member { device, shared, obstacle })
     };
     node.inventory.devices.iter().filter_map(member).collect()

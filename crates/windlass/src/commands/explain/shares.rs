@@ -42,19 +42,20 @@ pub(super) async fn shares_in_use(
     };
     let (node, in_use) = Box::pin(agent::scan_host_with_processes(config, clock(), devices)).await;
     require_sources(&node.inventory)?;
-    let measured = |share: PodShare| match in_use.get(&share.device) {
+    let share_in_use = |share: PodShare| match in_use.get(&share.device) {
         Some(Ok(_)) if share.pod_uids.is_empty() => {
             ShareInUse { share, used_mib: None, use_unknown: Some(NO_POD.to_owned()) }
         }
         Some(Ok(processes)) => {
-            let own = processes.iter().filter(|it| share.pod_uids.contains(&it.container.pod));
-            let used = own.map(|process| process.memory_bytes).sum::<u64>() / MIB;
+            let pod_processes =
+                processes.iter().filter(|process| share.pod_uids.contains(&process.container.pod));
+            let used = pod_processes.map(|process| process.memory_bytes).sum::<u64>() / MIB;
             ShareInUse { share, used_mib: Some(used), use_unknown: None }
         }
         Some(Err(error)) => ShareInUse { share, used_mib: None, use_unknown: Some(causes(error)) },
         None => ShareInUse { share, used_mib: None, use_unknown: Some(NO_DRIVER.to_owned()) },
     };
-    let shares = shares.into_iter().map(measured).collect();
+    let shares = shares.into_iter().map(share_in_use).collect();
     Ok((node, shares))
 }
 
@@ -76,7 +77,7 @@ impl ShareInUse {
         let PodShare { memory_mib, of_mib, compute_percent, enforcement, .. } = &self.share;
         let used = match (&self.used_mib, &self.use_unknown) {
             (Some(used), _) => format!("{used} MiB in use"),
-            (None, why) => format!("use unknown: {}", why.as_deref().unwrap_or_default()),
+            (None, reason) => format!("use unknown: {}", reason.as_deref().unwrap_or_default()),
         };
         let memory = match memory_mib {
             0 => format!("  memory: none requested; {used}"),
@@ -110,19 +111,19 @@ mod tests {
             compute_percent: 50,
             enforcement: Enforcement::Driver,
         };
-        let mut it = ShareInUse { share, used_mib: Some(5000), use_unknown: None };
-        assert_eq!(it.title(&NodeState::default()), "share of GPU-a (GPU-a)");
+        let mut share_in_use = ShareInUse { share, used_mib: Some(5000), use_unknown: None };
+        assert_eq!(share_in_use.title(&NodeState::default()), "share of GPU-a (GPU-a)");
         let memory = "  memory: 8192 of 81559 MiB, enforcement: driver; 5000 MiB in use";
         let compute = "  compute: 50 % reserved, not enforced";
-        assert_eq!(it.lines(), [memory, compute]);
-        it.share.by = ShareKind::Replicas(2);
-        assert_eq!(it.title(&NodeState::default()), "2 replicas of GPU-a (GPU-a)");
-        it.share.by = ShareKind::Claim("c".to_owned());
-        it.share.enforcement = Enforcement::Mps;
-        assert_eq!(it.title(&NodeState::default()), "claim c, share of GPU-a (GPU-a)");
-        assert_eq!(it.lines()[1], "  compute: 50 %, enforced by the MPS daemon");
-        it.share.memory_mib = 0;
-        (it.used_mib, it.use_unknown) = (None, Some("it hangs".to_owned()));
-        assert_eq!(it.lines()[0], "  memory: none requested; use unknown: it hangs");
+        assert_eq!(share_in_use.lines(), [memory, compute]);
+        share_in_use.share.by = ShareKind::Replicas(2);
+        assert_eq!(share_in_use.title(&NodeState::default()), "2 replicas of GPU-a (GPU-a)");
+        share_in_use.share.by = ShareKind::Claim("c".to_owned());
+        share_in_use.share.enforcement = Enforcement::Mps;
+        assert_eq!(share_in_use.title(&NodeState::default()), "claim c, share of GPU-a (GPU-a)");
+        assert_eq!(share_in_use.lines()[1], "  compute: 50 %, enforced by the MPS daemon");
+        share_in_use.share.memory_mib = 0;
+        (share_in_use.used_mib, share_in_use.use_unknown) = (None, Some("it hangs".to_owned()));
+        assert_eq!(share_in_use.lines()[0], "  memory: none requested; use unknown: it hangs");
     }
 }

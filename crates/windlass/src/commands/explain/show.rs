@@ -49,9 +49,9 @@ pub(super) fn print(
     if let Some(caveat) = caveat {
         line(paint.styled(Style::Warning, format!("note: {caveat}")))?;
     }
-    let before = !node.inventory.is_real() || caveat.is_some();
-    let space = before.then(String::new);
-    Ok(space.into_iter().chain(lines).try_for_each(line)?)
+    let has_notice = !node.inventory.is_real() || caveat.is_some();
+    let separator = has_notice.then(String::new);
+    Ok(separator.into_iter().chain(lines).try_for_each(line)?)
 }
 
 /// Lines of request, answer, scores and matrix.
@@ -70,11 +70,11 @@ pub(super) fn join_parts(mut parts: Vec<Vec<String>>) -> Vec<String> {
 
 impl ReportText<'_> {
     fn request(&self) -> Vec<String> {
-        let question = &self.report.question;
-        let (size, resource, policy) = (question.size, &question.resource, question.policy);
+        let request = &self.report.question;
+        let (size, resource, policy) = (request.size, &request.resource, request.policy);
         let mut lines =
             vec![self.paint.styled(Style::Heading, format!("{size} of {resource}, {policy}"))];
-        match &question.candidates {
+        match &request.candidates {
             CandidateSet::Devices { available, required, near } => {
                 lines.extend(row("free", or_none(&self.listed(available))));
                 lines.extend(row("required", &self.listed(required)));
@@ -93,8 +93,8 @@ impl ReportText<'_> {
 
     fn answer(&self) -> Vec<String> {
         match self.explanation() {
-            Some(Answer::Devices(why)) => self.devices(why),
-            Some(Answer::Replicas(why)) => self.replicas(why),
+            Some(Answer::Devices(explanation)) => self.devices(explanation),
+            Some(Answer::Replicas(explanation)) => self.replicas(explanation),
             None => Vec::new(),
         }
     }
@@ -106,30 +106,35 @@ impl ReportText<'_> {
         }
     }
 
-    fn devices(&self, why: &Explanation) -> Vec<String> {
-        let set = |label, ids: &[DeviceId], connections: &Connections| {
+    fn devices(&self, explanation: &Explanation) -> Vec<String> {
+        let set_row = |label, ids: &[DeviceId], connections: &Connections| {
             row(label, &format!("{}: {connections}", self.report.names(ids)))
         };
-        let mut lines = set("chosen", &why.choice.devices, &why.choice.connections);
-        match (&why.alternative, why.deciding_difference()) {
-            (Some(other), Some(verdict)) => {
-                lines.extend(set("alternative", &other.devices, &other.connections));
+        let mut lines =
+            set_row("chosen", &explanation.choice.devices, &explanation.choice.connections);
+        match (&explanation.alternative, explanation.deciding_difference()) {
+            (Some(alternative), Some(verdict)) => {
+                lines.extend(set_row(
+                    "alternative",
+                    &alternative.devices,
+                    &alternative.connections,
+                ));
                 lines.extend(row("why not", &verdict));
             }
             _ => lines.extend(row("alternative", "there is no other set")),
         }
-        lines.extend(self.exactness(why.choice.exact, why.choice.steps));
+        lines.extend(self.exactness(explanation.choice.exact, explanation.choice.steps));
         lines
     }
 
-    fn replicas(&self, why: &ShareExplanation) -> Vec<String> {
+    fn replicas(&self, explanation: &ShareExplanation) -> Vec<String> {
         let share = |state: &ShareState| {
             (state.chosen > 0)
                 .then(|| format!("{} of {}", state.chosen, self.report.name(&state.device)))
         };
-        let shares: Vec<_> = why.devices.iter().filter_map(share).collect();
-        let chosen = format!("{}: {}", shares.join(", "), why.choice.connections);
-        let next = match &why.next {
+        let shares: Vec<_> = explanation.devices.iter().filter_map(share).collect();
+        let chosen = format!("{}: {}", shares.join(", "), explanation.choice.connections);
+        let next = match &explanation.next {
             None => "no replica is left".to_owned(),
             Some(NextDevice { device, equals: 1 }) => {
                 format!("{} would give one more", self.report.name(device))
@@ -141,7 +146,7 @@ impl ReportText<'_> {
         };
         let mut lines = row("chosen", &chosen);
         lines.extend(row("next", &next));
-        lines.extend(self.exactness(why.choice.exact, why.choice.steps));
+        lines.extend(self.exactness(explanation.choice.exact, explanation.choice.steps));
         lines
     }
 
@@ -153,15 +158,15 @@ impl ReportText<'_> {
     /// Scores by term, or shares by device.
     fn scores(&self) -> Vec<String> {
         match self.explanation() {
-            Some(Answer::Devices(why)) => terms(why),
-            Some(Answer::Replicas(why)) => self.shares(why),
+            Some(Answer::Devices(explanation)) => terms(explanation),
+            Some(Answer::Replicas(explanation)) => self.shares(explanation),
             None => Vec::new(),
         }
     }
 
-    fn shares(&self, why: &ShareExplanation) -> Vec<String> {
+    fn shares(&self, explanation: &ShareExplanation) -> Vec<String> {
         let mut table = Table::new(["DEVICE", "IN USE", "FREE", "CHOSEN"]);
-        for ShareState { device, in_use, free, chosen } in &why.devices {
+        for ShareState { device, in_use, free, chosen } in &explanation.devices {
             let [in_use, free, chosen] = [in_use, free, chosen].map(ToString::to_string);
             table.row([self.report.name(device), in_use, free, chosen]);
         }
@@ -199,11 +204,11 @@ pub(super) fn row(label: &str, text: &str) -> Vec<String> {
     wrapped(&format!("  {label:<13}"), text.split_whitespace())
 }
 
-/// Text that says if the search was exhaustive, with its number of steps.
-pub(super) fn exactness(what: &str, exact: bool, steps: u64) -> Vec<String> {
+/// Row that says if the search was exhaustive, with its number of steps.
+pub(super) fn exactness(noun: &str, exact: bool, steps: u64) -> Vec<String> {
     let steps = pluralized(usize::try_from(steps).unwrap_or(usize::MAX), "step");
     if exact {
-        row("exact", &format!("no {what} is better; {steps}"))
+        row("exact", &format!("no {noun} is better; {steps}"))
     } else {
         row("not exact", &format!("the best of {steps}; another may be better"))
     }
@@ -230,20 +235,24 @@ pub(super) fn not_free(
     names: impl Fn(&[DeviceId]) -> String,
 ) -> Vec<String> {
     let labels = std::iter::once("not free").chain(std::iter::repeat(""));
-    let entries = unavailable.iter().map(|it| (it.why.as_str(), it.device.clone()));
+    let entries = unavailable.iter().map(|entry| (entry.why.as_str(), entry.device.clone()));
     let groups = labels.zip(by_reason(entries));
-    groups.flat_map(|(label, (why, ids))| row(label, &format!("{}: {why}", names(&ids)))).collect()
+    groups
+        .flat_map(|(label, (reason, ids))| row(label, &format!("{}: {reason}", names(&ids))))
+        .collect()
 }
 
 /// Scores of choice and alternative; empty for policies without scores.
-fn terms(why: &Explanation) -> Vec<String> {
-    let mut theirs = why.alternative.iter().flat_map(|other| other.score.terms());
-    let decides = why.alternative.as_ref().map(|other| other.lost_by);
+fn terms(explanation: &Explanation) -> Vec<String> {
+    let alternative = explanation.alternative.as_ref();
+    let mut alternative_terms = alternative.into_iter().flat_map(|other| other.score.terms());
+    let deciding_term = alternative.map(|other| other.lost_by);
     let mut table = Table::new(["TERM", "CHOSEN", "ALTERNATIVE", ""]);
-    for (term, ours) in why.choice.score.terms() {
-        let theirs = theirs.next().map_or_else(|| "-".to_owned(), |(_, value)| value.to_string());
-        let mark = if decides == Some(term) { "decides" } else { "" };
-        table.row([term.title().to_owned(), ours.to_string(), theirs, mark.to_owned()]);
+    for (term, value) in explanation.choice.score.terms() {
+        let other = alternative_terms.next();
+        let other = other.map_or_else(|| "-".to_owned(), |(_, value)| value.to_string());
+        let mark = if deciding_term == Some(term) { "decides" } else { "" };
+        table.row([term.title().to_owned(), value.to_string(), other, mark.to_owned()]);
     }
-    if why.choice.score.terms().next().is_none() { Vec::new() } else { table.lines("  ") }
+    if explanation.choice.score.terms().next().is_none() { Vec::new() } else { table.lines("  ") }
 }

@@ -35,27 +35,30 @@ struct SourceDocument<'a> {
     left_out: usize,
 }
 
-/// Candidate with its verdict and offering.
+/// Candidate with its verdict and offer.
 #[derive(Serialize)]
 struct ExplainedCandidate {
     #[serde(flatten)]
     verdict: CandidateVerdict,
     #[serde(flatten)]
-    offering: Option<DeviceOffer>,
+    offer: Option<DeviceOffer>,
 }
 
 pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result<()> {
     let rule = source_rule(&config, name)?.clone();
     let node = agent::scan_host(&config, clock()).await;
-    let diagnosis =
-        tokio::task::spawn_blocking(move || diagnose(&config.places, &rule).map(|it| (it, rule)));
-    let (found, rule) =
-        diagnosis.await?.map_err(|why| anyhow!(why)).with_context(|| format!("source {name}"))?;
-    let SourceDiagnosis { places, notes, candidates } = found;
-    let mut explained: Vec<_> =
-        candidates.into_iter().map(|it| ExplainedCandidate::of(&node, it)).collect();
-    let left_out = explained.len().saturating_sub(MAX_CANDIDATES);
-    explained.truncate(MAX_CANDIDATES);
+    let diagnosis = tokio::task::spawn_blocking(move || {
+        diagnose(&config.places, &rule).map(|diagnosis| (diagnosis, rule))
+    });
+    let (diagnosis, rule) = diagnosis
+        .await?
+        .map_err(|reason| anyhow!(reason))
+        .with_context(|| format!("source {name}"))?;
+    let SourceDiagnosis { places, notes, candidates } = diagnosis;
+    let mut candidates: Vec<_> =
+        candidates.into_iter().map(|verdict| ExplainedCandidate::of(&node, verdict)).collect();
+    let left_out = candidates.len().saturating_sub(MAX_CANDIDATES);
+    candidates.truncate(MAX_CANDIDATES);
     let document = SourceDocument {
         origin: Origin::of(&node.inventory),
         source: name,
@@ -63,7 +66,7 @@ pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result
         examined: &places,
         expression: rule.expression.as_ref().map(DeviceExpression::as_str),
         notes: &notes,
-        candidates: &explained,
+        candidates: &candidates,
         left_out,
     };
     print_output(output, &document, || show(&node, &document))?;
@@ -93,9 +96,9 @@ fn source_rule<'a>(config: &'a Config, name: &str) -> Result<&'a SourceRule> {
 fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {
     let paint = Paint::for_stdout();
     print_origin_notice(&node.inventory, paint)?;
-    let mut alone = node.inventory.clone();
-    alone.sources.retain(|name, _| name == document.source);
-    source_lines(&alone, paint).into_iter().try_for_each(line)?;
+    let mut inventory = node.inventory.clone();
+    inventory.sources.retain(|name, _| name == document.source);
+    source_lines(&inventory, paint).into_iter().try_for_each(line)?;
     line(paint.styled(Style::Muted, format!("examined {}", document.examined.join(", "))))?;
     for note in document.notes {
         line(paint.styled(Style::Warning, format!("note: {note}")))?;
@@ -105,7 +108,7 @@ fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {
         return Ok(line("no candidates")?);
     }
     let mut table = Table::new(["FOUND", "DEVICE", "RESOURCE", "WHY"]);
-    document.candidates.iter().for_each(|it| table.row(it.cells()));
+    document.candidates.iter().for_each(|candidate| table.row(candidate.cells()));
     table.print()?;
     if document.left_out > 0 {
         line(format!("and {}", pluralized(document.left_out, "more candidate")))?;
@@ -116,31 +119,31 @@ fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {
 // === impl ExplainedCandidate ===
 
 impl ExplainedCandidate {
-    /// Adds the offering of the candidate's device.
+    /// Adds the offer of the candidate's device.
     fn of(node: &NodeState, mut verdict: CandidateVerdict) -> Self {
         let device = verdict.device.as_ref();
-        let offering = device.and_then(|id| node.device_offers().remove(id));
+        let offer = device.and_then(|id| node.device_offers().remove(id));
         let is_known = device.is_some_and(|id| node.inventory.get(id.as_str()).is_some());
-        if device.is_some() && offering.is_none() {
-            let why = if is_known { NO_RESOURCE } else { "changed during the scan: run again" };
-            verdict.reason = Some(why.to_owned());
+        if device.is_some() && offer.is_none() {
+            let reason = if is_known { NO_RESOURCE } else { "changed during the scan: run again" };
+            verdict.reason = Some(reason.to_owned());
         }
-        Self { verdict, offering }
+        Self { verdict, offer }
     }
 
     fn cells(&self) -> [String; 4] {
-        let Self { verdict: CandidateVerdict { found, name, device, reason }, offering } = self;
+        let Self { verdict: CandidateVerdict { found, name, device, reason }, offer } = self;
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let found = if found.starts_with("/sys/") { name } else { found };
-        let resource = offering.as_ref().and_then(|it| it.resource.as_ref());
-        let obstacle = offering.as_ref().and_then(|it| it.obstacle.clone());
-        let why = match (reason, obstacle) {
-            (Some(why), _) => why.clone(),
-            (None, Some(why)) => format!("withheld: {why}"),
+        let resource = offer.as_ref().and_then(|offer| offer.resource.as_ref());
+        let obstacle = offer.as_ref().and_then(|offer| offer.obstacle.clone());
+        let explanation = match (reason, obstacle) {
+            (Some(reason), _) => reason.clone(),
+            (None, Some(obstacle)) => format!("withheld: {obstacle}"),
             (None, None) => "offered".to_owned(),
         };
         let device = or_none(device.as_ref().map(ToString::to_string));
-        [found.clone(), device, or_none(resource.map(ToString::to_string)), why]
+        [found.clone(), device, or_none(resource.map(ToString::to_string)), explanation]
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct RecordingManifest<'a> {
     left_out: &'a [Omission],
 }
 
-/// Limit of listed omissions in the text; the manifest has all.
+/// Maximum number of omissions in README.txt; the manifest has all.
 const MAX_LISTED: usize = 20;
 
 // === impl RecordingManifest ===
@@ -50,26 +50,27 @@ impl<'a> RecordingManifest<'a> {
     /// Time and kernel of the recording, in one line.
     pub(super) fn summary(&self) -> String {
         let kernel = self.kernel.iter().map(|release| format!(", Linux {release}"));
-        let when = self.recorded.strftime("%Y-%m-%d %H:%M UTC");
-        format!("{when}{}", kernel.collect::<String>())
+        let time = self.recorded.strftime("%Y-%m-%d %H:%M UTC");
+        format!("{time}{}", kernel.collect::<String>())
     }
 
     /// Contents of README.txt.
     pub(super) fn readme(&self) -> String {
-        let replaced = if self.replaced { ANONYMISED_NOTICE } else { IDENTIFIERS_NOTICE };
-        let left_out = match self.left_out {
+        let notice = if self.replaced { ANONYMISED_NOTICE } else { IDENTIFIERS_NOTICE };
+        let omissions = match self.left_out {
             [] => String::new(),
-            some => {
-                let lines = some.iter().take(MAX_LISTED);
-                let lines = lines.map(|it| format!("  {}: {}\n", it.path.display(), it.why));
-                let more = some.len().saturating_sub(MAX_LISTED);
-                let more = (more > 0).then(|| format!("  and {more} more, in manifest.json\n"));
-                format!("\nLeft out:\n{}{}", lines.collect::<String>(), more.unwrap_or_default())
+            all => {
+                let lines = all.iter().take(MAX_LISTED);
+                let lines = lines
+                    .map(|omission| format!("  {}: {}\n", omission.path.display(), omission.why));
+                let count = all.len().saturating_sub(MAX_LISTED);
+                let last = (count > 0).then(|| format!("  and {count} more, in manifest.json\n"));
+                format!("\nLeft out:\n{}{}", lines.collect::<String>(), last.unwrap_or_default())
             }
         };
         format!(
             "Snapshot of a host as its kernel reports it, recorded by windlass {} on {}.\n\n\
-             {CONTENTS}\n{replaced}{left_out}",
+             {CONTENTS}\n{notice}{omissions}",
             self.windlass,
             self.summary(),
         )

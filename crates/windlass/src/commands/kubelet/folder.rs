@@ -32,11 +32,11 @@ pub(super) async fn claim_folder(config: &Config) -> Result<()> {
     let marker = dir.join(MARKER);
     if !marker.exists() {
         let checkpoint = dir.join(PLUGIN_DIR).join(checkpoint::FILE);
-        let mut signs =
+        let mut traces =
             REAL_KUBELET_FILES.map(|name| dir.join(name)).into_iter().chain([checkpoint]);
-        if let Some(sign) = signs.find(|path| path.exists()) {
+        if let Some(trace) = traces.find(|path| path.exists()) {
             return Err(
-                refusal(dir, &format!("{} belongs to a real kubelet", sign.display())).into()
+                refusal(dir, &format!("{} belongs to a real kubelet", trace.display())).into()
             );
         }
     }
@@ -54,9 +54,9 @@ async fn is_listening(socket: &Path) -> bool {
     }
 }
 
-fn refusal(dir: &Path, why: &str) -> UsageError {
+fn refusal(dir: &Path, reason: &str) -> UsageError {
     UsageError(anyhow!(
-        "{why}, and an embedded kubelet in {} would destroy its state: name an empty folder",
+        "{reason}, and an embedded kubelet in {} would destroy its state: name an empty folder",
         dir.display()
     ))
 }

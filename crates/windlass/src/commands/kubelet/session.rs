@@ -38,14 +38,15 @@ impl<'a> Session<'a> {
 
     /// Admits a pod once its resources have enough allocatable devices.
     pub(super) async fn admit_when_possible(&mut self, pod: Pod, limit: Duration) -> Result<()> {
-        let limits: Vec<_> = pod.containers.iter().flat_map(|one| one.limits.clone()).collect();
-        let enough = |status: &NodeStatus| {
+        let limits: Vec<_> =
+            pod.containers.iter().flat_map(|container| container.limits.clone()).collect();
+        let has_enough = |status: &NodeStatus| {
             limits.iter().all(|(resource, count)| {
                 let allocatable = status.counts(resource).map_or(0, |(_, allocatable)| allocatable);
                 allocatable as u64 >= *count
             })
         };
-        if self.kubelet.wait_for(enough, limit).await.is_err() {
+        if self.kubelet.wait_for(has_enough, limit).await.is_err() {
             line(format!("! pod {}: not enough devices within {limit:?}", pod.name))?;
         }
         self.admit(pod).await
@@ -87,8 +88,8 @@ impl<'a> Session<'a> {
             }
             Err(Rejection { reason, message }) => {
                 // The kubelet's message repeats the beginning of this line.
-                let why = message.strip_prefix("Pod was rejected: ").unwrap_or(&message);
-                line(format!("! pod {name} was rejected: {reason}: {why}"))?;
+                let message = message.strip_prefix("Pod was rejected: ").unwrap_or(&message);
+                line(format!("! pod {name} was rejected: {reason}: {message}"))?;
             }
         }
         Ok(())
@@ -135,14 +136,14 @@ impl<'a> Session<'a> {
             };
             for (id, device) in &status.devices {
                 let numa = device.nodes().iter().map(ToString::to_string).collect::<Vec<_>>();
-                let used = if status.in_use.contains(id) { "in use" } else { "free" };
+                let usage = if status.in_use.contains(id) { "in use" } else { "free" };
                 table.row([
                     resource.clone(),
                     plugin.to_owned(),
                     id.clone(),
                     device.health.clone(),
                     numa.join(","),
-                    used.to_owned(),
+                    usage.to_owned(),
                 ]);
             }
         }
@@ -161,8 +162,8 @@ fn print_admission(name: &str, admission: &Admission) -> Result<()> {
                 line(format!("    env    {key}={value}"))?;
             }
             for device in &grant.devices {
-                let (inside, host) = (&device.container_path, &device.host_path);
-                line(format!("    device {inside} (host {host}, {})", device.permissions))?;
+                let (path, host_path) = (&device.container_path, &device.host_path);
+                line(format!("    device {path} (host {host_path}, {})", device.permissions))?;
             }
             for mount in &grant.mounts {
                 line(format!("    mount  {} (host {})", mount.container_path, mount.host_path))?;

@@ -48,11 +48,13 @@ fn event_text(event: &BoardEvent) -> String {
         BoardEvent::Reset => "chip reset".to_owned(),
         BoardEvent::Frequency(mhz) => format!("frequency set to {mhz} MHz"),
         BoardEvent::Get(path) => format!("asked for {path}"),
-        BoardEvent::Refused(why) => format!("refused {why}"),
+        BoardEvent::Refused(reason) => format!("refused {reason}"),
         BoardEvent::Deployed(number) => format!("network deployed: {}", flits(*number)),
         BoardEvent::Ran(number) => format!("ran with {}", flits(*number)),
         BoardEvent::State(number) => format!("state: {}", flits(*number)),
-        BoardEvent::ProtocolViolation(why) => format!("invalid message on the data port: {why}"),
+        BoardEvent::ProtocolViolation(reason) => {
+            format!("invalid message on the data port: {reason}")
+        }
         BoardEvent::Blocked => {
             "WEDGED: a client closed the data port without a message; the port is \
                                blocked until a restart"

@@ -49,38 +49,38 @@ fn choose(
         .state_dir
         .clone()
         .unwrap_or_else(|| Config::default().places.state_dir);
-    let recalled = LabelFile::new(&state_dir).load();
-    dir.choose(&recalled).or_else(|_| dir.choose(label))
+    let last_label = LabelFile::new(&state_dir).load();
+    dir.choose(&last_label).or_else(|_| dir.choose(label))
 }
 
 /// Applies Windlass's own flags.
 fn apply(args: &NodeArgs, config: &mut Config) {
     apply_host(args.host.clone(), config);
-    let places = args.paths.clone();
+    let paths = args.paths.clone();
     for (value, flag) in [
         (
             &mut config.places.kubelet_dir,
-            places.state_paths.kubelet_dir.or_else(|| args.nvidia_plugin.kubelet_dir()),
+            paths.state_paths.kubelet_dir.or_else(|| args.nvidia_plugin.kubelet_dir()),
         ),
-        (&mut config.places.cdi_dir, places.cdi_dir),
-        (&mut config.places.state_dir, places.state_paths.state_dir),
-        (&mut config.places.host_root_on_node, places.host_root_on_node),
+        (&mut config.places.cdi_dir, paths.cdi_dir),
+        (&mut config.places.state_dir, paths.state_paths.state_dir),
+        (&mut config.places.host_root_on_node, paths.host_root_on_node),
     ] {
         if let Some(flag) = flag {
             *value = flag;
         }
     }
-    config.listen = places.listen.or(config.listen);
-    config.probe_socket = places.probe_socket.or(config.probe_socket.take());
-    if let Some(disclose) = places.disclose {
+    config.listen = paths.listen.or(config.listen);
+    config.probe_socket = paths.probe_socket.or(config.probe_socket.take());
+    if let Some(disclose) = paths.disclose {
         config.disclose = disclose.into_iter().collect();
     }
-    let (given, access) = (args.cluster.clone(), &mut config.cluster);
-    access.kubeconfig = given.kubeconfig.or(access.kubeconfig.take());
-    access.node_name = given.node_name.or(access.node_name.take());
-    access.namespace = given.namespace.or(access.namespace.take());
+    let (api_server_args, access) = (args.cluster.clone(), &mut config.cluster);
+    access.kubeconfig = api_server_args.kubeconfig.or(access.kubeconfig.take());
+    access.node_name = api_server_args.node_name.or(access.node_name.take());
+    access.namespace = api_server_args.namespace.or(access.namespace.take());
     if let (Some(name), Some(namespace), Some(uid)) =
-        (given.pod_name, given.pod_namespace, given.pod_uid)
+        (api_server_args.pod_name, api_server_args.pod_namespace, api_server_args.pod_uid)
     {
         access.pod = Some(PodIdentity { namespace, name, uid });
     }

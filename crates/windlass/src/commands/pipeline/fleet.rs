@@ -19,9 +19,9 @@ pub(super) async fn fleet(args: &FleetArgs, pipeline: &Pipeline) -> Result<Fleet
         super::read(path, Fleet::parse)?
     } else {
         let link = NodeLink { rate: args.link_rate, delay: args.link_delay };
-        let spare = cluster::objects(&args.view).await?.free_nodes(Some(&pipeline.name));
+        let free_nodes = cluster::objects(&args.view).await?.free_nodes(Some(&pipeline.name));
         Fleet {
-            nodes: spare.into_iter().map(|node| of_cluster(node, link, pipeline)).collect(),
+            nodes: free_nodes.into_iter().map(|node| to_node(node, link, pipeline)).collect(),
             is_simulated: false,
             overhead: Overhead::default(),
         }
@@ -36,13 +36,15 @@ pub(super) async fn fleet(args: &FleetArgs, pipeline: &Pipeline) -> Result<Fleet
 
 /// Converts a node. Of each counted resource it has at most as many devices as the pipeline can use: some nodes offer a
 /// thousand of one resource.
-fn of_cluster(node: FreeNode, link: NodeLink, pipeline: &Pipeline) -> Node {
+fn to_node(node: FreeNode, link: NodeLink, pipeline: &Pipeline) -> Node {
     let usable = |resource: &str| -> u32 {
-        let wanted = DeviceRequirement::Resource(resource.to_owned());
-        let can_use = |stage: &&Stage| stage.alternatives.iter().any(|one| one.device == wanted);
+        let requirement = DeviceRequirement::Resource(resource.to_owned());
+        let can_use = |stage: &&Stage| {
+            stage.alternatives.iter().any(|alternative| alternative.device == requirement)
+        };
         pipeline.stages.iter().filter(can_use).map(|stage| stage.max_replicas).sum()
     };
-    let counted = node.resources.iter().flat_map(|(resource, count)| {
+    let counted_devices = node.resources.iter().flat_map(|(resource, count)| {
         (0..usable(resource).min(*count)).map(move |number| FreeDevice {
             name: format!("{resource}-{number}"),
             resource: Some(resource.clone()),
@@ -50,24 +52,24 @@ fn of_cluster(node: FreeNode, link: NodeLink, pipeline: &Pipeline) -> Node {
             published: None,
         })
     });
-    let published = node.devices.into_iter().map(|one| FreeDevice {
-        name: one.device.id().to_owned(),
+    let published_devices = node.devices.into_iter().map(|free| FreeDevice {
+        name: free.device.id().to_owned(),
         resource: None,
-        classes: one.classes,
-        published: Some(one.device),
+        classes: free.classes,
+        published: Some(free.device),
     });
-    let devices = counted.chain(published).collect();
+    let devices = counted_devices.chain(published_devices).collect();
     Node {
         name: node.name,
         board: String::new(),
         free: Capacity { cpus: node.cpus, memory: Bytes(node.memory) },
         labels: node.labels,
-        taints: node.taints.into_iter().map(of_taint).collect(),
+        taints: node.taints.into_iter().map(to_taint).collect(),
         link,
         devices,
     }
 }
 
-fn of_taint(taint: v1::Taint) -> Taint {
+fn to_taint(taint: v1::Taint) -> Taint {
     Taint { key: taint.key, value: taint.value.unwrap_or_default(), effect: taint.effect }
 }

@@ -96,16 +96,17 @@ pub(super) async fn run(args: MeasureArgs) -> Result<()> {
         traces.write(&pipeline, path)?;
     }
     if let Some(path) = &args.picture {
-        let written = fs::write(path, picture::svg(&report));
-        written.with_context(|| format!("cannot write {}", path.display()))?;
+        let result = fs::write(path, picture::svg(&report));
+        result.with_context(|| format!("cannot write {}", path.display()))?;
     }
 
-    let unheard: u64 = report.layouts.iter().map(|layout| layout.measured.account.unheard).sum();
-    ensure!(unheard == 0, "the outcome of {unheard} items is unknown");
+    let unknown_count: u64 =
+        report.layouts.iter().map(|layout| layout.measured.account.unheard).sum();
+    ensure!(unknown_count == 0, "the outcome of {unknown_count} items is unknown");
     ensure!(!report.layouts.is_empty(), "no layout was measured");
-    let failed = report.left_out.iter().filter(|one| one.has_failed);
-    let failed = failed.map(|one| one.layout).collect::<Vec<_>>().join(", ");
-    ensure!(failed.is_empty(), "not measured: {failed}");
+    let failures = report.left_out.iter().filter(|skipped| skipped.has_failed);
+    let names = failures.map(|skipped| skipped.layout).collect::<Vec<_>>().join(", ");
+    ensure!(names.is_empty(), "not measured: {names}");
     let meets_goal = report.verdict.as_ref().is_none_or(|verdict| verdict.meets_goal);
     ensure!(meets_goal, "no layout meets the goal");
     Ok(())
@@ -137,7 +138,7 @@ async fn measure_on_boards(
 }
 
 #[cfg(not(feature = "laboratory"))]
-async fn on_boards(_: &Pipeline, _: &MeasureArgs, _: &mut Traces) -> Result<MeasureReport> {
+async fn measure_on_boards(_: &Pipeline, _: &MeasureArgs, _: &mut Traces) -> Result<MeasureReport> {
     Err(crate::absent::no_laboratory())
 }
 
@@ -149,16 +150,16 @@ async fn measure_deployed(
 ) -> Result<MeasureReport> {
     let end = |stage: usize| {
         let name = &pipeline.stages[stage].name;
-        let given = args.end.iter().find(|(of, _)| of == name).map(|(_, addresses)| addresses);
-        addresses(pipeline, stage, given)
+        let argument = args.end.iter().find(|(end, _)| end == name);
+        addresses(pipeline, stage, argument.map(|(_, addresses)| addresses))
     };
-    let entrance = PipelineEndpoints {
+    let endpoints = PipelineEndpoints {
         first: pipeline.stages[0].name.clone(),
         addresses: addresses(pipeline, 0, args.first.as_ref())?,
         ends: pipeline.final_stages().map(end).collect::<Result<_>>()?,
         input: input_size(pipeline),
     };
-    let planned = match args.layout {
+    let prediction_input = match args.layout {
         None => None,
         Some(layout) => {
             // Plan before the measurement: a later failure would lose its figures.
@@ -166,12 +167,12 @@ async fn measure_deployed(
             Some((Plan::of(pipeline, &fleet, layout)?, fleet))
         }
     };
-    let measurement = measure(pipeline, &entrance, args.duration, &pipeline.name).await?;
+    let measurement = measure(pipeline, &endpoints, args.duration, &pipeline.name).await?;
     if args.trace.is_some() {
         traces.add(pipeline, &measurement.rate_limited, &pipeline.name);
     }
     let measured = measurement.figures;
-    let layout = match planned {
+    let layout = match prediction_input {
         Some((plan, fleet)) => MeasuredLayout::with_prediction(
             plan.layout,
             measured,
@@ -184,10 +185,10 @@ async fn measure_deployed(
     Ok(MeasureReport { pipeline, layouts, ..MeasureReport::default() })
 }
 
-/// Returns the given addresses of a stage, or its Service.
-fn addresses(pipeline: &Pipeline, stage: usize, given: Option<&Addresses>) -> Result<Addresses> {
-    if let Some(given) = given {
-        return Ok(given.clone());
+/// Addresses of a stage from the command line, or else its Service.
+fn addresses(pipeline: &Pipeline, stage: usize, argument: Option<&Addresses>) -> Result<Addresses> {
+    if let Some(argument) = argument {
+        return Ok(argument.clone());
     }
     let name = &pipeline.stages[stage].name;
     let service = format!("{}-{name}:{}", pipeline.name, pipeline.port(stage));

@@ -13,7 +13,7 @@ pub(super) async fn run(args: PlanArgs) -> Result<()> {
     let pipeline = pipeline(&args.pipeline)?;
     let fleet = fleet::fleet(&args.fleet, &pipeline).await?;
     let layouts = args.layout.map_or_else(|| ORDER.to_vec(), |layout| vec![layout]);
-    let reporter = report::PlanWriter { pipeline: &pipeline, fleet: &fleet };
+    let writer = report::PlanWriter { pipeline: &pipeline, fleet: &fleet };
     let mut reports = Vec::new();
     for layout in layouts {
         let plan = Plan::of(&pipeline, &fleet, layout);
@@ -21,18 +21,18 @@ pub(super) async fn run(args: PlanArgs) -> Result<()> {
             (Ok(plan), Layout::Planned) => gains(&pipeline, &fleet, plan),
             _ => Vec::new(),
         };
-        reports.push(reporter.layout(layout, plan.as_ref(), &gains));
+        reports.push(writer.layout(layout, plan.as_ref(), &gains));
     }
-    let report = reporter.report(reports);
+    let report = writer.report(reports);
     print_output(args.output, &report, || table::print(&report))?;
-    let without: Vec<_> = report
+    let unplaced: Vec<_> = report
         .layouts
         .iter()
-        .filter(|one| one.fits_nowhere.is_some())
-        .map(|one| one.layout)
+        .filter(|layout| layout.fits_nowhere.is_some())
+        .map(|layout| layout.layout)
         .collect();
-    ensure!(without.is_empty(), "no placement for the layout {}", without.join(", "));
-    let meets = |one: &report::LayoutReport| one.goal_not_met.is_none();
-    ensure!(report.layouts.iter().any(meets), "no layout meets the goal");
+    ensure!(unplaced.is_empty(), "no placement for the layout {}", unplaced.join(", "));
+    let meets_goal = |layout: &report::LayoutReport| layout.goal_not_met.is_none();
+    ensure!(report.layouts.iter().any(meets_goal), "no layout meets the goal");
     Ok(())
 }

@@ -158,7 +158,7 @@ impl PlanWriter<'_> {
             figures: Some(self.figures(&plan.prediction)),
             goal_not_met: (!plan.objective.meets_goal).then(|| self.unmet_goal_reason(plan)),
             is_best: plan.is_exact,
-            bound: (!plan.is_exact).then(|| worth(plan.bound)),
+            bound: (!plan.is_exact).then(|| format_objective(plan.bound)),
             stages: self.stages(plan),
             links: self.links(plan),
             next_best: plan.runner_up.as_ref().map(|(placement, prediction)| NextBest {
@@ -182,29 +182,29 @@ impl PlanWriter<'_> {
         let stage = |stage: usize| &self.pipeline.stages[stage].name;
         let node = |node: usize| &self.fleet.nodes[node];
         match bottleneck {
-            Bottleneck::Stage(at) => format!("stage {}", stage(at)),
-            Bottleneck::Egress(at) => {
-                format!("the link of {}, sending at {}", node(at).name, node(at).link.rate)
+            Bottleneck::Stage(index) => format!("stage {}", stage(index)),
+            Bottleneck::Egress(index) => {
+                format!("the link of {}, sending at {}", node(index).name, node(index).link.rate)
             }
-            Bottleneck::Ingress(at) => {
-                format!("the link of {}, receiving at {}", node(at).name, node(at).link.rate)
+            Bottleneck::Ingress(index) => {
+                format!("the link of {}, receiving at {}", node(index).name, node(index).link.rate)
             }
-            Bottleneck::Window(at) => {
-                let link = &self.pipeline.links[at];
+            Bottleneck::Window(index) => {
+                let link = &self.pipeline.links[index];
                 format!("the delay between {} and {}", stage(link.from), stage(link.to))
             }
         }
     }
 
     fn unmet_goal_reason(&self, plan: &Plan) -> String {
-        let best = worth(plan.objective);
+        let best_value = format_objective(plan.objective);
         match self.pipeline.goal {
             Goal::ThroughputUnder(limit) => {
-                format!("an item takes at least {best}, the limit is {limit}")
+                format!("an item takes at least {best_value}, the limit is {limit}")
             }
             Goal::Throughput | Goal::Latency => {
                 let rate = self.pipeline.rate.unwrap_or_default();
-                format!("the rate is {rate} items/s, and at most {best} pass")
+                format!("the rate is {rate} items/s, and at most {best_value} pass")
             }
         }
     }
@@ -219,7 +219,7 @@ impl PlanWriter<'_> {
                     stage: stage.name.clone(),
                     replicas: plan.placement.replicas[position]
                         .iter()
-                        .map(|one| self.replica(position, one))
+                        .map(|replica| self.replica(position, replica))
                         .collect(),
                     waited_ms: times.map(|times| 1e3 * times.waited),
                     worked_ms: times.map(|times| 1e3 * times.worked),
@@ -253,17 +253,17 @@ impl PlanWriter<'_> {
     /// Stages whose placement differs in `other`, with their placement there.
     fn differences(&self, other: &Placement, plan: &Placement) -> Vec<String> {
         let stages = self.pipeline.stages.iter().enumerate();
-        let moved =
+        let changed =
             stages.filter(|(position, _)| other.replicas[*position] != plan.replicas[*position]);
-        moved
+        changed
             .map(|(position, stage)| format!("{} on {}", stage.name, self.places(position, other)))
             .collect()
     }
 
     /// Devices and nodes of a stage's replicas.
     pub(crate) fn places(&self, stage: usize, placement: &Placement) -> String {
-        let places = placement.replicas[stage].iter().map(|one| {
-            let ReplicaReport { node, on, .. } = self.replica(stage, one);
+        let places = placement.replicas[stage].iter().map(|replica| {
+            let ReplicaReport { node, on, .. } = self.replica(stage, replica);
             format!("{on} of {node}")
         });
         places.collect::<Vec<_>>().join(" and ")
@@ -278,10 +278,11 @@ impl PlanWriter<'_> {
     }
 }
 
-fn worth(worth: ObjectiveValue) -> String {
-    if worth.amount < 0.0 {
-        format!("{:.1}ms", -1e3 * worth.amount)
+/// Formats an objective: a negative amount is a latency in seconds, another is a throughput.
+fn format_objective(objective: ObjectiveValue) -> String {
+    if objective.amount < 0.0 {
+        format!("{:.1}ms", -1e3 * objective.amount)
     } else {
-        format!("{:.1} items/s", worth.amount)
+        format!("{:.1} items/s", objective.amount)
     }
 }

@@ -32,8 +32,8 @@ pub(super) fn print(report: &PlanReport) -> Result<()> {
                 layout.fits_nowhere.clone().unwrap_or_default(),
             ],
         };
-        let [items, latency, at, bottleneck] = cells;
-        table.row([layout.layout.to_owned(), items, latency, at, bottleneck]);
+        let [throughput, latency, item_rate, bottleneck] = cells;
+        table.row([layout.layout.to_owned(), throughput, latency, item_rate, bottleneck]);
     }
     table.print()?;
     for layout in report.layouts.iter().filter(|layout| layout.figures.is_some()) {
@@ -67,9 +67,9 @@ fn print_layout(layout: &LayoutReport, paint: Paint) -> Result<()> {
         let differs = next.differs.join(", ");
         notes.push(format!("Next best: {}, with {differs}.", summary(&next.figures)));
     }
-    for more in &layout.one_more {
-        let figures = summary(&more.figures);
-        notes.push(format!("One more {} on {}: {figures}.", more.device, more.node));
+    for added in &layout.one_more {
+        let figures = summary(&added.figures);
+        notes.push(format!("One more {} on {}: {figures}.", added.device, added.node));
     }
     for note in notes {
         wrapped("", note.split(' '))
@@ -83,29 +83,30 @@ fn print_layout(layout: &LayoutReport, paint: Paint) -> Result<()> {
 fn add_stage(table: &mut Table, layout: &LayoutReport, stage: &StageReport) {
     let links: Vec<_> = layout.links.iter().filter(|link| link.from == stage.stage).collect();
     for row in 0..stage.replicas.len().max(links.len()) {
-        let first = |text: String| if row == 0 { text } else { String::new() };
-        let (node, on) = stage
+        let in_first_row = |text: String| if row == 0 { text } else { String::new() };
+        let (node, device) = stage
             .replicas
             .get(row)
-            .map(|one| (one.node.clone(), one.on.clone()))
+            .map(|replica| (replica.node.clone(), replica.on.clone()))
             .unwrap_or_default();
         let (next, size, time) = links.get(row).map_or_else(Default::default, |link| {
             (
                 link.to.clone(),
                 Bytes(link.bytes).to_string(),
-                link.ms.map_or_else(|| "-".to_owned(), milliseconds),
+                link.ms.map_or_else(|| "-".to_owned(), format_ms),
             )
         });
-        let times = |ms: Option<f64>| first(ms.map_or_else(|| "-".to_owned(), milliseconds));
-        let load = first(
+        let time_cell =
+            |ms: Option<f64>| in_first_row(ms.map_or_else(|| "-".to_owned(), format_ms));
+        let load = in_first_row(
             stage.load.map_or_else(|| "-".to_owned(), |load| format!("{:.0}%", 100.0 * load)),
         );
         table.row([
-            first(stage.stage.clone()),
+            in_first_row(stage.stage.clone()),
             node,
-            on,
-            times(stage.waited_ms),
-            times(stage.worked_ms),
+            device,
+            time_cell(stage.waited_ms),
+            time_cell(stage.worked_ms),
             load,
             next,
             size,
@@ -116,7 +117,7 @@ fn add_stage(table: &mut Table, layout: &LayoutReport, stage: &StageReport) {
 
 fn summary(figures: &PredictedFigures) -> String {
     let latency = match figures.latency_ms {
-        Some(ms) => format!("{} at {}", milliseconds(ms), rate(figures.at_items_per_second)),
+        Some(ms) => format!("{} at {}", format_ms(ms), rate(figures.at_items_per_second)),
         None => "too slow for the rate".to_owned(),
     };
     format!(
@@ -127,13 +128,17 @@ fn summary(figures: &PredictedFigures) -> String {
 }
 
 fn latency(figures: &PredictedFigures) -> String {
-    figures.latency_ms.map_or_else(|| "too slow".to_owned(), milliseconds)
+    figures.latency_ms.map_or_else(|| "too slow".to_owned(), format_ms)
 }
 
-fn milliseconds(ms: f64) -> String {
+fn format_ms(ms: f64) -> String {
     Seconds(ms / 1e3).to_string()
 }
 
-fn rate(items: f64) -> String {
-    if items >= 100.0 { format!("{items:.0}") } else { format!("{items:.1}") }
+fn rate(items_per_second: f64) -> String {
+    if items_per_second >= 100.0 {
+        format!("{items_per_second:.0}")
+    } else {
+        format!("{items_per_second:.1}")
+    }
 }

@@ -37,16 +37,18 @@ impl Client {
     /// Creates a client, which connects for the first item.
     pub(super) fn new(call: Call) -> Self {
         let endpoint = Endpoint::from_shared(call.server.clone());
-        let channel = endpoint.map(|it| it.connect_lazy()).map_err(|error| error.to_string());
+        let channel =
+            endpoint.map(|endpoint| endpoint.connect_lazy()).map_err(|error| error.to_string());
         Self { call, channel }
     }
 
     pub(super) async fn call(self, payload: Bytes) -> Result<Bytes, CallError> {
         let Call { server, method } = self.call;
-        let wrong = |reason: String| CallError::Address { server: server.clone(), reason };
-        let channel = self.channel.map_err(wrong)?;
-        let path: PathAndQuery = method.parse().map_err(|error| wrong(format!("{error}")))?;
-        let refused = |status: Status| CallError::Refused {
+        let address_error = |reason: String| CallError::Address { server: server.clone(), reason };
+        let channel = self.channel.map_err(address_error)?;
+        let path: PathAndQuery =
+            method.parse().map_err(|error| address_error(format!("{error}")))?;
+        let status_error = |status: Status| CallError::Refused {
             method: method.clone(),
             server: server.clone(),
             status: Box::new(status),
@@ -54,8 +56,12 @@ impl Client {
         let mut client = Grpc::new(channel)
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
-        client.ready().await.map_err(|error| refused(Status::unavailable(error.to_string())))?;
-        let answer = client.unary(Request::new(payload), path, RawCodec).await.map_err(refused)?;
+        client
+            .ready()
+            .await
+            .map_err(|error| status_error(Status::unavailable(error.to_string())))?;
+        let answer =
+            client.unary(Request::new(payload), path, RawCodec).await.map_err(status_error)?;
         Ok(answer.into_inner())
     }
 }

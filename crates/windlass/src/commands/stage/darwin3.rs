@@ -78,13 +78,13 @@ impl Darwin3 {
         let Some(ports) = &args.darwin3 else { return Ok(None) };
         let ports = if ports.0.is_empty() { container_boards()? } else { ports.0.clone() };
         ensure!(limits.workers == 1, "--workers: each board of --darwin3 is one worker");
-        let run_with = flits("--run-with", &args.run_with)?;
+        let run_flits = flits("--run-with", &args.run_with)?;
         ensure!(
-            run_with[Edge::West as usize].is_empty(),
+            run_flits[Edge::West as usize].is_empty(),
             "--run-with: payloads enter at the west edge; name another edge: east=FILE"
         );
         ensure!(
-            args.result_edge == Edge::West || !run_with[args.result_edge as usize].is_empty(),
+            args.result_edge == Edge::West || !run_flits[args.result_edge as usize].is_empty(),
             "--result-edge: the board answers only for edges that receive flits: give some with --run-with"
         );
         let network = flits("--network", &args.network)?;
@@ -94,7 +94,7 @@ impl Darwin3 {
         Ok(Some(Self {
             boards: ports.into_iter().map(board).collect(),
             network: (!args.network.is_empty()).then_some(network),
-            run_flits: run_with,
+            run_flits,
             result_edge: args.result_edge,
             // Shorter than the stage's own limit for the batch, because this error names the board.
             limit: limits.work_timeout.mul_f64(0.9) / batch,
@@ -159,12 +159,12 @@ impl Darwin3 {
 
 /// Boards of the container, from its environment.
 fn container_boards() -> Result<Vec<String>> {
-    let given = std::env::var(ENDPOINTS).unwrap_or_default();
+    let endpoints = std::env::var(ENDPOINTS).unwrap_or_default();
     ensure!(
-        !given.is_empty(),
+        !endpoints.is_empty(),
         "--darwin3: write HOST:PORT, or run in a container with a board: {ENDPOINTS} is not set"
     );
-    let ports: DataPorts = given.parse().map_err(anyhow::Error::msg).context(ENDPOINTS)?;
+    let ports: DataPorts = endpoints.parse().map_err(anyhow::Error::msg).context(ENDPOINTS)?;
     Ok(ports.0)
 }
 
@@ -172,24 +172,24 @@ fn container_boards() -> Result<Vec<String>> {
 fn flits(flag: &str, files: &[EdgeFile]) -> Result<Flits> {
     let mut flits = Flits::default();
     for EdgeFile { edge, path } in files {
-        let read = fs::read(path);
-        let read = read.with_context(|| format!("{flag}: cannot read {}", path.display()))?;
+        let bytes = fs::read(path);
+        let bytes = bytes.with_context(|| format!("{flag}: cannot read {}", path.display()))?;
         ensure!(flits[*edge as usize].is_empty(), "{flag}: an edge has two files");
-        flits[*edge as usize] = read.into();
+        flits[*edge as usize] = bytes.into();
     }
     Ok(flits)
 }
 
 fn connect(address: &str, limit: Duration) -> io::Result<TcpStream> {
     let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    let mut last_error = io::Error::from(io::ErrorKind::NotFound);
     for address in addresses {
         match TcpStream::connect_timeout(&address, limit) {
             Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
+            Err(error) => last_error = error,
         }
     }
-    Err(last)
+    Err(last_error)
 }
 
 // === impl DeadlineStream ===
@@ -198,14 +198,14 @@ impl DeadlineStream {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         // Ignore a failure. Without the timeout a blocked board is found late, but a return without a message would
         // block it.
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        let _ = self.stream.set_write_timeout(Some(left.max(MIN_SEND)));
+        let remaining = self.deadline.saturating_duration_since(Instant::now());
+        let _ = self.stream.set_write_timeout(Some(remaining.max(MIN_SEND)));
         self.stream.write_all(message)
     }
 
     fn remaining(&self) -> io::Result<Duration> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+        let remaining = self.deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }
     }
 }
 

@@ -57,7 +57,7 @@ async fn answer(stream: &mut TcpStream, registry: &Registry) -> io::Result<()> {
             return Ok(());
         }
     }
-    let (status, kind, body) = if head.starts_with(b"GET /metrics ") {
+    let (status, content_type, body) = if head.starts_with(b"GET /metrics ") {
         let mut text = String::new();
         encode(&mut text, registry).map_err(io::Error::other)?;
         ("200 OK", OPENMETRICS, text)
@@ -66,7 +66,7 @@ async fn answer(stream: &mut TcpStream, registry: &Registry) -> io::Result<()> {
     };
     let length = body.len();
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(body.as_bytes()).await?;

@@ -32,7 +32,7 @@ enum TimedWorkKind {
     Compute,
 }
 
-/// End of a wait, in which the thread spins because timers are up to this late.
+/// Time before the end of a wait in which the thread spins: timers are late by up to this time.
 const SPIN_TIME: Duration = Duration::from_micros(150);
 
 // === impl TimedWork ===
@@ -55,12 +55,12 @@ impl TimedWork {
 
     /// Waits or computes, on a blocking thread: the runtime's timers are a millisecond late.
     pub(super) async fn work(self, payloads: Vec<Bytes>) -> Result<Vec<Bytes>, JoinError> {
-        let begun = Instant::now();
-        let items = payloads.iter().map(|_| self.per_item.mul_f64(self.factor()));
+        let start = Instant::now();
+        let items = payloads.iter().map(|_| self.per_item.mul_f64(self.random_factor()));
         let time = self.per_batch + items.sum::<Duration>();
         let kind = self.kind;
         spawn_blocking(move || match kind {
-            TimedWorkKind::Sleep => sleep_until(begun + time),
+            TimedWorkKind::Sleep => sleep_until(start + time),
             TimedWorkKind::Compute => compute(time),
         })
         .await?;
@@ -72,7 +72,7 @@ impl TimedWork {
     }
 
     /// Random factor, uniform within `variation` of one.
-    fn factor(&self) -> f64 {
+    fn random_factor(&self) -> f64 {
         // Each `RandomState` has other random keys.
         let random = RandomState::new().build_hasher().finish() >> 32;
         let uniform = f64::from(u32::try_from(random).unwrap_or(u32::MAX)) / f64::from(u32::MAX);
@@ -80,24 +80,24 @@ impl TimedWork {
     }
 }
 
-fn sleep_until(until: Instant) {
-    precise::sleep_until(until.checked_sub(SPIN_TIME).unwrap_or(until));
-    while Instant::now() < until {
+fn sleep_until(deadline: Instant) {
+    precise::sleep_until(deadline.checked_sub(SPIN_TIME).unwrap_or(deadline));
+    while Instant::now() < deadline {
         std::hint::spin_loop();
     }
 }
 
 /// Spends processor time. It takes longer in wall-clock time if other programs use the core.
 fn compute(time: Duration) {
-    let used = || {
+    let processor_time = || {
         let clock = clock_gettime(ClockId::ThreadCPUTime);
         Duration::new(
             u64::try_from(clock.tv_sec).unwrap_or_default(),
             u32::try_from(clock.tv_nsec).unwrap_or_default(),
         )
     };
-    let until = used() + time;
-    while used() < until {
+    let end = processor_time() + time;
+    while processor_time() < end {
         std::hint::spin_loop();
     }
 }
@@ -106,7 +106,7 @@ fn compute(time: Duration) {
 mod tests {
     use super::*;
 
-    fn pace(per_item: Duration, variation: f64) -> TimedWork {
+    fn timed_sleep(per_item: Duration, variation: f64) -> TimedWork {
         let kind = TimedWorkKind::Sleep;
         TimedWork { kind, per_item, per_batch: Duration::ZERO, variation, output: Some(3) }
     }
@@ -114,20 +114,23 @@ mod tests {
     #[tokio::test]
     async fn a_sleep_lasts_the_requested_time_once_per_item() {
         let time = Duration::from_millis(3);
-        let mut late = Duration::MAX;
+        let mut min_delay = Duration::MAX;
         // A busy machine may be late, but not every time.
         for _ in 0..20 {
-            let begun = Instant::now();
-            let results = pace(time, 0.0).work(vec![Bytes::new(); 2]).await.expect("no panic");
+            let start = Instant::now();
+            let results =
+                timed_sleep(time, 0.0).work(vec![Bytes::new(); 2]).await.expect("no panic");
             assert_eq!(results, vec![Bytes::from_static(&[0; 3]); 2]);
-            late = late.min(begun.elapsed().checked_sub(time * 2).expect("never early"));
+            min_delay = min_delay
+                .min(start.elapsed().checked_sub(time * 2).expect("a sleep does not end early"));
         }
-        assert!(late < Duration::from_micros(500), "{late:?}");
+        assert!(min_delay < Duration::from_micros(500), "{min_delay:?}");
     }
 
     #[test]
     fn a_variation_is_uniform_around_the_time() {
-        let factors: Vec<_> = (0..2000).map(|_| pace(Duration::ZERO, 0.2).factor()).collect();
+        let factors: Vec<_> =
+            (0..2000).map(|_| timed_sleep(Duration::ZERO, 0.2).random_factor()).collect();
         assert!(factors.iter().all(|factor| (0.8..=1.2).contains(factor)));
         let mean = factors.iter().sum::<f64>() / 2000.0;
         assert!((0.985..1.015).contains(&mean), "{mean}");

@@ -54,9 +54,9 @@ impl ClusterFixture {
 
     /// Deletes the node's ResourceSlices when the embedded kubelet starts, as a real kubelet does.
     pub(in crate::demo) fn delete_slices_at_kubelet_start(&mut self, kubelet: &Kubelet) {
-        let (calls, objects) = (kubelet.events(), self.objects());
+        let (events, objects) = (kubelet.events(), self.objects());
         self.slice_deletion.spawn(async move {
-            node::delete_slices_at_kubelet_start(NODE, &calls, &objects).await;
+            node::delete_slices_at_kubelet_start(NODE, &events, &objects).await;
         });
     }
 
@@ -87,14 +87,14 @@ impl ClusterFixture {
 
     /// Creates a device class for an extended resource, if none exists.
     pub(super) fn ensure_extended_resource_class(&self, kind: &str, resource: &str) -> Result<()> {
-        let answers =
+        let has_resource =
             |class: &DeviceClass| class.spec.extended_resource_name.as_deref() == Some(resource);
-        if self.objects().list::<DeviceClass>().iter().any(answers) {
+        if self.objects().list::<DeviceClass>().iter().any(has_resource) {
             return Ok(());
         }
         let driver = &self.driver;
-        let is_of = format!("device.attributes[\"{driver}\"].type == \"{kind}\"");
-        let mut class = class(&format!("extended-{kind}"), &is_of);
+        let expression = format!("device.attributes[\"{driver}\"].type == \"{kind}\"");
+        let mut class = class(&format!("extended-{kind}"), &expression);
         class["spec"]["extendedResourceName"] = resource.into();
         self.objects().create(&serde_json::from_value::<DeviceClass>(class)?)?;
         Ok(())
@@ -143,11 +143,11 @@ pub(super) fn published(
     let mut slices = objects.list::<ResourceSlice>();
     slices.retain(|slice| slice.spec.driver == driver.as_str());
     slices.sort_by_key(|slice| (slice.spec.pool.name.clone(), slice.metadata.name.clone()));
-    let of_slice = |slice: ResourceSlice| {
+    let slice_devices = |slice: ResourceSlice| {
         let (pool, devices) = (slice.spec.pool.name, slice.spec.devices.unwrap_or_default());
         devices.into_iter().map(move |device| (pool.clone(), device))
     };
-    let devices = slices.into_iter().flat_map(of_slice);
+    let devices = slices.into_iter().flat_map(slice_devices);
     devices.map(|(pool, device)| described(pool, device, driver, inventory)).collect()
 }
 
@@ -159,7 +159,7 @@ fn described(
 ) -> Published {
     let attributes = device.attributes.unwrap_or_default().into_iter();
     let attributes: BTreeMap<_, _> =
-        attributes.filter_map(|(name, it)| Some((name, literal(it)?))).collect();
+        attributes.filter_map(|(name, value)| Some((name, literal(value)?))).collect();
     let kind = attributes.get(&format!("{driver}/type")).map(|text| text.trim_matches('"'));
     Published {
         name: name_of(&device.name, inventory),
@@ -190,8 +190,8 @@ fn taint(taint: &DeviceTaint) -> String {
 pub(super) fn name_of(published: &str, inventory: &Inventory) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let label = |id: &str| id.chars().map(letter).collect::<String>();
-    let named = inventory.devices.iter().map(|device| (label(device.id.as_str()), device));
-    let fits = named.filter(|(label, _)| published.starts_with(label.trim_matches('-')));
-    let best = fits.max_by_key(|(label, _)| label.len());
-    best.map_or_else(|| published.to_owned(), |(_, device)| short_name(device))
+    let labels = inventory.devices.iter().map(|device| (label(device.id.as_str()), device));
+    let matches = labels.filter(|(label, _)| published.starts_with(label.trim_matches('-')));
+    let longest = matches.max_by_key(|(label, _)| label.len());
+    longest.map_or_else(|| published.to_owned(), |(_, device)| short_name(device))
 }

@@ -18,7 +18,7 @@ pub(super) enum ClaimEvent {
     PodRuns(PodRuns),
     /// The scheduler found no node, as expected.
     NotScheduled { pod: String, asks: Vec<String>, reason: String },
-    /// This machine lacks what a step needs.
+    /// A step is skipped, because this machine lacks a requirement of it.
     NotShown { what: &'static str, why: String },
     /// A fault was injected.
     Fault { device: String, fault: String },

@@ -114,5 +114,5 @@ pub(in crate::demo) fn allocation_results(claim: &ResourceClaim) -> Vec<[String;
     let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
     let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
     let results = devices.iter().flat_map(|devices| devices.results.iter().flatten()).cloned();
-    results.map(|it| [it.request, it.driver, it.pool, it.device]).collect()
+    results.map(|result| [result.request, result.driver, result.pool, result.device]).collect()
 }

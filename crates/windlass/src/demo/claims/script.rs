@@ -31,7 +31,7 @@ pub(super) struct ClaimScript<'a> {
     testbed: &'a Testbed,
     cluster: &'a ClusterFixture,
     reporter: Reporter,
-    begun: Instant,
+    start: Instant,
     steps: usize,
     pods: usize,
     /// UIDs of the running pods, by name.
@@ -52,13 +52,13 @@ impl<'a> ClaimScript<'a> {
         testbed: &'a Testbed,
         cluster: &'a ClusterFixture,
         reporter: Reporter,
-        begun: Instant,
+        start: Instant,
     ) -> Self {
         Self {
             testbed,
             cluster,
             reporter,
-            begun,
+            start,
             steps: 0,
             pods: 0,
             running: BTreeMap::new(),
@@ -82,7 +82,7 @@ impl<'a> ClaimScript<'a> {
         self.restart_kubelet().await.context("step kubelet restart")?;
         self.delete_slices().await.context("step wiped slices")?;
         self.release_all().await.context("step release")?;
-        let (steps, pods, took_ms) = (self.steps, self.pods, elapsed_ms(self.begun));
+        let (steps, pods, took_ms) = (self.steps, self.pods, elapsed_ms(self.start));
         self.reporter.report(&ClaimEvent::Finished { steps, pods, took_ms })
     }
 
@@ -91,10 +91,13 @@ impl<'a> ClaimScript<'a> {
         self.wait_for_registration().await?;
         let is_published = |published: &[Published]| {
             let state = self.testbed.state.borrow();
-            let claimable = state.inventory.devices.iter().filter(|it| state.is_claimable(&it.id));
-            let is_probed = |it: &Published| !it.taints.iter().any(|it| it.contains("not-probed"));
-            let named: BTreeSet<_> = published.iter().map(|it| it.name.clone()).collect();
-            published.iter().all(is_probed) && claimable.count() <= named.len()
+            let claimable =
+                state.inventory.devices.iter().filter(|device| state.is_claimable(&device.id));
+            let is_probed = |device: &Published| {
+                !device.taints.iter().any(|taint| taint.contains("not-probed"))
+            };
+            let names: BTreeSet<_> = published.iter().map(|device| device.name.clone()).collect();
+            published.iter().all(is_probed) && claimable.count() <= names.len()
         };
         let devices = self.wait_for_published(is_published).await?;
         let (driver, took_ms) =
@@ -105,34 +108,35 @@ impl<'a> ClaimScript<'a> {
 
     async fn request_by_attribute(&mut self, candidates: &Candidates) -> Result<()> {
         self.heading("A device by its attributes")?;
-        let (expression, fitting) = candidates.describe_last();
+        let (expression, matching_devices) = candidates.describe_last();
         let class = self.cluster.ensure_class(candidates.kind())?;
         let pod_spec = PodSpec::new("by-attribute").request("device", &class, 1, &expression);
-        let runs = self.run(pod_spec).await?;
-        for allocated in &runs.devices {
+        let pod_runs = self.run_pod(pod_spec).await?;
+        for allocated in &pod_runs.devices {
             ensure!(
-                fitting.contains(&allocated.device),
+                matching_devices.contains(&allocated.device),
                 "{} does not match the request",
                 allocated.name
             );
         }
-        self.report(&ClaimEvent::PodRuns(runs))
+        self.report(&ClaimEvent::PodRuns(pod_runs))
     }
 
     /// Shares a claim between two containers, then allocates another device to a second pod.
     async fn share_claim(&mut self, candidates: &Candidates) -> Result<()> {
         self.heading("Two containers share a device; another pod gets its own")?;
-        self.end("by-attribute").await?;
+        self.delete_pod("by-attribute").await?;
         let class = self.cluster.ensure_class(candidates.kind())?;
         let pod_spec = PodSpec::new("two-containers").containers(&["train", "watch"]);
-        let first = self.run(pod_spec.request("device", &class, 1, "")).await?;
+        let first = self.run_pod(pod_spec.request("device", &class, 1, "")).await?;
         let [train, watch] = first.containers.as_slice() else { bail!("not two containers") };
-        let same = train.grant.cdi_devices == watch.grant.cdi_devices;
+        let is_shared = train.grant.cdi_devices == watch.grant.cdi_devices;
         ensure!(
-            same && !train.grant.cdi_devices.is_empty(),
+            is_shared && !train.grant.cdi_devices.is_empty(),
             "the containers got different devices"
         );
-        let held: BTreeSet<_> = first.devices.iter().map(|it| it.device.clone()).collect();
+        let first_devices: BTreeSet<_> =
+            first.devices.iter().map(|device| device.device.clone()).collect();
         self.report(&ClaimEvent::PodRuns(first))?;
         if candidates.exclusive().len() < 2 {
             let what = "A pod with another device";
@@ -140,8 +144,9 @@ impl<'a> ClaimScript<'a> {
                 .reporter
                 .report(&ClaimEvent::NotShown { what, why: "there is only one".to_owned() });
         }
-        let second = self.run(PodSpec::new("neighbour").request("device", &class, 1, "")).await?;
-        let is_other = second.devices.iter().all(|it| !held.contains(&it.device));
+        let second =
+            self.run_pod(PodSpec::new("neighbour").request("device", &class, 1, "")).await?;
+        let is_other = second.devices.iter().all(|device| !first_devices.contains(&device.device));
         ensure!(is_other, "the second pod got a device of the first");
         self.report(&ClaimEvent::PodRuns(second))
     }
@@ -154,64 +159,77 @@ impl<'a> ClaimScript<'a> {
             return self.reporter.report(&ClaimEvent::NotShown { what, why });
         };
         self.heading("A GPU and a NIC on one PCIe root")?;
-        self.end_all().await?;
+        self.delete_all_pods().await?;
         let classes = [self.cluster.ensure_class(&gpu)?, self.cluster.ensure_class(&nic)?];
         let pod_spec = PodSpec::new("joint").request("gpu", &classes[0], 1, "");
-        let runs = self
-            .run(pod_spec.request("nic", &classes[1], 1, "").match_attribute(PCIE_ROOT))
+        let pod_runs = self
+            .run_pod(pod_spec.request("nic", &classes[1], 1, "").match_attribute(PCIE_ROOT))
             .await?;
-        let roots = runs.devices.iter().map(|it| candidates.attribute(&it.device, PCIE_ROOT));
+        let roots =
+            pod_runs.devices.iter().map(|device| candidates.attribute(&device.device, PCIE_ROOT));
         let roots: BTreeSet<_> = roots.collect();
         ensure!(
-            runs.devices.len() == 2 && roots.len() == 1,
+            pod_runs.devices.len() == 2 && roots.len() == 1,
             "the devices are on the PCIe roots {roots:?}"
         );
-        self.report(&ClaimEvent::PodRuns(runs))
+        self.report(&ClaimEvent::PodRuns(pod_runs))
     }
 
     /// Makes an allocated device fail, and repairs it.
     async fn fail_and_recover(&mut self, candidates: &Candidates) -> Result<()> {
         self.heading("A device fails")?;
-        self.end_all().await?;
+        self.delete_all_pods().await?;
         let class = self.cluster.ensure_class(candidates.kind())?;
-        let runs = self.run(PodSpec::new("holder").request("device", &class, 1, "")).await?;
-        let allocated = runs.devices.first().cloned().context("the pod has no device")?;
-        self.report(&ClaimEvent::PodRuns(runs))?;
+        let pod_runs =
+            self.run_pod(PodSpec::new("holder").request("device", &class, 1, "")).await?;
+        let allocated = pod_runs.devices.first().cloned().context("the pod has no device")?;
+        self.report(&ClaimEvent::PodRuns(pod_runs))?;
         let mut devices = self.inventory.devices.iter();
         let device = devices.find(|device| short_name(device) == allocated.name);
         let Some(fault) = device.and_then(DeviceFault::of) else {
             let why = format!("no fault is simulated for {}", allocated.name);
             return self.reporter.report(&ClaimEvent::NotShown { what: "A fault", why });
         };
-        self.fail(&allocated, &fault).await.context("step failure")?;
-        self.refuse(candidates, &allocated).await.context("step refusal")?;
-        self.recover(candidates, &allocated, &fault).await.context("step recovery")
+        self.fail_device(&allocated, &fault).await.context("step failure")?;
+        self.check_refusal(candidates, &allocated).await.context("step refusal")?;
+        self.repair_device(candidates, &allocated, &fault).await.context("step recovery")
     }
 
-    async fn fail(&mut self, allocated: &AllocatedDevice, fault: &DeviceFault) -> Result<()> {
-        let begun = Instant::now();
-        let what = fault.description.clone();
-        self.reporter.report(&ClaimEvent::Fault { device: allocated.name.clone(), fault: what })?;
+    async fn fail_device(
+        &mut self,
+        allocated: &AllocatedDevice,
+        fault: &DeviceFault,
+    ) -> Result<()> {
+        let start = Instant::now();
+        let description = fault.description.clone();
+        self.reporter
+            .report(&ClaimEvent::Fault { device: allocated.name.clone(), fault: description })?;
         self.testbed.machine.inject(&fault.initial)?;
-        let is_untainted = |it: &Published| it.device == allocated.device && it.taints.is_empty();
-        let published = self.wait_for_published(|all| !all.iter().any(is_untainted)).await?;
-        let device = published.iter().find(|it| it.device == allocated.device);
-        let taint = device.map(|it| it.taints.join(" "));
+        let is_untainted =
+            |device: &Published| device.device == allocated.device && device.taints.is_empty();
+        let published =
+            self.wait_for_published(|devices| !devices.iter().any(is_untainted)).await?;
+        let device = published.iter().find(|device| device.device == allocated.device);
+        let taint = device.map(|device| device.taints.join(" "));
         let is_reported = |node: &NodeStatus| {
-            let pods = node.pods.values().flat_map(|pod| pod.containers.values());
-            let mut healths = pods.flat_map(|it| it.claim_health.values().flatten());
-            healths.any(|it| it.health == ResourceHealthStatus::Unhealthy)
+            let containers = node.pods.values().flat_map(|pod| pod.containers.values());
+            let mut healths = containers.flat_map(|status| status.claim_health.values().flatten());
+            healths.any(|health| health.health == ResourceHealthStatus::Unhealthy)
         };
         self.testbed.kubelet.wait_for(is_reported, STEP_LIMIT).await?;
-        let took_ms = elapsed_ms(begun);
+        let took_ms = elapsed_ms(start);
         fault.follow_up.iter().try_for_each(|fault| self.testbed.machine.inject(fault))?;
         let (device, held_by) = (allocated.name.clone(), "holder".to_owned());
         self.report(&ClaimEvent::Withheld { device, taint, held_by, took_ms })
     }
 
     /// Checks that a failed device is not allocated, although it is free.
-    async fn refuse(&mut self, candidates: &Candidates, allocated: &AllocatedDevice) -> Result<()> {
-        self.end("holder").await?;
+    async fn check_refusal(
+        &mut self,
+        candidates: &Candidates,
+        allocated: &AllocatedDevice,
+    ) -> Result<()> {
+        self.delete_pod("holder").await?;
         let Some(pod_spec) = self.request_all(candidates)? else {
             let what = "A pod that waits for the device";
             let why = format!("a claim has at most {MAX_DEVICES} devices");
@@ -228,114 +246,121 @@ impl<'a> ClaimScript<'a> {
         })
     }
 
-    async fn recover(
+    async fn repair_device(
         &mut self,
         candidates: &Candidates,
         allocated: &AllocatedDevice,
         fault: &DeviceFault,
     ) -> Result<()> {
-        let (begun, quiet_ms) = (Instant::now(), QUIET_PERIOD.as_secs_f64() * 1000.0);
+        let (start, quiet_ms) = (Instant::now(), QUIET_PERIOD.as_secs_f64() * 1000.0);
         self.testbed.machine.inject(&fault.repair)?;
         let device = allocated.name.clone();
         let waiting =
             ClaimEvent::Waiting { device: device.clone(), end: fault.repair_text, quiet_ms };
         self.reporter.report(&waiting)?;
-        let is_untainted = |it: &Published| it.device == allocated.device && it.taints.is_empty();
+        let is_untainted =
+            |device: &Published| device.device == allocated.device && device.taints.is_empty();
         self.wait_for_published(|published| published.iter().any(is_untainted)).await?;
-        ensure!(begun.elapsed() >= QUIET_PERIOD / 2, "the device recovered without a quiet period");
-        self.report(&ClaimEvent::GivenAgain { device, took_ms: elapsed_ms(begun) })?;
+        ensure!(start.elapsed() >= QUIET_PERIOD / 2, "the device recovered without a quiet period");
+        self.report(&ClaimEvent::GivenAgain { device, took_ms: elapsed_ms(start) })?;
         let Some(pod_spec) = self.request_all(candidates)? else { return Ok(()) };
-        let runs = self.run(pod_spec).await?;
-        self.report(&ClaimEvent::PodRuns(runs))
+        let pod_runs = self.run_pod(pod_spec).await?;
+        self.report(&ClaimEvent::PodRuns(pod_runs))
     }
 
     /// Pod that requests every exclusive device of the type. `None` if a claim cannot have that many.
     fn request_all(&self, candidates: &Candidates) -> Result<Option<PodSpec>> {
         let class = self.cluster.ensure_class(candidates.kind())?;
-        let all = candidates.exclusive().len();
+        let count = candidates.exclusive().len();
         let pod_spec = PodSpec::new(ALL_DEVICES_POD).request(
             "all",
             &class,
-            all,
+            count,
             candidates.exclusive_selector(),
         );
-        Ok(Some(pod_spec).filter(|_| all <= MAX_DEVICES))
+        Ok(Some(pod_spec).filter(|_| count <= MAX_DEVICES))
     }
 
     async fn use_extended_resource(&mut self, candidates: &Candidates) -> Result<()> {
         self.heading("An extended resource, served by a DeviceClass")?;
-        self.end_all().await?;
+        self.delete_all_pods().await?;
         let resource = candidates.extended_resource();
         self.cluster.ensure_extended_resource_class(candidates.kind(), &resource)?;
-        let runs = self.run(PodSpec::extended("old-style", &resource)).await?;
-        ensure!(runs.devices.len() == 1, "the pod got {} devices", runs.devices.len());
-        self.report(&ClaimEvent::PodRuns(runs))
+        let pod_runs = self.run_pod(PodSpec::extended("old-style", &resource)).await?;
+        ensure!(pod_runs.devices.len() == 1, "the pod got {} devices", pod_runs.devices.len());
+        self.report(&ClaimEvent::PodRuns(pod_runs))
     }
 
     async fn restart_kubelet(&mut self) -> Result<()> {
-        let (before, claims) =
+        let (old_slices, old_claims) =
             (self.cluster.slices(), self.testbed.kubelet.status().claims.clone());
-        let begun = Instant::now();
+        let start = Instant::now();
         self.testbed.kubelet.restart().await?;
         self.wait_for_registration().await?;
-        self.wait_for_new_slices(&before).await?;
-        let took_ms = elapsed_ms(begun);
-        let now = self.testbed.kubelet.status().claims.clone();
+        self.wait_for_new_slices(&old_slices).await?;
+        let took_ms = elapsed_ms(start);
+        let new_claims = self.testbed.kubelet.status().claims.clone();
         let devices = |claims: &BTreeMap<_, ClaimStatus>| {
-            claims.values().map(|it| (it.uid.clone(), it.devices.clone())).collect::<Vec<_>>()
+            claims
+                .values()
+                .map(|claim| (claim.uid.clone(), claim.devices.clone()))
+                .collect::<Vec<_>>()
         };
-        ensure!(devices(&claims) == devices(&now), "claims have other devices than before");
-        let (slices, claims) = (before.len(), now.len());
+        ensure!(
+            devices(&old_claims) == devices(&new_claims),
+            "claims have other devices than before"
+        );
+        let (slices, claims) = (old_slices.len(), new_claims.len());
         self.report(&ClaimEvent::KubeletRestarted { slices, claims, took_ms })
     }
 
     async fn delete_slices(&mut self) -> Result<()> {
-        let (before, begun) = (self.cluster.slices(), Instant::now());
+        let (old_slices, start) = (self.cluster.slices(), Instant::now());
         let slices = self.cluster.objects().delete_all_slices(NODE);
-        self.wait_for_new_slices(&before).await?;
+        self.wait_for_new_slices(&old_slices).await?;
         let devices = self.cluster.published(&self.inventory).len();
-        self.report(&ClaimEvent::Republished { slices, devices, took_ms: elapsed_ms(begun) })
+        self.report(&ClaimEvent::Republished { slices, devices, took_ms: elapsed_ms(start) })
     }
 
     /// Deletes all pods, and checks that nothing remains.
     async fn release_all(&mut self) -> Result<()> {
-        let (begun, pods) = (Instant::now(), self.running.len());
+        let (start, pods) = (Instant::now(), self.running.len());
         let claims = self.cluster.claims().len();
-        self.end_all().await?;
-        let left = self.testbed.kubelet.status().claims.clone();
-        ensure!(left.is_empty(), "the kubelet has claims left: {left:?}");
+        self.delete_all_pods().await?;
+        let remaining_claims = self.testbed.kubelet.status().claims.clone();
+        ensure!(remaining_claims.is_empty(), "the kubelet has claims left: {remaining_claims:?}");
         ensure!(self.cluster.claims().is_empty(), "the cluster has claims left");
         let documents = runtime::claim_documents(&self.testbed.cdi_dir())?;
         ensure!(documents.is_empty(), "CDI documents are left: {documents:?}");
-        self.report(&ClaimEvent::Released { pods, claims, took_ms: elapsed_ms(begun) })
+        self.report(&ClaimEvent::Released { pods, claims, took_ms: elapsed_ms(start) })
     }
 
     /// Schedules a pod, prepares its claims and starts its containers.
-    async fn run(&mut self, pod_spec: PodSpec) -> Result<PodRuns> {
-        let begun = Instant::now();
-        let scheduled = self.cluster.schedule(&pod_spec)?;
-        let pod = node::pod(&scheduled);
+    async fn run_pod(&mut self, pod_spec: PodSpec) -> Result<PodRuns> {
+        let start = Instant::now();
+        let scheduled_pod = self.cluster.schedule(&pod_spec)?;
+        let pod = node::pod(&scheduled_pod);
         let uid = pod.uid.clone();
         self.running.insert(pod_spec.name.clone(), uid.clone());
         Box::pin(self.testbed.kubelet.admit(pod)).await?;
         let mut containers = Vec::new();
         for name in pod_spec.container_names() {
-            let started = Box::pin(self.testbed.kubelet.start_container(&uid, name));
-            let grant = started.await?;
+            let container_start = Box::pin(self.testbed.kubelet.start_container(&uid, name));
+            let grant = container_start.await?;
             let edits = runtime::resolve(&self.testbed.cdi_dir(), &grant.cdi_devices)?;
             let grant = ResolvedGrant::new(grant.cdi_devices, edits, Vec::new());
             containers.push(ClaimContainer { name: (*name).to_owned(), grant });
         }
-        let took_ms = elapsed_ms(begun);
-        let devices = scheduled.claims.iter().flat_map(|claim| {
+        let took_ms = elapsed_ms(start);
+        let devices = scheduled_pod.claims.iter().flat_map(|claim| {
             let name = claim.metadata.name.clone().unwrap_or_default();
             allocation_results(claim).into_iter().map(move |result| (name.clone(), result))
         });
-        let allocated = |(claim, [request, _, pool, device]): (String, [String; 4])| {
+        let allocated_device = |(claim, [request, _, pool, device]): (String, [String; 4])| {
             let name = name_of(&device, &self.inventory);
             AllocatedDevice { claim, request, pool, device, name }
         };
-        let devices = devices.map(allocated).collect();
+        let devices = devices.map(allocated_device).collect();
         self.check_prepared(&devices)?;
         self.pods += 1;
         Ok(PodRuns {
@@ -354,45 +379,46 @@ impl<'a> ClaimScript<'a> {
             .claims
             .values()
             .flat_map(|claim| claim.devices.values().flatten())
-            .map(|it| (it.pool.clone(), it.name.clone()))
+            .map(|device| (device.pool.clone(), device.name.clone()))
             .collect();
         for allocated in devices {
-            let at = (allocated.pool.clone(), allocated.device.clone());
-            ensure!(prepared.contains(&at), "{} was not prepared", allocated.name);
+            let key = (allocated.pool.clone(), allocated.device.clone());
+            ensure!(prepared.contains(&key), "{} was not prepared", allocated.name);
         }
         Ok(())
     }
 
-    async fn end(&mut self, name: &str) -> Result<()> {
+    async fn delete_pod(&mut self, name: &str) -> Result<()> {
         let uid = self.running.remove(name).with_context(|| format!("no pod {name} runs"))?;
         self.testbed.kubelet.delete_pod(&uid).await;
         self.cluster.delete(name)
     }
 
-    async fn end_all(&mut self) -> Result<()> {
+    async fn delete_all_pods(&mut self) -> Result<()> {
         let names: Vec<_> = self.running.keys().cloned().collect();
         for name in names {
-            self.end(&name).await?;
+            self.delete_pod(&name).await?;
         }
         Ok(())
     }
 
     async fn wait_for_registration(&self) -> Result<()> {
         let driver = self.cluster.driver.as_str();
-        let connected = |node: &NodeStatus| {
-            node.drivers.get(driver).is_some_and(|all| all.iter().any(|one| one.is_connected))
+        let is_connected = |node: &NodeStatus| {
+            let sockets = node.drivers.get(driver);
+            sockets.is_some_and(|sockets| sockets.iter().any(|socket| socket.is_connected))
         };
-        self.testbed.kubelet.wait_for(connected, STEP_LIMIT).await?;
+        self.testbed.kubelet.wait_for(is_connected, STEP_LIMIT).await?;
         Ok(())
     }
 
     /// Waits until all slices have been replaced.
-    async fn wait_for_new_slices(&self, before: &[String]) -> Result<()> {
-        let renewed = |_: &[Published]| {
-            let now = self.cluster.slices();
-            now.len() == before.len() && now.iter().all(|uid| !before.contains(uid))
+    async fn wait_for_new_slices(&self, old_slices: &[String]) -> Result<()> {
+        let are_replaced = |_: &[Published]| {
+            let slices = self.cluster.slices();
+            slices.len() == old_slices.len() && slices.iter().all(|uid| !old_slices.contains(uid))
         };
-        self.wait_for_published(renewed).await.map(drop)
+        self.wait_for_published(are_replaced).await.map(drop)
     }
 
     async fn wait_for_published(
@@ -400,12 +426,13 @@ impl<'a> ClaimScript<'a> {
         condition: impl Fn(&[Published]) -> bool,
     ) -> Result<Vec<Published>> {
         let (driver, inventory) = (&self.cluster.driver, &self.inventory);
-        let reached = |objects: &Objects| {
-            Some(cluster::published(objects, driver, inventory)).filter(|all| condition(all))
+        let expected = |objects: &Objects| {
+            let devices = cluster::published(objects, driver, inventory);
+            Some(devices).filter(|devices| condition(devices))
         };
-        let reached = self.cluster.objects().wait_until(STEP_LIMIT, reached).await;
+        let result = self.cluster.objects().wait_until(STEP_LIMIT, expected).await;
         // The original error lists all slices, too long for a message.
-        reached.map_err(|_| anyhow!("the slices are not as expected after {STEP_LIMIT:?}"))
+        result.map_err(|_| anyhow!("the slices are not as expected after {STEP_LIMIT:?}"))
     }
 
     fn heading(&self, title: &'static str) -> Result<()> {

@@ -35,8 +35,8 @@ impl Render for ClaimEvent {
             Self::Waiting { device, end, quiet_ms } => waiting(device, end, *quiet_ms / 1000.0),
             Self::GivenAgain { device, took_ms } => {
                 let untainted = render.styled(Style::Success, "without a taint");
-                let took = render.elapsed(*took_ms);
-                vec![format!("  {} {device} is published {untainted} {took}", render.ok())]
+                let elapsed = render.elapsed(*took_ms);
+                vec![format!("  {} {device} is published {untainted} {elapsed}", render.ok())]
             }
             Self::KubeletRestarted { slices, claims, took_ms } => {
                 let (slices, claims) = (pluralized(*slices, "slice"), pluralized(*claims, "claim"));
@@ -71,28 +71,28 @@ fn published(render: Renderer, driver: &str, devices: &[Published], took_ms: f64
     lines.push(String::new());
     let pools: BTreeSet<_> = devices.iter().map(|device| &device.pool).collect();
     let (devices, pools) = (pluralized(devices.len(), "device"), pluralized(pools.len(), "pool"));
-    let when = render.muted(format!("({took_ms:.1} ms after the agent started)"));
+    let elapsed = render.muted(format!("({took_ms:.1} ms after the agent started)"));
     lines.push(format!(
-        "  {} {devices} in {pools}; the kubelet has the driver {driver} {when}",
+        "  {} {devices} in {pools}; the kubelet has the driver {driver} {elapsed}",
         render.ok()
     ));
     lines
 }
 
 fn cells(device: &Published) -> [String; 7] {
-    let of = |name: &str| {
-        let found = device.attributes.iter().find(|(key, _)| key.ends_with(name));
-        found.map(|(_, value)| value.trim_matches('"').to_owned())
+    let attribute = |name: &str| {
+        let entry = device.attributes.iter().find(|(key, _)| key.ends_with(name));
+        entry.map(|(_, value)| value.trim_matches('"').to_owned())
     };
-    let product = PRODUCTS.iter().find_map(|name| of(name)).unwrap_or_default();
+    let product = PRODUCTS.iter().find_map(|name| attribute(name)).unwrap_or_default();
     [
         device.pool.clone(),
         device.name.clone(),
         shortened(&device.device),
         device.kind.clone(),
         product,
-        of(NUMA_NODE).unwrap_or_default(),
-        of(PCIE_ROOT).unwrap_or_default(),
+        attribute(NUMA_NODE).unwrap_or_default(),
+        attribute(PCIE_ROOT).unwrap_or_default(),
     ]
 }
 
@@ -111,14 +111,14 @@ fn request_lines(render: Renderer, asks: &[String]) -> Vec<String> {
 }
 
 fn pod_runs(render: Renderer, runs: &PodRuns) -> Vec<String> {
-    let (pod, took) = (render.bold(&runs.pod), render.elapsed(runs.took_ms));
-    let mut lines = vec![String::new(), format!("  {} pod {pod} runs {took}", render.ok())];
+    let (pod, elapsed) = (render.bold(&runs.pod), render.elapsed(runs.took_ms));
+    let mut lines = vec![String::new(), format!("  {} pod {pod} runs {elapsed}", render.ok())];
     lines.extend(request_lines(render, &runs.asks));
-    let mut requests: Vec<_> = runs.devices.iter().map(|it| it.request.as_str()).collect();
+    let mut requests: Vec<_> = runs.devices.iter().map(|device| device.request.as_str()).collect();
     requests.dedup();
     for request in requests {
-        let devices = runs.devices.iter().filter(|it| it.request == request);
-        let names: Vec<_> = devices.map(|it| it.name.as_str()).collect();
+        let devices = runs.devices.iter().filter(|device| device.request == request);
+        let names: Vec<_> = devices.map(|device| device.name.as_str()).collect();
         lines.extend(wrapped(&format!("       {request}: "), names));
     }
     for container in &runs.containers {
@@ -127,7 +127,7 @@ fn pod_runs(render: Renderer, runs: &PodRuns) -> Vec<String> {
             grant_items(&container.grant),
         ));
     }
-    let kinds = runs.containers.first().map(|it| cdi_kinds(&it.grant.cdi_devices));
+    let kinds = runs.containers.first().map(|container| cdi_kinds(&container.grant.cdi_devices));
     let name = |(kind, names)| format!("{} of {kind}", pluralized(names, "CDI name"));
     let kinds: Vec<_> = kinds.into_iter().flatten().map(name).collect();
     lines.push(render.muted(format!("         by  {}", kinds.join(", "))));

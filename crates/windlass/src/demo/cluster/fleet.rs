@@ -87,7 +87,8 @@ impl Fleet {
 }
 
 fn node(name: &str, gpus: usize, devices: Option<&NodeDevices>) -> Result<Node> {
-    let annotations = devices.map(|it| json!({NodeDevices::ANNOTATION: it.to_annotation()}));
+    let annotations =
+        devices.map(|devices| json!({NodeDevices::ANNOTATION: devices.to_annotation()}));
     let (cores, gib) = (gpus * CORES_PER_GPU, gpus * GIB_PER_GPU);
     let node = json!({
         "metadata": {"name": name, "annotations": annotations},

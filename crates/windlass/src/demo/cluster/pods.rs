@@ -58,26 +58,27 @@ const SEED: u64 = 1;
 /// Draws workloads until they request at least `milli` thousandths of a GPU in total.
 pub(super) fn arrivals(milli: u64) -> Vec<&'static Workload> {
     let mut random = Random::new(SEED);
-    let (mut asked, mut kinds) = (0, Vec::new());
-    while asked < milli {
-        let mut number = random.below(WORKLOADS.iter().map(|kind| kind.percent).sum());
-        let kind = WORKLOADS.iter().find(|kind| match number.checked_sub(kind.percent) {
-            Some(rest) => {
-                number = rest;
-                false
-            }
-            None => true,
-        });
-        let kind = kind.expect("a number below the sum of all");
-        asked += u64::from(kind.gpu_milli);
-        kinds.push(kind);
+    let (mut requested_milli, mut workloads) = (0, Vec::new());
+    while requested_milli < milli {
+        let mut number = random.below(WORKLOADS.iter().map(|workload| workload.percent).sum());
+        let workload =
+            WORKLOADS.iter().find(|workload| match number.checked_sub(workload.percent) {
+                Some(remainder) => {
+                    number = remainder;
+                    false
+                }
+                None => true,
+            });
+        let workload = workload.expect("the number is below the sum of the percentages");
+        requested_milli += u64::from(workload.gpu_milli);
+        workloads.push(workload);
     }
-    kinds
+    workloads
 }
 
 /// Workloads that request at most one GPU.
 pub(super) fn at_most_one_gpu() -> impl Iterator<Item = &'static Workload> {
-    WORKLOADS.iter().filter(|kind| kind.gpu_milli <= 1000)
+    WORKLOADS.iter().filter(|workload| workload.gpu_milli <= 1000)
 }
 
 // === impl Workload ===
@@ -115,11 +116,13 @@ mod tests {
 
     #[test]
     fn arrivals_reach_the_requested_load_in_a_fixed_order() {
-        let names = |milli| arrivals(milli).iter().map(|kind| kind.name).collect::<Vec<_>>();
+        let names =
+            |milli| arrivals(milli).iter().map(|workload| workload.name).collect::<Vec<_>>();
         assert_eq!(names(50_000), names(50_000));
-        let asked: u64 = arrivals(50_000).iter().map(|kind| u64::from(kind.gpu_milli)).sum();
-        assert!((50_000..58_000).contains(&asked), "{asked}");
-        assert!(WORKLOADS.iter().all(|kind| names(400_000).contains(&kind.name)));
-        assert_eq!(WORKLOADS.iter().map(|kind| kind.percent).sum::<usize>(), 100);
+        let requested_milli: u64 =
+            arrivals(50_000).iter().map(|workload| u64::from(workload.gpu_milli)).sum();
+        assert!((50_000..58_000).contains(&requested_milli), "{requested_milli}");
+        assert!(WORKLOADS.iter().all(|workload| names(400_000).contains(&workload.name)));
+        assert_eq!(WORKLOADS.iter().map(|workload| workload.percent).sum::<usize>(), 100);
     }
 }

@@ -54,7 +54,8 @@ impl PolicyState {
     pub(super) fn new(policy: Policy, nodes: &[Node]) -> Result<Self> {
         let nodes: Vec<_> = nodes.iter().map(NodeFacts::of).collect();
         let mut catalog = Catalog::default();
-        let empty: Result<Vec<_>, _> = nodes.iter().map(|it| it.empty_node(&mut catalog)).collect();
+        let empty: Result<Vec<_>, _> =
+            nodes.iter().map(|node| node.empty_node(&mut catalog)).collect();
         let view = ClusterView::new(catalog, empty?);
         // The seed has no effect: neither policy of the demo is random.
         let scheduler = Scheduler::learning(policy, 0);
@@ -91,19 +92,23 @@ impl PolicyState {
 
     /// Moves pods whose agent has corrected the GPUs in the pod's object.
     pub(super) fn apply_corrections(&mut self, pods: &[Pod]) -> Result<()> {
-        let mut moved = Vec::new();
+        let mut corrections = Vec::new();
         for pod in pods {
             let facts = PodFacts::of(pod);
-            let Some((request, before)) = self.placed.get(&facts.name).copied() else { continue };
-            let after = self
+            let Some((request, old_placement)) = self.placed.get(&facts.name).copied() else {
+                continue;
+            };
+            let new_placement = self
                 .placement(&facts)?
                 .with_context(|| format!("{} waits", facts.namespaced_name()))?;
-            if after != before {
-                self.view.release(&request, before);
-                moved.push((pod, request, after));
+            if new_placement != old_placement {
+                self.view.release(&request, old_placement);
+                corrections.push((pod, request, new_placement));
             }
         }
-        moved.into_iter().try_for_each(|(pod, request, after)| self.allocate(pod, &request, after))
+        corrections.into_iter().try_for_each(|(pod, request, new_placement)| {
+            self.allocate(pod, &request, new_placement)
+        })
     }
 
     /// Node and GPUs in the pod's object. `None` if the pod is not bound.
@@ -147,11 +152,11 @@ impl PolicyState {
 
     /// Allocated eighths of each node's GPUs, rounded up, in the order of the nodes.
     pub(super) fn allocated_eighths(&self) -> Vec<u32> {
-        let held = |node: &NodeState| {
-            let all = u32::try_from(node.gpus.len() * 1000).unwrap_or(u32::MAX).max(1);
-            ((all - node.idle_milli()) * 8).div_ceil(all)
+        let eighths = |node: &NodeState| {
+            let total_milli = u32::try_from(node.gpus.len() * 1000).unwrap_or(u32::MAX).max(1);
+            ((total_milli - node.idle_milli()) * 8).div_ceil(total_milli)
         };
-        self.view.nodes().iter().map(held).collect()
+        self.view.nodes().iter().map(eighths).collect()
     }
 
     fn observe(&mut self, pod: &Pod) -> Result<Request> {

@@ -35,31 +35,31 @@ impl AgentNode {
     /// choice.
     pub(super) async fn run(&mut self, testbed: &Testbed, pod: &Pod) -> Result<()> {
         let facts = PodFacts::of(pod);
-        let bound = node::pod(&ScheduledPod { pod: pod.clone(), claims: Vec::new() });
-        let uid = bound.uid.clone();
-        let admission = testbed.kubelet.admit(bound).await?;
-        let begun = Instant::now();
+        let bound_pod = node::pod(&ScheduledPod { pod: pod.clone(), claims: Vec::new() });
+        let uid = bound_pod.uid.clone();
+        let admission = testbed.kubelet.admit(bound_pod).await?;
+        let start = Instant::now();
         let grant = loop {
             match testbed.kubelet.start_container(&uid, "main").await {
                 Ok(grant) => break grant,
-                Err(error) if begun.elapsed() > STEP_LIMIT => return Err(error.into()),
+                Err(error) if start.elapsed() > STEP_LIMIT => return Err(error.into()),
                 // The agent answers "try again" until it has seen the pod.
                 Err(_) => sleep(RETRY_INTERVAL).await,
             }
         };
         let edits = runtime::resolve(&testbed.cdi_dir(), &grant.cdi_devices)?;
-        let given: BTreeSet<String> = match admission.allocation("main", WHOLE_GPU) {
-            Some(given) => given.ids(),
+        let container_gpus: BTreeSet<String> = match admission.allocation("main", WHOLE_GPU) {
+            Some(container_gpus) => container_gpus.ids(),
             None => [device_of_share(&edits.env)?].into(),
         };
-        let decided: BTreeSet<String> = facts.gpus.iter().map(ToString::to_string).collect();
-        if given.len() != decided.len() {
+        let chosen_gpus: BTreeSet<String> = facts.gpus.iter().map(ToString::to_string).collect();
+        if container_gpus.len() != chosen_gpus.len() {
             bail!(
-                "pod {} has {given:?}, but the cluster half decided {decided:?}",
+                "pod {} has {container_gpus:?}, but the cluster half decided {chosen_gpus:?}",
                 facts.namespaced_name()
             );
         }
-        if given == decided {
+        if container_gpus == chosen_gpus {
             self.as_chosen += 1;
         } else {
             self.on_other_gpus += 1;
@@ -71,7 +71,7 @@ impl AgentNode {
 
 /// GPU of a share, from the environment variable `WINDLASS_SHARE`.
 fn device_of_share(env: &[String]) -> Result<String> {
-    let text = env.iter().find_map(|it| it.strip_prefix("WINDLASS_SHARE="));
+    let text = env.iter().find_map(|variable| variable.strip_prefix("WINDLASS_SHARE="));
     let share: Value = serde_json::from_str(text.context("the container has no share")?)?;
     Ok(share["device"].as_str().context("the share has no device")?.to_owned())
 }

@@ -21,7 +21,7 @@ pub(super) struct Replica {
 
 impl Replica {
     pub(super) async fn start(kubeconfig: PathBuf, identity: &str) -> Result<Self> {
-        let (bound, address) = oneshot::channel();
+        let (address_sender, address) = oneshot::channel();
         let config = Config {
             listen: ([127, 0, 0, 1], 0).into(),
             metrics: None,
@@ -35,7 +35,7 @@ impl Replica {
         };
         // The receiver is gone if the demo has ended.
         let ready = move |address| {
-            let _ = bound.send(address);
+            let _ = address_sender.send(address);
         };
         let mut task = JoinSet::new();
         let stop = CancellationToken::new();
@@ -43,15 +43,15 @@ impl Replica {
         if let Ok(address) = address.await {
             return Ok(Self { address, stop, task });
         }
-        let ended = task.join_next().await.context("the extender was never started")?;
-        ended.context("the extender has ended")??;
+        let result = task.join_next().await.context("the extender was never started")?;
+        result.context("the extender has ended")??;
         bail!("the extender has ended")
     }
 
     /// Stops the extender as SIGTERM does: it releases its Lease.
     pub(super) async fn shut_down(mut self) -> Result<()> {
         self.stop.cancel();
-        let ended = self.task.join_next().await.context("the extender was never started")?;
-        Ok(ended.context("the extender has panicked")??)
+        let result = self.task.join_next().await.context("the extender was never started")?;
+        Ok(result.context("the extender has panicked")??)
     }
 }

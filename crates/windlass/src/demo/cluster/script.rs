@@ -39,7 +39,7 @@ pub(super) struct ClusterScript<'a> {
     testbed: &'a Testbed,
     objects: ApiObjects,
     reporter: Reporter,
-    begun: Instant,
+    start: Instant,
     kubeconfig: PathBuf,
     agent_node: AgentNode,
     /// Durations of the scheduling cycles that bound a pod, in milliseconds.
@@ -75,9 +75,8 @@ const REPLACE_PERCENT: u64 = 50;
 
 impl PolicyStates {
     fn new(nodes: &[Node]) -> Result<Self> {
-        let ours = PolicyState::new(Policy::Windlass, nodes)?;
         Ok(Self {
-            windlass: ours,
+            windlass: PolicyState::new(Policy::Windlass, nodes)?,
             kube_scheduler: PolicyState::new(Policy::LeastAllocated, nodes)?,
         })
     }
@@ -90,13 +89,13 @@ impl<'a> ClusterScript<'a> {
         testbed: &'a Testbed,
         fleet: &Fleet,
         reporter: Reporter,
-        begun: Instant,
+        start: Instant,
     ) -> Self {
         Self {
             testbed,
             objects: fleet.server().objects(),
             reporter,
-            begun,
+            start,
             kubeconfig: testbed.kubeconfig(),
             agent_node: AgentNode::default(),
             cycles_ms: Vec::new(),
@@ -106,13 +105,14 @@ impl<'a> ClusterScript<'a> {
 
     pub(super) async fn run_steps(&mut self) -> Result<()> {
         let nodes = self.wait_for_agent().await.context("step nodes")?;
-        let mut serving = self.start_scheduler(&nodes).await.context("step extender")?;
+        let mut setup = self.start_scheduler(&nodes).await.context("step extender")?;
         let mut states = PolicyStates::new(&nodes)?;
-        self.run_on_agent_node(&mut serving, &mut states).await.context("step containers")?;
-        let waiting = self.create_pods(&mut serving, &mut states).await.context("step arrivals")?;
-        Box::pin(self.explain(&waiting, &mut serving)).await.context("step explanation")?;
+        self.run_on_agent_node(&mut setup, &mut states).await.context("step containers")?;
+        let pending_pods =
+            self.create_pods(&mut setup, &mut states).await.context("step arrivals")?;
+        Box::pin(self.explain(&pending_pods, &mut setup)).await.context("step explanation")?;
         self.check().await.context("step check")?;
-        let (pods, took_ms) = (self.cycles_ms.len(), elapsed_ms(self.begun));
+        let (pods, took_ms) = (self.cycles_ms.len(), elapsed_ms(self.start));
         self.cycles_ms.sort_by(f64::total_cmp);
         let quantile = |percent: usize| {
             let last = pods.saturating_sub(1);
@@ -130,19 +130,20 @@ impl<'a> ClusterScript<'a> {
 
     /// Waits until the agent has published its GPUs, and its kubelet has counted their shares.
     async fn wait_for_agent(&self) -> Result<Vec<Node>> {
-        let published = |objects: &ApiObjects| {
+        let published_gpus = |objects: &ApiObjects| {
             let node = objects.get::<Node>("", NODE)?;
             let devices = node.metadata.annotations?.remove(NodeDevices::ANNOTATION)?;
             let devices = NodeDevices::from_annotation(&devices).ok()?.devices;
-            let healthy = devices.iter().filter(|it| it.obstacle.is_none()).count();
+            let healthy = devices.iter().filter(|device| device.obstacle.is_none()).count();
             let is_all = healthy > 0 && healthy == self.testbed.state.borrow().shareable.len();
             is_all.then_some(healthy)
         };
-        let gpus = self.objects.wait_until(STEP_LIMIT, published).await;
+        let gpus = self.objects.wait_until(STEP_LIMIT, published_gpus).await;
         // The original error prints every object.
         let gpus = gpus.map_err(|_| anyhow!("the agent does not publish its GPUs"))?;
-        let counted = |node: &NodeStatus| node.counts(MEMORY).is_some_and(|(_, count)| count > 0);
-        self.testbed.kubelet.wait_for(counted, STEP_LIMIT).await?;
+        let has_shares =
+            |node: &NodeStatus| node.counts(MEMORY).is_some_and(|(_, count)| count > 0);
+        self.testbed.kubelet.wait_for(has_shares, STEP_LIMIT).await?;
         let node = NODE.to_owned();
         let took_ms = elapsed_ms(self.testbed.agent_started);
         self.reporter.report(&ClusterEvent::AgentJoined { node, gpus, took_ms })?;
@@ -159,15 +160,15 @@ impl<'a> ClusterScript<'a> {
     /// Runs pods that select the agent's node, and reports their containers.
     async fn run_on_agent_node(
         &mut self,
-        serving: &mut SchedulerSetup,
+        setup: &mut SchedulerSetup,
         states: &mut PolicyStates,
     ) -> Result<()> {
         self.reporter.report(&ClusterEvent::OnRealNode { node: NODE.to_owned() })?;
-        let replica = serving.replica.as_ref().context("no extender")?;
+        let replica = setup.replica.as_ref().context("no extender")?;
         let mut scheduler = Scheduler::new(replica.address, vec![NODE.to_owned()]);
-        for kind in pods::at_most_one_gpu() {
-            let begun = Instant::now();
-            let pod = self.objects.create(&kind.pod("real")?)?;
+        for workload in pods::at_most_one_gpu() {
+            let start = Instant::now();
+            let pod = self.objects.create(&workload.pod("real")?)?;
             let pod = self.schedule_pod(pod, &mut scheduler).await?;
             let facts = PodFacts::of(&pod);
             let Some(container) = self.agent_node.last.take() else {
@@ -180,78 +181,85 @@ impl<'a> ClusterScript<'a> {
             states.kube_scheduler.record(&pod)?;
             self.reporter.report(&ClusterEvent::PodRuns(AgentPod {
                 pod: facts.namespaced_name(),
-                asks: kind.gpu_limits(),
+                asks: workload.gpu_limits(),
                 gpus: facts.gpus,
                 container,
-                took_ms: elapsed_ms(begun),
+                took_ms: elapsed_ms(start),
             }))?;
         }
         Ok(())
     }
 
-    /// Creates pods up to the total load, and returns those that wait.
+    /// Creates pods up to the total load, and returns the pending ones.
     async fn create_pods(
         &mut self,
-        serving: &mut SchedulerSetup,
-        PolicyStates { windlass: ours, kube_scheduler: stock }: &mut PolicyStates,
+        setup: &mut SchedulerSetup,
+        PolicyStates { windlass, kube_scheduler }: &mut PolicyStates,
     ) -> Result<Vec<Pod>> {
-        let total = u64::try_from(ours.gpus())? * 1000;
+        let total = u64::try_from(windlass.gpus())? * 1000;
         let arrivals = pods::arrivals(total * LOAD / 100);
-        let (pods, gpus, nodes) = (arrivals.len(), ours.gpus(), ours.nodes());
+        let (pods, gpus, nodes) = (arrivals.len(), windlass.gpus(), windlass.nodes());
         self.reporter.report(&ClusterEvent::Arriving { pods, gpus, nodes, asked_percent: LOAD })?;
         let progress = Progress::new();
-        let (mut asked, mut reports, mut waiting) =
+        let (mut requested_milli, mut reports, mut pending_pods) =
             (0, REPORT_PERCENTS.into_iter().peekable(), Vec::new());
-        for (number, kind) in arrivals.into_iter().enumerate() {
-            let pod = self.objects.create(&kind.pod(&number.to_string())?)?;
-            stock.place(&pod)?;
-            let pod = self.schedule_pod(pod, &mut serving.scheduler).await?;
+        for (number, workload) in arrivals.into_iter().enumerate() {
+            let pod = self.objects.create(&workload.pod(&number.to_string())?)?;
+            kube_scheduler.place(&pod)?;
+            let pod = self.schedule_pod(pod, &mut setup.scheduler).await?;
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
             if node == Some(NODE) {
-                ours.apply_corrections(&self.objects.list())?;
+                windlass.apply_corrections(&self.objects.list())?;
             }
-            ours.record(&pod)?;
+            windlass.record(&pod)?;
             if node.is_none() {
-                waiting.push(pod);
+                pending_pods.push(pod);
             }
-            asked += u64::from(kind.gpu_milli);
-            let percent = asked * 100 / total;
+            requested_milli += u64::from(workload.gpu_milli);
+            let percent = requested_milli * 100 / total;
             progress.show(&format!("pods have asked for {percent} % of the GPUs"));
-            let Some(asked_percent) = reports.next_if(|at| *at <= percent) else { continue };
+            let Some(asked_percent) = reports.next_if(|report_percent| *report_percent <= percent)
+            else {
+                continue;
+            };
             progress.show("");
-            let load =
-                ClusterEvent::Load { asked_percent, ours: ours.figures(), stock: stock.figures() };
+            let load = ClusterEvent::Load {
+                asked_percent,
+                ours: windlass.figures(),
+                stock: kube_scheduler.figures(),
+            };
             self.reporter.report(&load)?;
             if asked_percent == CHART_PERCENT {
-                let [ours, stock] = [ours.allocated_eighths(), stock.allocated_eighths()];
+                let (ours, stock) =
+                    (windlass.allocated_eighths(), kube_scheduler.allocated_eighths());
                 self.reporter.report(&ClusterEvent::Drawn { asked_percent, ours, stock })?;
             }
             if asked_percent == REPLACE_PERCENT {
-                self.replace(serving).await?;
+                self.replace(setup).await?;
             }
         }
-        Ok(waiting)
+        Ok(pending_pods)
     }
 
     /// Schedules a pod, and runs it if it is bound to the agent's node.
     async fn schedule_pod(&mut self, pod: Pod, scheduler: &mut Scheduler) -> Result<Pod> {
-        let begun = Instant::now();
+        let start = Instant::now();
         let name = pod.metadata.name.clone().unwrap_or_default();
         let cycle = loop {
             match scheduler.schedule(&pod).await {
                 Ok(cycle) => break cycle,
-                Err(error) if begun.elapsed() > STEP_LIMIT => return Err(error.into()),
+                Err(error) if start.elapsed() > STEP_LIMIT => return Err(error.into()),
                 // The extender has just started, or its watch has not delivered the pod yet.
                 Err(_) => sleep(RETRY_INTERVAL).await,
             }
         };
         let CycleOutcome::Bound { node } = cycle else { return Ok(pod) };
         match self.extender_stopped_at.take() {
-            Some(since) => {
+            Some(stopped_at) => {
                 self.reporter
-                    .report(&ClusterEvent::ExtenderReplaced { took_ms: elapsed_ms(since) })?;
+                    .report(&ClusterEvent::ExtenderReplaced { took_ms: elapsed_ms(stopped_at) })?;
             }
-            None => self.cycles_ms.push(elapsed_ms(begun)),
+            None => self.cycles_ms.push(elapsed_ms(start)),
         }
         let pod: Pod = self.objects.get(NAMESPACE, &name).context("a bound pod is gone")?;
         if node == NODE {
@@ -261,30 +269,30 @@ impl<'a> ClusterScript<'a> {
     }
 
     /// Stops the extender, and starts another.
-    async fn replace(&mut self, serving: &mut SchedulerSetup) -> Result<()> {
+    async fn replace(&mut self, setup: &mut SchedulerSetup) -> Result<()> {
         self.extender_stopped_at = Some(Instant::now());
-        if let Some(first) = serving.replica.take() {
+        if let Some(first) = setup.replica.take() {
             first.shut_down().await?;
         }
         let second = Replica::start(self.kubeconfig.clone(), "second").await?;
-        serving.scheduler.switch_to(second.address);
-        serving.replica = Some(second);
+        setup.scheduler.switch_to(second.address);
+        setup.replica = Some(second);
         Ok(())
     }
 
     /// Explains a pending pod, deletes the pod that the explanation names, and checks that the pending pod is placed.
-    async fn explain(&mut self, waiting: &[Pod], serving: &mut SchedulerSetup) -> Result<()> {
+    async fn explain(&mut self, pending_pods: &[Pod], setup: &mut SchedulerSetup) -> Result<()> {
         let objects = Objects::fetch(Some(self.kubeconfig.clone())).await?;
         let mut index = objects.to_index();
-        for pod in waiting.iter().rev() {
+        for pod in pending_pods.iter().rev() {
             let name = pod.metadata.name.clone().unwrap_or_default();
             let facts = objects.pods_named(Some(NAMESPACE), &name);
             let facts = facts.first().context("a pending pod is gone")?;
             let mut explanation = Explanation::of(&mut index, facts);
-            explanation.remedies.retain(|it| it.node != NODE);
+            explanation.remedies.retain(|remedy| remedy.node != NODE);
             let Some(remedy) = explanation.remedies.first().cloned() else { continue };
             self.reporter.report(&ClusterEvent::Pending { explanation })?;
-            return self.apply_remedy(pod, &remedy, serving).await;
+            return self.apply_remedy(pod, &remedy, setup).await;
         }
         Ok(())
     }
@@ -293,28 +301,28 @@ impl<'a> ClusterScript<'a> {
         &mut self,
         pod: &Pod,
         remedy: &Remedy,
-        serving: &mut SchedulerSetup,
+        setup: &mut SchedulerSetup,
     ) -> Result<()> {
-        let begun = Instant::now();
-        let gone = remedy.pod.rsplit('/').next().unwrap_or_default();
-        self.objects.delete::<Pod>(NAMESPACE, gone)?;
-        let placed = loop {
-            let placed = self.schedule_pod(pod.clone(), &mut serving.scheduler).await?;
-            if placed.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()) {
-                break placed;
+        let start = Instant::now();
+        let deleted_pod = remedy.pod.rsplit('/').next().unwrap_or_default();
+        self.objects.delete::<Pod>(NAMESPACE, deleted_pod)?;
+        let placed_pod = loop {
+            let placed_pod = self.schedule_pod(pod.clone(), &mut setup.scheduler).await?;
+            if placed_pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()) {
+                break placed_pod;
             }
-            ensure!(begun.elapsed() < STEP_LIMIT, "the pod still waits");
+            ensure!(start.elapsed() < STEP_LIMIT, "the pod still waits");
             sleep(RETRY_INTERVAL).await;
         };
-        let node = placed.spec.and_then(|spec| spec.node_name).unwrap_or_default();
+        let node = placed_pod.spec.and_then(|spec| spec.node_name).unwrap_or_default();
         ensure!(node == remedy.node, "the pod is on {node} instead of {}", remedy.node);
-        let pod = placed.metadata.name.unwrap_or_default();
-        let gone = gone.to_owned();
+        let pod = placed_pod.metadata.name.unwrap_or_default();
+        let gone = deleted_pod.to_owned();
         self.reporter.report(&ClusterEvent::RemedyHelped {
             pod,
             node,
             gone,
-            took_ms: elapsed_ms(begun),
+            took_ms: elapsed_ms(start),
         })
     }
 

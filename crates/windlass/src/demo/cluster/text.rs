@@ -25,11 +25,11 @@ impl Render for ClusterEvent {
     fn lines(&self, render: Renderer) -> Vec<String> {
         match self {
             Self::AgentJoined { node, gpus, took_ms } => {
-                let (ok, gpus, took) =
+                let (ok, gpus, elapsed) =
                     (render.ok(), pluralized(*gpus, "GPU"), render.elapsed(*took_ms));
                 vec![
                     String::new(),
-                    format!("  {ok} the agent of node {node} publishes {gpus} {took}"),
+                    format!("  {ok} the agent of node {node} publishes {gpus} {elapsed}"),
                 ]
             }
             Self::OnRealNode { node } => {
@@ -56,15 +56,15 @@ impl Render for ClusterEvent {
                 lines
             }
             Self::ExtenderReplaced { took_ms } => {
-                let (ok, took) = (render.ok(), render.elapsed(*took_ms));
-                let replaced =
+                let (ok, elapsed) = (render.ok(), render.elapsed(*took_ms));
+                let result =
                     "the extender ends, and another one reads the cluster and binds the next pod";
-                vec![format!("  {ok} {replaced} {took}")]
+                vec![format!("  {ok} {result} {elapsed}")]
             }
             Self::Pending { explanation } => pending(render, explanation),
             Self::RemedyHelped { pod, node, gone, took_ms } => {
-                let (ok, pod, took) = (render.ok(), render.bold(pod), render.elapsed(*took_ms));
-                vec![format!("  {ok} pod {gone} is deleted, and pod {pod} is on {node} {took}")]
+                let (ok, pod, elapsed) = (render.ok(), render.bold(pod), render.elapsed(*took_ms));
+                vec![format!("  {ok} pod {gone} is deleted, and pod {pod} is on {node} {elapsed}")]
             }
             Self::Finished(summary) => finished(render, summary),
         }
@@ -73,9 +73,9 @@ impl Render for ClusterEvent {
 
 fn pod_runs(render: Renderer, runs: &AgentPod) -> Vec<String> {
     let AgentPod { pod, asks, gpus, container, took_ms } = runs;
-    let (ok, pod, took) = (render.ok(), render.bold(pod), render.elapsed(*took_ms));
+    let (ok, pod, elapsed) = (render.ok(), render.bold(pod), render.elapsed(*took_ms));
     let asks = asks.iter().map(|(resource, count)| format!("{resource}: {count}"));
-    let mut lines = vec![String::new(), format!("  {ok} pod {pod} runs {took}")];
+    let mut lines = vec![String::new(), format!("  {ok} pod {pod} runs {elapsed}")];
     lines.extend(wrapped("       asks  ", asks));
     lines.extend(wrapped("       is on ", gpus));
     lines.extend(wrapped("       gets  ", grant_items(container)));
@@ -85,12 +85,12 @@ fn pod_runs(render: Renderer, runs: &AgentPod) -> Vec<String> {
 fn finished(render: Renderer, summary: &Summary) -> Vec<String> {
     let Summary { pods, cycle_p50_ms, cycle_p99_ms, as_decided, elsewhere, took_ms } = summary;
     let (ok, seconds) = (render.ok(), took_ms / 1000.0);
-    let (pods, real) = (pluralized(*pods, "pod"), pluralized(as_decided + elsewhere, "pod"));
+    let (pods, agent_pods) = (pluralized(*pods, "pod"), pluralized(as_decided + elsewhere, "pod"));
     let mut lines = render.heading("Checked");
     lines.push(format!("  {ok} no GPU has two owners, by the objects of the API server"));
     lines.push(format!(
-        "  {ok} {real} in containers of the real agent: {as_decided} with the GPUs that were decided, {elsewhere} \
-         with others of the node"
+        "  {ok} {agent_pods} in containers of the real agent: {as_decided} with the GPUs that the extender chose, \
+         {elsewhere} with others of the node"
     ));
     lines.push(format!(
         "  {ok} {pods} bound; from a pod's creation to its binding {cycle_p50_ms:.1} ms, and {cycle_p99_ms:.1} ms \
@@ -105,8 +105,8 @@ fn arriving(render: Renderer, [pods, gpus, nodes]: &[usize; 3], percent: u64) ->
     let mut lines = render.heading(&format!(
         "{pods} come to {nodes} with {gpus} GPUs, and ask for {percent} % of them"
     ));
-    let of = |name: &str| format!("{name:<33}");
-    lines.push(format!("         {}   {}", of(WINDLASS), KUBE_SCHEDULER));
+    let padded = |name: &str| format!("{name:<33}");
+    lines.push(format!("         {}   {}", padded(WINDLASS), KUBE_SCHEDULER));
     let columns = "ALLOCATED  UNUSABLE  ROOM FOR 8";
     lines.push(format!("  ASKED  {columns:<33}   {columns}"));
     lines
@@ -130,8 +130,8 @@ fn pending(render: Renderer, explanation: &Explanation) -> Vec<String> {
     let Explanation { pod, wants, refused, remedies, .. } = explanation;
     let mut lines = render.heading("A pod waits");
     lines.push(format!("  {} asks for {wants}", render.bold(pod)));
-    for it in refused.iter().take(MAX_REASONS) {
-        lines.push(format!("    {}: {}", pluralized(it.nodes, "node"), it.reason));
+    for refusal in refused.iter().take(MAX_REASONS) {
+        lines.push(format!("    {}: {}", pluralized(refusal.nodes, "node"), refusal.reason));
     }
     for remedy in remedies.iter().take(MAX_REASONS) {
         lines.push(render.muted(format!("    would help: {remedy}")));

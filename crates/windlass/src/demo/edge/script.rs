@@ -54,7 +54,7 @@ impl EdgeScript {
     }
 
     pub(super) async fn run_steps(mut self) -> Result<()> {
-        let begun = Instant::now();
+        let start = Instant::now();
         self.reporter.report(&self.boards())?;
         self.calibrate().await.context("step calibration")?;
         let mut rows = Vec::new();
@@ -68,7 +68,7 @@ impl EdgeScript {
         }
         self.reporter.report(&EdgeEvent::Compared { layouts: rows })?;
         self.fail_board().await.context("step failure")?;
-        self.reporter.report(&EdgeEvent::Finished { took_ms: elapsed_ms(begun) })
+        self.reporter.report(&EdgeEvent::Finished { took_ms: elapsed_ms(start) })
     }
 
     fn boards(&self) -> EdgeEvent {
@@ -100,7 +100,7 @@ impl EdgeScript {
 
     async fn measure(&self, layout: Layout) -> Result<LayoutRow> {
         let plan = Plan::of(&self.pipeline, &self.fleet, layout)?;
-        let measured = measure_plan(
+        let measurement = measure_plan(
             &self.pipeline,
             &self.fleet,
             &plan,
@@ -108,21 +108,21 @@ impl EdgeScript {
             self.folder.path(),
         )
         .await?;
-        let measured = measured.figures;
+        let figures = measurement.figures;
         ensure!(
-            measured.account.unheard == 0,
+            figures.account.unheard == 0,
             "the outcome of {} items is unknown",
-            measured.account.unheard
+            figures.account.unheard
         );
-        let rate = Some(measured.at_items_per_second);
+        let rate = Some(figures.at_items_per_second);
         let prediction = Prediction::at(&self.pipeline, &self.fleet, &plan.placement, rate);
         Ok(LayoutRow {
             layout: layout.name(),
             places: self.places(&plan.placement),
-            items_per_second: measured.items_per_second,
+            items_per_second: figures.items_per_second,
             predicted_items_per_second: prediction.throughput,
-            at_items_per_second: measured.at_items_per_second,
-            latency_ms: measured.latency.mean_ms,
+            at_items_per_second: figures.at_items_per_second,
+            latency_ms: figures.latency.mean_ms,
             predicted_latency_ms: prediction.latency.as_ref().map(|latency| 1e3 * latency.total),
             bottleneck: self.writer().bottleneck(prediction.bottleneck),
         })
@@ -131,8 +131,10 @@ impl EdgeScript {
     /// Fails a board of the planned layout under load, and moves its stages to other boards.
     async fn fail_board(&self) -> Result<()> {
         let plan = Plan::of(&self.pipeline, &self.fleet, Layout::Planned)?;
-        let failed = self.board_to_fail(&plan.placement).context("all stages are on one board")?;
-        let new_placement = move_off_node(&self.pipeline, &self.fleet, &plan.placement, failed)?;
+        let failed_node =
+            self.board_to_fail(&plan.placement).context("all stages are on one board")?;
+        let new_placement =
+            move_off_node(&self.pipeline, &self.fleet, &plan.placement, failed_node)?;
         let mut boards = SimulatedBoards::start(
             &self.pipeline,
             &self.fleet,
@@ -141,25 +143,25 @@ impl EdgeScript {
         )
         .await?;
         let rate = LOAD * Prediction::of(&self.pipeline, &self.fleet, &new_placement).throughput;
-        let entrance = endpoints(&self.pipeline, &boards)?;
-        let flow = entrance.load(Load { rate: Some(rate), duration: LOAD_DURATION });
+        let endpoints = endpoints(&self.pipeline, &boards)?;
+        let load = endpoints.load(Load { rate: Some(rate), duration: LOAD_DURATION });
         let failure = async {
             sleep(FAILURE_DELAY).await;
-            boards.fail(failed).await;
-            let stages = self.stages_of(&plan.placement, failed);
-            let board = self.fleet.nodes[failed].name.clone();
+            boards.fail(failed_node).await;
+            let stages = self.stages_of(&plan.placement, failed_node);
+            let board = self.fleet.nodes[failed_node].name.clone();
             self.reporter.report(&EdgeEvent::BoardFailed {
                 board,
                 stages,
                 at_items_per_second: rate,
             })?;
-            let begun = Instant::now();
+            let start = Instant::now();
             boards.move_stages(&new_placement).await?;
-            let moved = self.moved(&plan.placement, &new_placement);
+            let stages_moved = self.moved_stages(&plan.placement, &new_placement);
             self.reporter
-                .report(&EdgeEvent::PlacedAnew { stages: moved, took_ms: elapsed_ms(begun) })
+                .report(&EdgeEvent::PlacedAnew { stages: stages_moved, took_ms: elapsed_ms(start) })
         };
-        let (run, failure) = tokio::join!(flow, failure);
+        let (run, failure) = tokio::join!(load, failure);
         boards.stop().await;
         failure?;
         self.account(&run?)
@@ -193,9 +195,9 @@ impl EdgeScript {
 
     fn stages_of(&self, placement: &Placement, node: usize) -> Vec<String> {
         let stages = self.pipeline.stages.iter().zip(&placement.replicas);
-        let there =
+        let stages_on_node =
             stages.filter(|(_, replicas)| replicas.iter().any(|replica| replica.node == node));
-        there.map(|(stage, _)| stage.name.clone()).collect()
+        stages_on_node.map(|(stage, _)| stage.name.clone()).collect()
     }
 
     /// Stages with the places of their replicas.
@@ -207,13 +209,14 @@ impl EdgeScript {
             .collect()
     }
 
-    fn moved(&self, before: &Placement, after: &Placement) -> Vec<String> {
+    fn moved_stages(&self, old_placement: &Placement, new_placement: &Placement) -> Vec<String> {
         let stages = self.pipeline.stages.iter().enumerate();
-        let moved =
-            stages.filter(|(position, _)| before.replicas[*position] != after.replicas[*position]);
-        moved
+        let changed_stages = stages.filter(|(position, _)| {
+            old_placement.replicas[*position] != new_placement.replicas[*position]
+        });
+        changed_stages
             .map(|(position, stage)| {
-                format!("{} on {}", stage.name, self.writer().places(position, after))
+                format!("{} on {}", stage.name, self.writer().places(position, new_placement))
             })
             .collect()
     }

@@ -31,15 +31,16 @@ impl Render for EdgeEvent {
             Self::Compared { layouts } => compared(render, layouts),
             Self::BoardFailed { board, stages, at_items_per_second } => {
                 let mut lines = render.heading("A board fails while items flow");
-                let (stages, bad) = (stages.join(" and "), render.styled(Style::Error, "\u{2717}"));
+                let (stages, cross) =
+                    (stages.join(" and "), render.styled(Style::Error, "\u{2717}"));
                 lines.push(format!(
-                    "  {bad} {board} loses its power at {at_items_per_second:.0} items/s, with the stages {stages}"
+                    "  {cross} {board} loses its power at {at_items_per_second:.0} items/s, with the stages {stages}"
                 ));
                 lines
             }
             Self::PlacedAnew { stages, took_ms } => {
-                let (ok, took) = (render.ok(), render.elapsed(*took_ms));
-                vec![format!("  {ok} moved to other boards: {} {took}", stages.join(", "))]
+                let (ok, elapsed) = (render.ok(), render.elapsed(*took_ms));
+                vec![format!("  {ok} moved to other boards: {} {elapsed}", stages.join(", "))]
             }
             Self::Account(row) => account(render, row),
             Self::Finished { took_ms } => {
@@ -91,7 +92,8 @@ fn layout(render: Renderer, row: &LayoutRow) -> Vec<String> {
 
 /// Bars of the measured throughput, and the gain of the plan.
 fn compared(render: Renderer, layouts: &[LayoutRow]) -> Vec<String> {
-    let most = layouts.iter().map(|row| row.items_per_second).fold(f64::MIN_POSITIVE, f64::max);
+    let max_throughput =
+        layouts.iter().map(|row| row.items_per_second).fold(f64::MIN_POSITIVE, f64::max);
     let mut lines = vec![String::new()];
     lines.extend(layouts.iter().map(|row| {
         #[expect(
@@ -99,7 +101,7 @@ fn compared(render: Renderer, layouts: &[LayoutRow]) -> Vec<String> {
             clippy::cast_sign_loss,
             reason = "a bar is short"
         )]
-        let length = (MAX_BAR_WIDTH * row.items_per_second / most).round() as usize;
+        let length = (MAX_BAR_WIDTH * row.items_per_second / max_throughput).round() as usize;
         format!(
             "  {:8} {:<48} {:>6.1} items/s",
             row.layout,
@@ -109,9 +111,9 @@ fn compared(render: Renderer, layouts: &[LayoutRow]) -> Vec<String> {
     }));
     let others =
         layouts.iter().filter(|row| row.layout != "planned").map(|row| row.items_per_second);
-    let better = others.fold(f64::MIN_POSITIVE, f64::max);
+    let best_other = others.fold(f64::MIN_POSITIVE, f64::max);
     if let Some(planned) = layouts.iter().find(|row| row.layout == "planned") {
-        let gain = 100.0 * (planned.items_per_second / better - 1.0);
+        let gain = 100.0 * (planned.items_per_second / best_other - 1.0);
         lines.push(String::new());
         lines.push(if gain >= 0.0 {
             format!(
@@ -120,8 +122,8 @@ fn compared(render: Renderer, layouts: &[LayoutRow]) -> Vec<String> {
             )
         } else {
             let mark = render.styled(Style::Warning, "!!");
-            let less = -gain;
-            format!("  {mark} the plan has {less:.0} % less throughput than the better of the other layouts")
+            let loss = -gain;
+            format!("  {mark} the plan has {loss:.0} % less throughput than the better of the other layouts")
         });
     }
     lines

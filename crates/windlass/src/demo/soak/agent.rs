@@ -51,7 +51,7 @@ const LOG_TAIL: usize = 12;
 pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(1);
 
 /// State file of prepared claims, in the agent's state folder.
-pub(super) const CLAIMS: &str = "claims.json";
+pub(super) const CLAIMS_FILE: &str = "claims.json";
 
 /// Copy of that file in the CDI folder.
 const CLAIMS_COPY_FILE: &str = "windlass.dev-claims.copy";
@@ -131,7 +131,7 @@ impl Agent {
         let command: Vec<_> = command.cloned().collect();
         let mut second =
             Process::start(&command, &self.folder).context("cannot start another agent")?;
-        Ok(second.wait_for_exit(limit).await.map(|how| how.to_string()))
+        Ok(second.wait_for_exit(limit).await.map(|status| status.to_string()))
     }
 
     pub(super) fn config(&self) -> PathBuf {
@@ -177,17 +177,17 @@ impl Mounts {
     }
 
     fn kubelet_dir(self, folder: &Path) -> Result<PathBuf> {
-        let whole = folder.join("kubelet");
+        let kubelet_dir = folder.join("kubelet");
         if self == Self::Whole {
-            return Ok(whole);
+            return Ok(kubelet_dir);
         }
         let pod = folder.join("pod");
         for name in MOUNTED_DIRS {
-            let (link, target) = (pod.join(name), whole.join(name));
-            let above = link.parent().unwrap_or(&pod);
+            let (link, target) = (pod.join(name), kubelet_dir.join(name));
+            let parent = link.parent().unwrap_or(&pod);
             // Mount sources exist in a pod, so missing ones are created.
-            let created = fs::create_dir_all(above).and_then(|()| fs::create_dir_all(&target));
-            created
+            let result = fs::create_dir_all(parent).and_then(|()| fs::create_dir_all(&target));
+            result
                 .and_then(|()| symlink(&target, &link))
                 .with_context(|| format!("cannot link {} for the agent", target.display()))?;
         }
@@ -211,7 +211,7 @@ pub(super) fn state_dir(folder: &Path) -> PathBuf {
 /// True if the record of claims is absent or equals its copy.
 pub(super) fn is_copy_current(folder: &Path) -> bool {
     let read = |path: PathBuf| fs::read(path).ok();
-    let record = read(state_dir(folder).join(CLAIMS));
+    let record = read(state_dir(folder).join(CLAIMS_FILE));
     record.is_none() || record == read(cdi_dir(folder).join(CLAIMS_COPY_FILE))
 }
 

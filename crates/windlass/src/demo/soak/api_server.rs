@@ -75,19 +75,19 @@ impl ApiServerFault {
     }
 
     fn faults(self) -> Vec<RequestFault> {
-        let everything = |effect| vec![RequestFault::at("/", effect)];
+        let all_requests = |effect| vec![RequestFault::at("/", effect)];
         let writes = |path: &str, effect: Effect| {
-            let to = |method| RequestFault::at(path, effect.clone()).for_method(method);
-            ["POST", "PUT", "PATCH", "DELETE"].map(to).to_vec()
+            let for_method = |method| RequestFault::at(path, effect.clone()).for_method(method);
+            ["POST", "PUT", "PATCH", "DELETE"].map(for_method).to_vec()
         };
         let refusal =
             |code, reason| Effect::Refuse(Refusal::new(code, reason, "injected by the soak"));
         match self {
-            Self::Fails => everything(refusal(500, "InternalError")),
-            Self::Overloaded => everything(Effect::Refuse(Refusal::too_many_requests())),
-            Self::Slow => everything(Effect::Delay(DELAY)),
-            Self::Drops => everything(Effect::CloseConnection),
-            Self::LosesAnswers => everything(Effect::DropResponse),
+            Self::Fails => all_requests(refusal(500, "InternalError")),
+            Self::Overloaded => all_requests(Effect::Refuse(Refusal::too_many_requests())),
+            Self::Slow => all_requests(Effect::Delay(DELAY)),
+            Self::Drops => all_requests(Effect::CloseConnection),
+            Self::LosesAnswers => all_requests(Effect::DropResponse),
             Self::Conflicts => writes("/", refusal(409, "Conflict")),
             Self::ForbidsSlices => writes("resourceslices", Effect::Forbid),
             Self::HidesClaims => vec![RequestFault::at("resourceclaims", Effect::ReturnEmpty)],
@@ -108,24 +108,24 @@ impl SoakRun {
     /// its pod has to be admitted.
     pub(super) async fn api_server_fault(
         &mut self,
-        what: ApiServerFault,
+        fault: ApiServerFault,
         gpus: usize,
     ) -> Result<Option<Instant>> {
         if self.rig.cluster.is_none() {
             return Ok(None);
         }
-        self.begin_api_server_fault(what).await?;
+        self.begin_api_server_fault(fault).await?;
         self.admit(gpus).await?;
-        let started = self.try_start_claim_pod(gpus).await?;
-        if let (ApiServerFault::HidesClaims, Some(pod)) = (what, started) {
+        let started_pod = self.try_start_claim_pod(gpus).await?;
+        if let (ApiServerFault::HidesClaims, Some(pod)) = (fault, started_pod) {
             return Err(Violation::DeniedClaimStarted { pod }.into());
         }
         sleep(EXTRA_TIME).await;
-        if what == ApiServerFault::DropsTaints {
+        if fault == ApiServerFault::DropsTaints {
             self.wait_for_no_broken().await?;
         }
         self.server()?.clear_faults();
-        match what {
+        match fault {
             ApiServerFault::Away => self.server()?.go_online(),
             // A client that got 404 does not learn older objects from a watch alone.
             ApiServerFault::HidesSlices => {
@@ -137,11 +137,11 @@ impl SoakRun {
         Ok(Some(Instant::now()))
     }
 
-    async fn begin_api_server_fault(&mut self, what: ApiServerFault) -> Result<()> {
+    async fn begin_api_server_fault(&mut self, fault: ApiServerFault) -> Result<()> {
         let server = self.server()?;
-        what.faults().into_iter().for_each(|fault| server.inject(fault));
+        fault.faults().into_iter().for_each(|request_fault| server.inject(request_fault));
         let objects = server.objects();
-        match what {
+        match fault {
             ApiServerFault::Away => server.go_offline().await,
             ApiServerFault::DropsTaints => {
                 restart(server, &[&Gate::OFF_IN_1_36[..], &[Gate::DeviceTaints]].concat()).await;
@@ -174,12 +174,12 @@ impl SoakRun {
 
     /// Checks that broken GPUs are not published while taints are unavailable.
     async fn wait_for_no_broken(&self) -> Result<()> {
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             match self.rig.check_without_taints()? {
                 Ok(()) => return Ok(()),
-                Err(problem) if begun.elapsed() > RECOVERY_LIMIT => {
-                    let (fault, after) = (ApiServerFault::DropsTaints.kind(), begun.elapsed());
+                Err(problem) if start.elapsed() > RECOVERY_LIMIT => {
+                    let (fault, after) = (ApiServerFault::DropsTaints.kind(), start.elapsed());
                     return Err(Violation::NotRecovered { fault, after, problem }.into());
                 }
                 Err(_) => sleep(POLL_INTERVAL).await,
@@ -195,9 +195,9 @@ impl SoakRun {
 
 /// Restarts the server with other feature gates. The outage is long enough to fail a connection, after which the agent
 /// learns the gates again.
-async fn restart(server: &mut ApiServer, off: &[Gate]) {
+async fn restart(server: &mut ApiServer, disabled_gates: &[Gate]) {
     server.go_offline().await;
-    server.set_disabled_gates(off.iter().copied());
+    server.set_disabled_gates(disabled_gates.iter().copied());
     sleep(OUTAGE).await;
     server.go_online();
 }
@@ -228,8 +228,8 @@ mod tests {
 
     #[test]
     fn each_fault_has_a_unique_name() {
-        let all = ApiServerFault::value_variants();
-        let kinds: BTreeSet<_> = all.iter().map(|what| what.kind()).collect();
-        assert_eq!(kinds.len(), all.len());
+        let faults = ApiServerFault::value_variants();
+        let kinds: BTreeSet<_> = faults.iter().map(|fault| fault.kind()).collect();
+        assert_eq!(kinds.len(), faults.len());
     }
 }

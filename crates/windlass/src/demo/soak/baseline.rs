@@ -48,22 +48,22 @@ mod tests {
 
     #[test]
     fn each_process_is_compared_with_its_own_baseline() {
-        let (mut baseline, begun, long) =
+        let (mut baseline, start, long) =
             (Baseline::default(), Instant::now(), Duration::from_secs(9));
-        baseline.set_if_missing(begun, usage(40));
-        baseline.set_if_missing(begun + long, usage(400));
+        baseline.set_if_missing(start, usage(40));
+        baseline.set_if_missing(start + long, usage(400));
         assert!(
-            baseline.observe(begun + long, usage(400)).is_err(),
+            baseline.observe(start + long, usage(400)).is_err(),
             "the process has its baseline"
         );
         baseline.clear();
         assert_eq!(
-            baseline.observe(begun + 2 * long, usage(400)),
+            baseline.observe(start + 2 * long, usage(400)),
             Ok(()),
             "the next process has no baseline yet"
         );
-        baseline.set_if_missing(begun + 2 * long, usage(400));
-        assert_eq!(baseline.observe(begun + 2 * long, usage(410)), Ok(()));
+        baseline.set_if_missing(start + 2 * long, usage(400));
+        assert_eq!(baseline.observe(start + 2 * long, usage(410)), Ok(()));
         assert_eq!(baseline.longest(), long);
     }
 }

@@ -48,13 +48,14 @@ impl SoakRun {
     /// Starts a pod with a claim. The pod has to run once no other pod holds its devices.
     pub(super) async fn start_claim_pod(&mut self, gpus: usize) -> Result<()> {
         let Some(uid) = self.schedule(gpus).await? else { return Ok(()) };
-        let is_taken = self.waiting.get(&uid).is_some_and(|it| self.is_unavailable(it));
-        let limit = if is_taken { PREPARE_LIMIT + RELEASE_TIME } else { PREPARE_LIMIT };
-        let watch = Stopwatch::start(self.rig.agent.process.id());
+        let is_unavailable =
+            self.waiting.get(&uid).is_some_and(|claim_pod| self.is_unavailable(claim_pod));
+        let limit = if is_unavailable { PREPARE_LIMIT + RELEASE_TIME } else { PREPARE_LIMIT };
+        let stopwatch = Stopwatch::start(self.rig.agent.process.id());
         self.try_start(&uid).await?;
-        let took = watch.elapsed();
-        self.tally.preparation_took(took);
-        invariant::check_deadline("the preparation of a claim", took, limit)?;
+        let elapsed = stopwatch.elapsed();
+        self.tally.record_preparation(elapsed);
+        invariant::check_deadline("the preparation of a claim", elapsed, limit)?;
         self.start_waiting().await
     }
 
@@ -88,8 +89,8 @@ impl SoakRun {
         let free = self.claimable_gpus()?;
         match self.try_schedule(gpus).await? {
             Ok(uid) => Ok(Some(uid)),
-            Err(why) => {
-                invariant::check_refusal("a claim", gpus, free, &why)?;
+            Err(reason) => {
+                invariant::check_refusal("a claim", gpus, free, &reason)?;
                 Ok(None)
             }
         }
@@ -99,15 +100,15 @@ impl SoakRun {
     async fn try_schedule(&mut self, gpus: usize) -> Result<Result<String, String>> {
         self.created += 1;
         let name = format!("c{}", self.created);
-        let scheduled = match self.cluster()?.schedule(&name, gpus)? {
-            Ok(scheduled) => scheduled,
-            Err(why) => {
+        let scheduled_pod = match self.cluster()?.schedule(&name, gpus)? {
+            Ok(scheduled_pod) => scheduled_pod,
+            Err(reason) => {
                 self.tally.refused += 1;
-                return Ok(Err(why));
+                return Ok(Err(reason));
             }
         };
-        let (claim, devices) = allocated(&scheduled)?;
-        let pod = node::pod(&scheduled);
+        let (claim, devices) = allocated(&scheduled_pod)?;
+        let pod = node::pod(&scheduled_pod);
         let uid = pod.uid.clone();
         Box::pin(self.rig.kubelet.admit(pod)).await?;
         self.rig.mark_claimed(&devices);
@@ -118,7 +119,7 @@ impl SoakRun {
 
     /// Starts waiting pods until all run. Deletes pods whose devices another holder has.
     pub(super) async fn start_waiting(&mut self) -> Result<()> {
-        let begun = Instant::now();
+        let start = Instant::now();
         while let Some(uid) = self.waiting.keys().next().cloned() {
             self.try_start(&uid).await?;
             let Some(claim_pod) = self.waiting.get(&uid) else { continue };
@@ -127,9 +128,9 @@ impl SoakRun {
                 self.delete_claim_pod(&uid).await?;
                 continue;
             }
-            if begun.elapsed() > WAIT_LIMIT {
+            if start.elapsed() > WAIT_LIMIT {
                 let why = self.last_refusal.clone();
-                return Err(Violation::ClaimStuck { pod: uid, since: begun.elapsed(), why }.into());
+                return Err(Violation::ClaimStuck { pod: uid, since: start.elapsed(), why }.into());
             }
             sleep(RETRY_INTERVAL).await;
         }
@@ -159,14 +160,14 @@ impl SoakRun {
         check: impl Fn(&Self, &SoakCluster) -> Result<(), String>,
     ) -> Result<()> {
         let Some(cluster) = &self.rig.cluster else { return Ok(()) };
-        let gone = async {
+        let poll = async {
             while check(self, cluster).is_err() {
                 self.rig.kubelet.reconcile_claims().await;
                 sleep(POLL_INTERVAL).await;
             }
         };
         // The final check reports what remains.
-        let _ = timeout(WAIT_LIMIT, gone).await;
+        let _ = timeout(WAIT_LIMIT, poll).await;
         check(self, cluster)
             .map_err(|problem| Violation::Leftover { since: WAIT_LIMIT, problem }.into())
     }
@@ -189,25 +190,25 @@ impl SoakRun {
     /// Tries once to start the container of a waiting pod.
     pub(super) async fn try_start(&mut self, uid: &str) -> Result<()> {
         self.rig.kubelet.reconcile_claims().await;
-        let started = Box::pin(self.rig.kubelet.start_container(uid, CONTAINER)).await;
-        self.record_start(uid, started)
+        let result = Box::pin(self.rig.kubelet.start_container(uid, CONTAINER)).await;
+        self.record_start(uid, result)
     }
 
     /// Records the result of a start attempt.
     pub(super) fn record_start(
         &mut self,
         uid: &str,
-        started: Result<RunContainerOptions, StartError>,
+        result: Result<RunContainerOptions, StartError>,
     ) -> Result<()> {
-        let grant = match started {
+        let grant = match result {
             Ok(grant) => grant,
-            Err(why) => {
-                self.last_refusal = why.to_string();
+            Err(error) => {
+                self.last_refusal = error.to_string();
                 return Ok(());
             }
         };
-        let waiting = self.waiting.remove(uid).context("the pod does not wait")?;
-        let claim_pod = ClaimPod { grant, ..waiting };
+        let waiting_pod = self.waiting.remove(uid).context("the pod does not wait")?;
+        let claim_pod = ClaimPod { grant, ..waiting_pod };
         self.tally.claims += 1;
         self.tally.gpus_given += claim_pod.devices.len();
         self.check_container_nodes(uid, &claim_pod.devices, &claim_pod.grant)?;
@@ -219,15 +220,16 @@ impl SoakRun {
     /// recent release.
     fn is_unavailable(&self, claim_pod: &ClaimPod) -> bool {
         let owners = kubelet_owners(&self.rig.kubelet.status());
-        let own = Owner::Claim(claim_pod.claim.clone());
+        let own_claim = Owner::Claim(claim_pod.claim.clone());
         let has_other_owner = |device: &String| {
-            owners.get(device).is_some_and(|owners| owners.iter().any(|owner| *owner != own))
+            owners.get(device).is_some_and(|owners| owners.iter().any(|owner| *owner != own_claim))
         };
         let broken: BTreeSet<_> =
             self.rig.broken().iter().map(|uuid| published_name(uuid)).collect();
         let mut devices = claim_pod.devices.iter();
-        devices
-            .any(|it| has_other_owner(it) || broken.contains(it) || self.is_recently_released(it))
+        devices.any(|device| {
+            has_other_owner(device) || broken.contains(device) || self.is_recently_released(device)
+        })
     }
 
     /// True if a device plugin pod released the device less than `WAIT_LIMIT` ago.
@@ -238,8 +240,8 @@ impl SoakRun {
     /// Number of GPUs that the scheduler must be able to allocate.
     fn claimable_gpus(&self) -> Result<usize> {
         let (owners, allocated) = (kubelet_owners(&self.rig.kubelet.status()), self.allocated());
-        let usable = self.rig.gpus()?.into_iter().filter(|found| !found.is_broken);
-        let names = usable.map(|found| published_name(&found.gpu.uuid));
+        let usable = self.rig.gpus()?.into_iter().filter(|indexed_gpu| !indexed_gpu.is_broken);
+        let names = usable.map(|indexed_gpu| published_name(&indexed_gpu.gpu.uuid));
         let is_free = |name: &String| {
             !owners.contains_key(name)
                 && !allocated.contains(name)
@@ -253,7 +255,7 @@ impl SoakRun {
     }
 
     pub(super) fn allocated(&self) -> BTreeSet<String> {
-        let claimants = self.claims.values().chain(self.waiting.values());
-        claimants.flat_map(|claim_pod| claim_pod.devices.iter().cloned()).collect()
+        let claim_pods = self.claims.values().chain(self.waiting.values());
+        claim_pods.flat_map(|claim_pod| claim_pod.devices.iter().cloned()).collect()
     }
 }

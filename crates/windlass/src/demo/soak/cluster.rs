@@ -70,7 +70,8 @@ impl SoakCluster {
     /// Checks that the kubelet is connected to the driver.
     pub(super) fn check_connected(&self, node: &NodeStatus) -> Result<(), String> {
         let driver = node.drivers.get(self.fixture.driver.as_str());
-        let is_connected = driver.is_some_and(|all| all.iter().any(|one| one.is_connected));
+        let is_connected =
+            driver.is_some_and(|sockets| sockets.iter().any(|socket| socket.is_connected));
         is_connected
             .then_some(())
             .ok_or_else(|| format!("the kubelet knows the driver as {driver:?}"))
@@ -78,8 +79,8 @@ impl SoakCluster {
 }
 
 /// UID and allocated devices of a pod's claim.
-pub(super) fn allocated(scheduled: &ScheduledPod) -> Result<(String, BTreeSet<String>)> {
-    let claim = scheduled.claims.first().ok_or_else(|| anyhow!("the pod has no claim"))?;
+pub(super) fn allocated(scheduled_pod: &ScheduledPod) -> Result<(String, BTreeSet<String>)> {
+    let claim = scheduled_pod.claims.first().ok_or_else(|| anyhow!("the pod has no claim"))?;
     let devices = claims::allocation_results(claim).into_iter().map(|[_, _, _, device]| device);
     Ok((claim.metadata.uid.clone().unwrap_or_default(), devices.collect()))
 }

@@ -28,21 +28,19 @@ use super::{
     stopwatch::Stopwatch,
 };
 
-/// Deadline of a recovery. An unanswered `Register` is given up after 15 seconds, and a hanging
-/// driver after ten. A GPU that fails repeatedly waits up to 32 quiet periods (five doublings) of a
-/// second.
+/// Deadline of a recovery. The agent gives up an unanswered `Register` after 15 seconds, and a hanging driver after ten.
+/// A GPU that fails repeatedly waits up to 32 quiet periods (five doublings) of a second.
 pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(45);
 
 /// Duration of a short fault: a folder is missing, registrations fail.
 pub(super) const SHORT_FAULT: Duration = Duration::from_millis(500);
 
-/// Time without the API server, longer than three checks of the agent, ten seconds apart. After
-/// those, the agent frees a device that pod resources omit, unless the kubelet's checkpoint lists
-/// it.
+/// Time without the API server, longer than three checks of the agent, ten seconds apart. After those, the agent frees a
+/// device that pod resources omit, unless the kubelet's checkpoint lists it.
 const ISOLATION_TIME: Duration = Duration::from_secs(40);
 
 /// Time between removal and addition of a NIC.
-const FLAP: Duration = Duration::from_millis(10);
+const FLAP_INTERVAL: Duration = Duration::from_millis(10);
 
 // === impl SoakRun ===
 
@@ -50,25 +48,25 @@ impl SoakRun {
     /// Injects a fault and waits for the recovery. Skips a fault that does not apply, such as the reset of a GPU
     /// while none is broken.
     pub(super) async fn inject(&mut self, fault: &Fault) -> Result<()> {
-        // Recently released devices are reported unhealthy. Wait until that is over, so that it is not taken for the
-        // fault's effect.
-        let settled = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
-        let (before, after) = ("the steps before a fault", RECOVERY_LIMIT);
-        settled.map_err(|problem| Violation::NotRecovered { fault: before, after, problem })?;
+        // The agent reports recently released devices as unhealthy. Wait for their recovery: it would look like the
+        // recovery from the fault.
+        let result = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
+        let (cause, after) = ("the steps before a fault", RECOVERY_LIMIT);
+        result.map_err(|problem| Violation::NotRecovered { fault: cause, after, problem })?;
         let since = self.rig.kubelet.events().next_sequence();
         self.rig.set_maybe_unhealthy(fault.maybe_unhealthy());
-        let ended = self.apply(fault).await?;
-        let recovered = match ended {
-            Some(ended) => self.wait_for_recovery(fault, since, ended).await,
+        let recovery_start = self.apply(fault).await?;
+        let outcome = match recovery_start {
+            Some(start) => self.wait_for_recovery(fault, since, start).await,
             None => Ok(()),
         };
         self.rig.set_maybe_unhealthy(MaybeUnhealthy::Only(BTreeSet::new()));
-        recovered
+        outcome
     }
 
     /// Waits until kubelet and agent are settled again, and records the duration of the recovery.
-    async fn wait_for_recovery(&mut self, fault: &Fault, since: u64, ended: Instant) -> Result<()> {
-        let remaining = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
+    async fn wait_for_recovery(&mut self, fault: &Fault, since: u64, start: Instant) -> Result<()> {
+        let remaining = || RECOVERY_LIMIT.saturating_sub(start.elapsed());
         let mut outcome = Ok(());
         if fault.needs_registration() {
             outcome = self.rig.wait_for_registration(since, remaining()).await;
@@ -77,7 +75,7 @@ impl SoakRun {
         if outcome.is_ok() {
             outcome = self.rig.wait_until_settled(remaining()).await;
         }
-        let after = ended.elapsed();
+        let after = start.elapsed();
         outcome.map_err(|problem| Violation::NotRecovered {
             fault: fault.kind(),
             after,
@@ -117,19 +115,19 @@ impl SoakRun {
             }
             Fault::RegistrationFails { how } => self.fail_registrations(how).await?,
             Fault::StreamCut => self.rig.kubelet.close_plugin_connection(GPU_RESOURCE).await,
-            Fault::StateFolderBlocked { gpus } => self.block_state(gpus).await?,
+            Fault::StateFolderBlocked { gpus } => self.block_state_folder(gpus).await?,
             Fault::DiskFull { gpus } => self.fill_disk(gpus).await?,
             Fault::CdiFolderRemoved => self.remove_documents()?,
             Fault::DriverReplaced => self.replace_driver().await?,
             Fault::GpuBroken { which, how } => return self.break_gpu(which, how),
-            Fault::DriverCrashes { which } => return self.crash(which).await,
+            Fault::DriverCrashes { which } => return self.crash_driver(which).await,
             Fault::GpuReset { which } => return self.reset_gpu(which),
             Fault::GpuSlow { which, delay } => return self.slow_gpu(which, delay).await,
             Fault::XidStorm { which, bursts, events } => {
                 return self.send_xid_storm(which, bursts, events).await;
             }
-            Fault::GpuRenumbered { which } => return self.renumber(which).await,
-            Fault::NicFlaps { which, times } => return self.flap(which, times).await,
+            Fault::GpuRenumbered { which } => return self.renumber_gpu(which).await,
+            Fault::NicFlaps { which, times } => return self.flap_nic(which, times).await,
             Fault::Interference { what, which, gpus } => {
                 return self.interfere(what, which, gpus).await;
             }
@@ -152,14 +150,14 @@ impl SoakRun {
         self.rig.agent.freeze();
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
-        let watch = Stopwatch::start(self.rig.agent.process.id());
+        let stopwatch = Stopwatch::start(self.rig.agent.process.id());
         let thaw = async {
             sleep(duration).await;
             self.rig.agent.thaw();
         };
         let (outcome, ()) = tokio::join!(self.rig.kubelet.admit(pod), thaw);
         self.rig.mark_agent_started();
-        super::invariant::check_deadline(ADMISSION, watch.elapsed(), duration + ANSWER_LIMIT)?;
+        super::invariant::check_deadline(ADMISSION, stopwatch.elapsed(), duration + ANSWER_LIMIT)?;
         self.record_admission(&uid, outcome).await
     }
 
@@ -170,18 +168,18 @@ impl SoakRun {
         self.rig.kubelet.set_faults(Faults { pods, ..Faults::default() });
         self.rig.kubelet.restart().await?;
         sleep(ISOLATION_TIME).await;
-        let settled = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
+        let result = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
         self.rig.kubelet.reach_api_server().await;
         let (fault, after) = ("kubelet restarted without its API server", RECOVERY_LIMIT);
-        Ok(settled.map_err(|problem| Violation::NotRecovered { fault, after, problem })?)
+        Ok(result.map_err(|problem| Violation::NotRecovered { fault, after, problem })?)
     }
 
     async fn remove_plugin_folder(&self) -> Result<()> {
         let dir = self.rig.plugin_dir();
         // The kubelet's checkpoint is in this folder and has to survive.
-        let away = self.rig.move_away(&dir)?;
+        let moved_path = self.rig.move_away(&dir)?;
         sleep(SHORT_FAULT).await;
-        fs::rename(away, &dir).context("cannot put the plugin folder back")?;
+        fs::rename(moved_path, &dir).context("cannot put the plugin folder back")?;
         Ok(self.rig.kubelet.restart().await?)
     }
 
@@ -210,24 +208,24 @@ impl SoakRun {
         Ok(())
     }
 
-    async fn block_state(&mut self, gpus: usize) -> Result<()> {
+    async fn block_state_folder(&mut self, gpus: usize) -> Result<()> {
         let dir = state_dir(self.rig.dir());
-        let away = self.rig.move_away(&dir)?;
+        let moved_path = self.rig.move_away(&dir)?;
         File::create(&dir).context("cannot block the state folder")?;
-        let tried = self.try_both_apis(gpus).await;
+        let outcome = self.try_both_apis(gpus).await;
         fs::remove_file(&dir).context("cannot unblock the state folder")?;
-        fs::rename(away, &dir).context("cannot put the state folder back")?;
-        tried
+        fs::rename(moved_path, &dir).context("cannot put the state folder back")?;
+        outcome
     }
 
     async fn fill_disk(&mut self, gpus: usize) -> Result<()> {
         self.rig.agent.limit_file_size(Some(0)).context("cannot limit the agent's files")?;
-        let tried = self.try_both_apis(gpus).await;
+        let outcome = self.try_both_apis(gpus).await;
         self.rig
             .agent
             .limit_file_size(None)
             .context("cannot remove the limit of the agent's files")?;
-        tried
+        outcome
     }
 
     /// Starts a pod of the device plugin and one with a claim, while the agent cannot write.
@@ -245,16 +243,14 @@ impl SoakRun {
     }
 
     /// Removes and adds a NIC while the agent scans sysfs.
-    async fn flap(&self, which: usize, times: usize) -> Result<Option<Instant>> {
+    async fn flap_nic(&self, which: usize, times: usize) -> Result<Option<Instant>> {
         let nics = self.rig.machine.model()?.nics;
         let Some(nic) = pick(nics, which) else { return Ok(None) };
         let name = nic.path.address().to_string();
         for _ in 0..times {
-            for what in [DeviceEvent::Unplug, DeviceEvent::Plug] {
-                self.rig
-                    .machine
-                    .inject(&machine::Fault::Device { name: name.clone(), event: what })?;
-                sleep(FLAP).await;
+            for event in [DeviceEvent::Unplug, DeviceEvent::Plug] {
+                self.rig.machine.inject(&machine::Fault::Device { name: name.clone(), event })?;
+                sleep(FLAP_INTERVAL).await;
             }
         }
         Ok(Some(Instant::now()))
@@ -265,10 +261,10 @@ impl SoakRun {
 pub(super) fn remove_if_exists(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.with_context(|| format!("cannot remove {}", path.display())),
+        result => result.with_context(|| format!("cannot remove {}", path.display())),
     }
 }
 
-fn pick<T>(mut all: Vec<T>, which: usize) -> Option<T> {
-    (!all.is_empty()).then(|| all.swap_remove(which % all.len()))
+fn pick<T>(mut items: Vec<T>, which: usize) -> Option<T> {
+    (!items.is_empty()).then(|| items.swap_remove(which % items.len()))
 }

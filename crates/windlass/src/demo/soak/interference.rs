@@ -91,11 +91,11 @@ impl SoakRun {
     /// Injects the interference; returns the time at which recovery starts.
     pub(super) async fn interfere(
         &mut self,
-        what: Interference,
+        interference: Interference,
         which: usize,
         gpus: usize,
     ) -> Result<Option<Instant>> {
-        match what {
+        match interference {
             Interference::HalfOpenClients => self.fill_http_server(gpus).await?,
             Interference::EmptyConfiguration => self.empty_config(gpus).await?,
             Interference::MissingNode => return self.hide_node(which, gpus).await,
@@ -108,18 +108,18 @@ impl SoakRun {
 
     /// Fills the HTTP server with unfinished requests; a probe and a pod have to be served.
     async fn fill_http_server(&mut self, gpus: usize) -> Result<()> {
-        let mut silent = Vec::new();
+        let mut clients = Vec::new();
         for _ in 0..CLIENTS {
             let mut client = TcpStream::connect(self.rig.agent.address).await;
             if let Ok(client) = &mut client {
                 // The server may close the connection.
                 let _ = client.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").await;
             }
-            silent.push(client);
+            clients.push(client);
         }
-        let watch = Stopwatch::start(self.rig.agent.process.id());
+        let stopwatch = Stopwatch::start(self.rig.agent.process.id());
         self.rig.agent.get("/healthz").await.context("the agent answers no probe")?;
-        check_deadline("the answer to a probe", watch.elapsed(), PROBE_LIMIT)?;
+        check_deadline("the answer to a probe", stopwatch.elapsed(), PROBE_LIMIT)?;
         self.try_admit_and_record(gpus).await
     }
 
@@ -129,25 +129,26 @@ impl SoakRun {
         let text = fs::read(&file).context("cannot read the configuration")?;
         fs::write(&file, "").context("cannot empty the configuration")?;
         sleep(RELOAD_TIME).await;
-        let settled = self.rig.wait_until_settled(SHORT_FAULT).await;
-        let tried = self.try_admit_and_record(gpus).await;
+        let health_result = self.rig.wait_until_settled(SHORT_FAULT).await;
+        let outcome = self.try_admit_and_record(gpus).await;
         fs::write(&file, text).context("cannot write the configuration")?;
         let (fault, after) = (Interference::EmptyConfiguration.kind(), RELOAD_TIME + SHORT_FAULT);
-        settled.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
-        tried
+        health_result.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
+        outcome
     }
 
     /// Removes the device node of a GPU, which has to become unhealthy; pods get other GPUs.
     async fn hide_node(&mut self, which: usize, gpus: usize) -> Result<Option<Instant>> {
         let Some(IndexedGpu { gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
         let node = self.rig.machine.host_root().join(format!("dev/nvidia{}", gpu.minor));
-        let away = self.rig.move_away(&node)?;
+        let moved_path = self.rig.move_away(&node)?;
         self.rig.mark_broken(&gpu.uuid);
         self.wait_for_unhealthy(&gpu.uuid).await?;
         self.admit(gpus).await?;
         self.rig.add_maybe_unhealthy(&gpu.uuid);
         self.rig.mark_repaired(&gpu.uuid);
-        fs::rename(away, &node).with_context(|| format!("cannot put {} back", node.display()))?;
+        fs::rename(moved_path, &node)
+            .with_context(|| format!("cannot put {} back", node.display()))?;
         Ok(Some(Instant::now()))
     }
 
@@ -158,16 +159,16 @@ impl SoakRun {
         let [document, draft] = DOCUMENT.map(|name| cdi_dir(self.rig.dir()).join(name));
         mknodat(CWD, &draft, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
             .with_context(|| format!("cannot make the pipe {}", draft.display()))?;
-        let removed = fs::remove_file(&document);
-        removed.with_context(|| format!("cannot remove {}", document.display()))?;
+        let result = fs::remove_file(&document);
+        result.with_context(|| format!("cannot remove {}", document.display()))?;
         sleep(SHORT_FAULT).await;
-        let broken = self.break_gpu(which, GpuFailure::Error)?;
-        let reported = match broken {
+        let failure = self.break_gpu(which, GpuFailure::Error)?;
+        let report = match failure {
             Some(_) => self.wait_for_unhealthy(&gpu.uuid).await,
             None => Ok(()),
         };
         drain_pipe(&draft).await?;
-        reported?;
+        report?;
         Ok(Some(Instant::now()))
     }
 
@@ -181,14 +182,14 @@ impl SoakRun {
             .context("no plugin is registered")?;
         self.rig.mark_agent_stopped();
         self.rig.agent.freeze();
-        let mut all = JoinSet::new();
+        let mut calls = JoinSet::new();
         for _ in 0..CALLS {
             let mut plugin = plugin.clone();
             let request = PreferredAllocationRequest::default();
-            all.spawn(async move { plugin.get_preferred_allocation(request).await.is_ok() });
+            calls.spawn(async move { plugin.get_preferred_allocation(request).await.is_ok() });
         }
         sleep(SHORT_FAULT).await;
-        all.shutdown().await;
+        calls.shutdown().await;
         self.rig.agent.thaw();
         self.rig.mark_agent_started();
         Ok(())
@@ -204,21 +205,22 @@ impl SoakRun {
             }
         }
         self.rig.kubelet.restart().await?;
-        let refused = self.rig.agent.second_agent_exit(EXIT_LIMIT).await?;
-        refused.context("a second agent serves beside the first")?;
+        let exit = self.rig.agent.second_agent_exit(EXIT_LIMIT).await?;
+        exit.context("a second agent serves beside the first")?;
         Ok(())
     }
 
     /// Waits until a GPU is reported unhealthy.
     pub(super) async fn wait_for_unhealthy(&self, uuid: &str) -> Result<()> {
         let is_unhealthy = |node: &NodeStatus| {
-            let device = node.resources.get(GPU_RESOURCE).and_then(|it| it.devices.get(uuid));
+            let device =
+                node.resources.get(GPU_RESOURCE).and_then(|resource| resource.devices.get(uuid));
             device.is_some_and(|device| !device.is_healthy())
         };
-        let begun = Instant::now();
-        let seen = self.rig.kubelet.wait_for(is_unhealthy, RECOVERY_LIMIT).await;
-        let (device, after) = (uuid.to_owned(), begun.elapsed());
-        seen.map_err(|_| Violation::UnreportedFailure { device, after })?;
+        let start = Instant::now();
+        let result = self.rig.kubelet.wait_for(is_unhealthy, RECOVERY_LIMIT).await;
+        let (device, after) = (uuid.to_owned(), start.elapsed());
+        result.map_err(|_| Violation::UnreportedFailure { device, after })?;
         Ok(())
     }
 }
@@ -230,10 +232,10 @@ async fn drain_pipe(pipe: &Path) -> Result<()> {
     let mut reader = match OpenOptions::new().read(true).custom_flags(nonblocking).open(pipe) {
         // The agent has replaced the pipe.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        opened => opened.with_context(|| format!("cannot open {}", pipe.display()))?,
+        result => result.with_context(|| format!("cannot open {}", pipe.display()))?,
     };
-    let begun = Instant::now();
-    while pipe.exists() && begun.elapsed() < RENAME_LIMIT {
+    let start = Instant::now();
+    while pipe.exists() && start.elapsed() < RENAME_LIMIT {
         // A pipe is smaller than a document. Its content is discarded.
         let _ = io::copy(&mut reader, &mut io::sink());
         sleep(POLL_INTERVAL).await;

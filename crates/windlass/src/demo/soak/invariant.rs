@@ -92,13 +92,13 @@ pub(super) struct Monitor {
 const DETECTION_LIMIT: Duration = Duration::from_secs(30);
 
 /// Tolerated growth of file descriptors: the number of connections varies.
-const DESCRIPTORS: u64 = 48;
+const MAX_DESCRIPTOR_GROWTH: u64 = 48;
 
 /// Tolerated growth of memory in KiB: buffers, and stacks of threads that hang in the driver.
-const MEMORY_KIB: u64 = 48 * 1024;
+const MAX_MEMORY_GROWTH_KIB: u64 = 48 * 1024;
 
 /// Tolerated growth of threads. Each hanging driver call and each blocking operation has a thread for some seconds.
-const THREADS: u64 = 32;
+const MAX_THREAD_GROWTH: u64 = 32;
 
 // === impl Monitor ===
 
@@ -111,8 +111,8 @@ impl Monitor {
     ) -> Result<(), Violation> {
         check_exclusive(kubelet_owners(node), &DriverRecord::default())?;
         self.reported.retain(|id| truth.broken.contains_key(id));
-        let listed = node.resources.get(GPU_RESOURCE).into_iter().flat_map(|it| &it.devices);
-        for (id, device) in listed {
+        let resource = node.resources.get(GPU_RESOURCE).into_iter();
+        for (id, device) in resource.flat_map(|resource| &resource.devices) {
             let Some(since) = truth.broken.get(id) else {
                 truth.check_false_alarm(device)?;
                 continue;
@@ -150,9 +150,9 @@ impl GroundTruth {
 /// Pods by device, according to the kubelet.
 pub(super) fn holders(node: &NodeStatus) -> Holders {
     let admitted = node.pods.values().filter(|pod| pod.is_admitted());
-    let of_pod =
+    let pod_holders =
         |pod: &'_ PodStatus| held(pod).into_iter().zip(std::iter::repeat(pod.name.clone()));
-    admitted.flat_map(of_pod).collect()
+    admitted.flat_map(pod_holders).collect()
 }
 
 /// Devices of a pod through the device plugin.
@@ -166,10 +166,10 @@ pub(super) fn check_allocations_unchanged(
     allocated: &BTreeMap<String, BTreeSet<String>>,
     node: &NodeStatus,
 ) -> Result<(), Violation> {
-    for (uid, held_before) in allocated {
+    for (uid, original_devices) in allocated {
         let now = node.pods.get(uid).map(held).unwrap_or_default();
-        if now != *held_before {
-            let (owner, held) = (Owner::Pod(uid.clone()), held_before.clone());
+        if now != *original_devices {
+            let (owner, held) = (Owner::Pod(uid.clone()), original_devices.clone());
             return Err(Violation::AllocationLost { owner, held, reporter: "kubelet", now });
         }
     }
@@ -181,12 +181,12 @@ pub(super) fn check_growth(start: Usage, now: Usage) -> Result<(), Violation> {
     let descriptors = (start.descriptors as u64, now.descriptors as u64);
     let kib = (start.resident_kib, now.resident_kib);
     let threads = (start.threads, now.threads);
-    for (what, (start, now), more) in [
-        ("descriptors", descriptors, DESCRIPTORS),
-        ("KiB in memory", kib, MEMORY_KIB),
-        ("threads", threads, THREADS),
+    for (what, (start, now), max_growth) in [
+        ("descriptors", descriptors, MAX_DESCRIPTOR_GROWTH),
+        ("KiB in memory", kib, MAX_MEMORY_GROWTH_KIB),
+        ("threads", threads, MAX_THREAD_GROWTH),
     ] {
-        if now > start + more {
+        if now > start + max_growth {
             return Err(Violation::ResourceGrowth { what, start, now });
         }
     }
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     /// Node whose pods have these devices.
-    fn pods(of: &[(&str, &[&str])]) -> NodeStatus {
+    fn pods(pods: &[(&str, &[&str])]) -> NodeStatus {
         let pod = |(name, ids): &(&str, &[&str])| {
             let ids = ids.iter().map(|id| (*id).to_owned()).collect();
             let devices = [(GPU_RESOURCE.to_owned(), [(0, ids)].into())].into();
@@ -239,11 +239,11 @@ mod tests {
             };
             ((*name).to_owned(), pod)
         };
-        NodeStatus { pods: of.iter().map(pod).collect(), ..NodeStatus::default() }
+        NodeStatus { pods: pods.iter().map(pod).collect(), ..NodeStatus::default() }
     }
 
     /// Node whose resource lists one device with this health.
-    fn listed(id: &str, health: &str) -> NodeStatus {
+    fn node_with(id: &str, health: &str) -> NodeStatus {
         let device = Device { id: id.to_owned(), health: health.to_owned(), numa_nodes: None };
         let devices = [(id.to_owned(), device)].into();
         let resource = ResourceStatus { devices, ..ResourceStatus::default() };
@@ -269,29 +269,34 @@ mod tests {
     #[test]
     fn a_pod_that_ended_holds_nothing() {
         let mut node = pods(&[("a", &["1"]), ("b", &["1"])]);
-        node.pods.get_mut("a").expect("there").phase = PodPhase::Succeeded;
+        node.pods.get_mut("a").expect("pod a is in the status").phase = PodPhase::Succeeded;
         assert_eq!(holders(&node), [("1".to_owned(), "b".to_owned())].into());
     }
 
     #[test]
     fn a_broken_device_that_is_reported_healthy_is_found_after_the_deadline() {
-        let broke = Instant::now();
+        let failed_at = Instant::now();
         let truth = |agent| GroundTruth {
-            broken: [("0".to_owned(), broke)].into(),
+            broken: [("0".to_owned(), failed_at)].into(),
             agent_runs_since: agent,
             ..GroundTruth::default()
         };
-        let (node, late) = (listed("0", "Healthy"), DETECTION_LIMIT + Duration::from_millis(1));
+        let (node, over_limit) =
+            (node_with("0", "Healthy"), DETECTION_LIMIT + Duration::from_millis(1));
         let check = |now, agent| Monitor::default().check(now, &truth(agent), &node);
         assert_eq!(
-            check(broke + DETECTION_LIMIT, Some(broke)),
+            check(failed_at + DETECTION_LIMIT, Some(failed_at)),
             Ok(()),
             "the deadline has not passed"
         );
-        assert_eq!(check(broke + late, None), Ok(()), "no agent runs");
-        assert_eq!(check(broke + late, Some(broke + late)), Ok(()), "the agent has just started");
-        let violation = Violation::UnreportedFailure { device: "0".to_owned(), after: late };
-        assert_eq!(check(broke + late, Some(broke)), Err(violation));
+        assert_eq!(check(failed_at + over_limit, None), Ok(()), "no agent runs");
+        assert_eq!(
+            check(failed_at + over_limit, Some(failed_at + over_limit)),
+            Ok(()),
+            "the agent has just started"
+        );
+        let violation = Violation::UnreportedFailure { device: "0".to_owned(), after: over_limit };
+        assert_eq!(check(failed_at + over_limit, Some(failed_at)), Err(violation));
     }
 
     #[test]
@@ -303,30 +308,30 @@ mod tests {
             ..GroundTruth::default()
         };
         let mut monitor = Monitor::default();
-        assert_eq!(monitor.check(now, &truth, &listed("0", "Unhealthy")), Ok(()));
+        assert_eq!(monitor.check(now, &truth, &node_with("0", "Unhealthy")), Ok(()));
         let violation = Violation::HealthyTooEarly { device: "0".to_owned() };
-        assert_eq!(monitor.check(now, &truth, &listed("0", "Healthy")), Err(violation));
+        assert_eq!(monitor.check(now, &truth, &node_with("0", "Healthy")), Err(violation));
         truth.broken.clear();
-        assert_eq!(monitor.check(now, &truth, &listed("0", "Healthy")), Ok(()));
+        assert_eq!(monitor.check(now, &truth, &node_with("0", "Healthy")), Ok(()));
     }
 
     #[test]
     fn a_device_that_is_reported_unhealthy_without_a_reason_is_found() {
         let check = |truth: &GroundTruth, health| {
-            Monitor::default().check(Instant::now(), truth, &listed("GPU-0", health))
+            Monitor::default().check(Instant::now(), truth, &node_with("GPU-0", health))
         };
         let alarm = Err(Violation::FalseAlarm { device: "GPU-0".to_owned() });
-        let none = GroundTruth {
+        let no_reason = GroundTruth {
             maybe_unhealthy: MaybeUnhealthy::Only(BTreeSet::new()),
             ..GroundTruth::default()
         };
-        assert_eq!((check(&none, "Healthy"), check(&none, "Unhealthy")), (Ok(()), alarm));
+        assert_eq!((check(&no_reason, "Healthy"), check(&no_reason, "Unhealthy")), (Ok(()), alarm));
         let maybe_unhealthy = MaybeUnhealthy::Only(set(&["GPU-0"]));
         for reason in [
-            GroundTruth { maybe_unhealthy, ..none.clone() },
-            GroundTruth { maybe_unhealthy: MaybeUnhealthy::All, ..none.clone() },
-            GroundTruth { claimed: set(&["gpu-0"]), ..none.clone() },
-            GroundTruth { broken: [("GPU-0".to_owned(), Instant::now())].into(), ..none },
+            GroundTruth { maybe_unhealthy, ..no_reason.clone() },
+            GroundTruth { maybe_unhealthy: MaybeUnhealthy::All, ..no_reason.clone() },
+            GroundTruth { claimed: set(&["gpu-0"]), ..no_reason.clone() },
+            GroundTruth { broken: [("GPU-0".to_owned(), Instant::now())].into(), ..no_reason },
         ] {
             assert_eq!(check(&reason, "Unhealthy"), Ok(()), "{reason:?}");
         }
@@ -350,8 +355,8 @@ mod tests {
     #[test]
     fn an_agent_that_grows_is_found() {
         let start = Usage { descriptors: 40, resident_kib: 20_000, ..Usage::default() };
-        let few = Usage { descriptors: 60, resident_kib: 30_000, ..start };
-        assert_eq!(check_growth(start, few), Ok(()));
+        let tolerated = Usage { descriptors: 60, resident_kib: 30_000, ..start };
+        assert_eq!(check_growth(start, tolerated), Ok(()));
         let descriptors = check_growth(start, Usage { descriptors: 400, ..start });
         assert!(matches!(descriptors, Err(Violation::ResourceGrowth { what: "descriptors", .. })));
         let memory = check_growth(start, Usage { resident_kib: 200_000, ..start });
@@ -363,8 +368,8 @@ mod tests {
     #[test]
     fn a_refused_request_for_free_devices_is_found() {
         assert_eq!(check_refusal("a pod", 3, 2, "too few"), Ok(()));
-        let wrongly = check_refusal("a claim", 2, 2, "too few");
-        assert!(matches!(wrongly, Err(Violation::WronglyRefused { gpus: 2, free: 2, .. })));
+        let violation = check_refusal("a claim", 2, 2, "too few");
+        assert!(matches!(violation, Err(Violation::WronglyRefused { gpus: 2, free: 2, .. })));
     }
 
     #[test]

@@ -47,32 +47,31 @@ impl SoakRun {
         grant: &RunContainerOptions,
     ) -> Result<()> {
         let container_nodes = self.container_nodes(pod, held, grant)?;
-        let all: Nodes =
-            self.nodes()?.into_iter().map(|(name, node)| (name, usable(node))).collect();
-        Ok(container_nodes.check_nodes(&all)?)
+        let nodes: Nodes =
+            self.nodes()?.into_iter().map(|(name, node)| (name, as_usable(node))).collect();
+        Ok(container_nodes.check_nodes(&nodes)?)
     }
 
     /// Checks the nodes that all pods would get if their containers started again. Retries while a document is written.
     pub(super) async fn check_nodes_with_retry(&self) -> Result<()> {
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             match self.check_nodes() {
-                Err(_) if begun.elapsed() < WRITE_TIME => sleep(POLL_INTERVAL).await,
+                Err(_) if start.elapsed() < WRITE_TIME => sleep(POLL_INTERVAL).await,
                 outcome => return outcome,
             }
         }
     }
 
     fn check_nodes(&self) -> Result<()> {
-        let of_pods = self.allocations.iter().map(|(uid, allocation)| {
+        let pod_nodes = self.allocations.iter().map(|(uid, allocation)| {
             let held = allocation.held.iter().map(|id| published_name(id)).collect();
             self.container_nodes(uid, &held, &allocation.grant)
         });
-        let of_claims = self.claims.iter();
-        let of_claims = of_claims.map(|(uid, claim_pod)| {
+        let claim_nodes = self.claims.iter().map(|(uid, claim_pod)| {
             self.container_nodes(uid, &claim_pod.devices, &claim_pod.grant)
         });
-        let pods: Vec<_> = of_pods.chain(of_claims).collect::<Result<_>>()?;
+        let pods: Vec<_> = pod_nodes.chain(claim_nodes).collect::<Result<_>>()?;
         Ok(check_all(&pods, &self.nodes()?)?)
     }
 
@@ -88,10 +87,10 @@ impl SoakRun {
         let mut nodes: BTreeSet<_> =
             grant.devices.iter().map(|node| node.host_path.clone()).collect();
         for name in &grant.cdi_devices {
-            let resolved = runtime::resolve(&cdi_dir(self.rig.dir()), std::slice::from_ref(name));
-            match resolved {
+            let result = runtime::resolve(&cdi_dir(self.rig.dir()), std::slice::from_ref(name));
+            match result {
                 Ok(edits) => nodes.extend(edits.device_nodes),
-                Err(why) => ensure!(has_broken, "the container of {pod} cannot start: {why:#}"),
+                Err(error) => ensure!(has_broken, "the container of {pod} cannot start: {error:#}"),
             }
         }
         nodes.retain(|path| is_gpu(path));
@@ -99,15 +98,18 @@ impl SoakRun {
     }
 
     fn nodes(&self) -> Result<Nodes> {
-        let nodes = self.rig.gpus()?.into_iter().map(|found| {
-            let path = format!("/dev/nvidia{}", found.gpu.minor);
-            (published_name(&found.gpu.uuid), Node { path, is_usable: !found.is_broken })
+        let nodes = self.rig.gpus()?.into_iter().map(|indexed_gpu| {
+            let path = format!("/dev/nvidia{}", indexed_gpu.gpu.minor);
+            (
+                published_name(&indexed_gpu.gpu.uuid),
+                Node { path, is_usable: !indexed_gpu.is_broken },
+            )
         });
         Ok(nodes.collect())
     }
 }
 
-fn usable(node: Node) -> Node {
+fn as_usable(node: Node) -> Node {
     Node { is_usable: true, ..node }
 }
 
@@ -117,7 +119,7 @@ fn is_gpu(path: &str) -> bool {
 }
 
 /// Checks that no node is in two pods, and that each pod has the nodes of its GPUs.
-fn check_all(pods: &[ContainerNodes], all: &Nodes) -> Result<(), Violation> {
+fn check_all(pods: &[ContainerNodes], gpu_nodes: &Nodes) -> Result<(), Violation> {
     let mut owners = BTreeMap::<_, BTreeSet<_>>::new();
     for container_nodes in pods {
         for node in &container_nodes.nodes {
@@ -130,17 +132,18 @@ fn check_all(pods: &[ContainerNodes], all: &Nodes) -> Result<(), Violation> {
     if let Some((node, owners)) = owners.into_iter().find(|(_, owners)| owners.len() > 1) {
         return Err(Violation::TwoOwners { device: node.clone(), owners });
     }
-    pods.iter().try_for_each(|container_nodes| container_nodes.check_nodes(all))
+    pods.iter().try_for_each(|container_nodes| container_nodes.check_nodes(gpu_nodes))
 }
 
 // === impl ContainerNodes ===
 
 impl ContainerNodes {
     /// Checks the nodes of one pod; those of broken GPUs may be missing.
-    fn check_nodes(&self, all: &Nodes) -> Result<(), Violation> {
-        let own = || self.held.iter().filter_map(|name| all.get(name));
-        let allowed: BTreeSet<_> = own().map(|node| node.path.clone()).collect();
-        let required = own().filter(|node| node.is_usable).map(|node| node.path.clone()).collect();
+    fn check_nodes(&self, gpu_nodes: &Nodes) -> Result<(), Violation> {
+        let own_nodes = || self.held.iter().filter_map(|name| gpu_nodes.get(name));
+        let allowed: BTreeSet<_> = own_nodes().map(|node| node.path.clone()).collect();
+        let required =
+            own_nodes().filter(|node| node.is_usable).map(|node| node.path.clone()).collect();
         if self.nodes.is_subset(&allowed) && self.nodes.is_superset(&required) {
             return Ok(());
         }
@@ -153,8 +156,8 @@ impl ContainerNodes {
 mod tests {
     use super::*;
 
-    fn set(of: &[&str]) -> BTreeSet<String> {
-        of.iter().map(|one| (*one).to_owned()).collect()
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
     }
 
     fn container_nodes(pod: &str, held: &[&str], nodes: &[&str]) -> ContainerNodes {
@@ -185,9 +188,12 @@ mod tests {
     #[test]
     fn a_container_with_wrong_nodes_is_found() {
         for nodes in [&[][..], &["/dev/nvidia1"], &["/dev/nvidia0", "/dev/nvidia1"]] {
-            let wrong = check(&[container_nodes("a", &["gpu-0"], nodes)]);
+            let result = check(&[container_nodes("a", &["gpu-0"], nodes)]);
             let (expected, actual) = (set(&["/dev/nvidia0"]), set(nodes));
-            assert_eq!(wrong, Err(Violation::WrongNodes { pod: "a".to_owned(), expected, actual }));
+            assert_eq!(
+                result,
+                Err(Violation::WrongNodes { pod: "a".to_owned(), expected, actual })
+            );
         }
     }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use windlass_kubelet_sim::{ClaimStatus, NodeStatus};
 
 use super::{
-    agent::CLAIMS,
+    agent::CLAIMS_FILE,
     invariant::{Violation, held},
 };
 
@@ -34,7 +34,7 @@ pub(super) struct DriverRecord(pub(super) BTreeMap<String, BTreeSet<String>>);
 impl DriverRecord {
     /// Reads the record from the agent's state folder; empty if missing.
     pub(super) fn read(state_dir: &Path) -> io::Result<Self> {
-        match fs::read(state_dir.join(CLAIMS)) {
+        match fs::read(state_dir.join(CLAIMS_FILE)) {
             Ok(text) => Ok(Self::of(&serde_json::from_slice(&text)?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error),
@@ -55,8 +55,8 @@ impl DriverRecord {
     }
 
     fn owners(&self) -> Owners {
-        let of_claims = self.0.iter().map(|(uid, devices)| (Owner::Claim(uid.clone()), devices));
-        owners_by_device(of_claims.map(|(owner, devices)| (owner, devices.clone())))
+        let claims = self.0.iter().map(|(uid, devices)| (Owner::Claim(uid.clone()), devices));
+        owners_by_device(claims.map(|(owner, devices)| (owner, devices.clone())))
     }
 }
 
@@ -79,20 +79,21 @@ pub(super) fn published_name(uuid: &str) -> String {
 /// Owners according to the kubelet: admitted pods, and claims of existing pods.
 pub(super) fn kubelet_owners(node: &NodeStatus) -> Owners {
     let admitted = node.pods.iter().filter(|(_, pod)| pod.is_admitted());
-    let of_pods = admitted.map(|(uid, pod)| {
+    let pod_devices = admitted.map(|(uid, pod)| {
         (Owner::Pod(uid.clone()), held(pod).iter().map(|id| published_name(id)).collect())
     });
-    let of_claims = claims(node).map(|claim| (Owner::Claim(claim.uid.clone()), prepared(claim)));
-    owners_by_device(of_pods.chain(of_claims))
+    let claim_devices =
+        claims(node).map(|claim| (Owner::Claim(claim.uid.clone()), prepared(claim)));
+    owners_by_device(pod_devices.chain(claim_devices))
 }
 
 /// Checks that no device has two owners.
 pub(super) fn check_exclusive(kubelet: Owners, driver: &DriverRecord) -> Result<(), Violation> {
-    let mut all = kubelet;
+    let mut all_owners = kubelet;
     for (device, owners) in driver.owners() {
-        all.entry(device).or_default().extend(owners);
+        all_owners.entry(device).or_default().extend(owners);
     }
-    match all.into_iter().find(|(_, owners)| owners.len() > 1) {
+    match all_owners.into_iter().find(|(_, owners)| owners.len() > 1) {
         Some((device, owners)) => Err(Violation::TwoOwners {
             device,
             owners: owners.iter().map(ToString::to_string).collect(),
@@ -147,9 +148,9 @@ fn prepared(claim: &ClaimStatus) -> BTreeSet<String> {
     claim.devices.values().flatten().map(|device| device.name.clone()).collect()
 }
 
-fn owners_by_device(of: impl Iterator<Item = (Owner, BTreeSet<String>)>) -> Owners {
+fn owners_by_device(devices_by_owner: impl Iterator<Item = (Owner, BTreeSet<String>)>) -> Owners {
     let mut owners = Owners::new();
-    for (owner, devices) in of {
+    for (owner, devices) in devices_by_owner {
         for device in devices {
             owners.entry(device).or_default().insert(owner.clone());
         }
@@ -165,7 +166,7 @@ mod tests {
     use super::*;
 
     /// Node whose pods have these devices through the device plugin.
-    fn pods(of: &[(&str, &[&str])]) -> NodeStatus {
+    fn pods(pods: &[(&str, &[&str])]) -> NodeStatus {
         let pod = |(uid, ids): &(&str, &[&str])| {
             let ids = ids.iter().map(|id| (*id).to_owned()).collect();
             let devices = [("nvidia.com/gpu".to_owned(), [(0, ids)].into())].into();
@@ -178,7 +179,7 @@ mod tests {
             };
             ((*uid).to_owned(), pod)
         };
-        NodeStatus { pods: of.iter().map(pod).collect(), ..NodeStatus::default() }
+        NodeStatus { pods: pods.iter().map(pod).collect(), ..NodeStatus::default() }
     }
 
     /// Node on which a pod has the devices of a claim.
@@ -217,25 +218,25 @@ mod tests {
     fn a_device_of_a_pod_and_a_claim_has_two_owners() {
         let node = with_claim(pods(&[("a", &["GPU-0"]), ("b", &[])]), ("b", "c"), &["gpu-1"]);
         assert_eq!(check_exclusive(kubelet_owners(&node), &record(&[("c", "gpu-1")])), Ok(()));
-        let twice = |device: &str, owners: [&str; 2]| {
+        let two_owners = |device: &str, owners: [&str; 2]| {
             let owners = owners.map(str::to_owned).into();
             Err(Violation::TwoOwners { device: device.to_owned(), owners })
         };
         let both = with_claim(node.clone(), ("b", "c"), &["gpu-0"]);
         let by_kubelet_alone = check_exclusive(kubelet_owners(&both), &DriverRecord::default());
-        assert_eq!(by_kubelet_alone, twice("gpu-0", ["claim c", "pod a"]));
+        assert_eq!(by_kubelet_alone, two_owners("gpu-0", ["claim c", "pod a"]));
         let by_driver = check_exclusive(kubelet_owners(&node), &record(&[("d", "gpu-0")]));
-        assert_eq!(by_driver, twice("gpu-0", ["claim d", "pod a"]));
+        assert_eq!(by_driver, two_owners("gpu-0", ["claim d", "pod a"]));
         let two_claims = check_exclusive(Owners::new(), &record(&[("c", "gpu-1"), ("d", "gpu-1")]));
-        assert_eq!(two_claims, twice("gpu-1", ["claim c", "claim d"]));
+        assert_eq!(two_claims, two_owners("gpu-1", ["claim c", "claim d"]));
     }
 
     #[test]
     fn a_claim_without_a_pod_owns_nothing_and_must_not_be_prepared() {
-        let gone = with_claim(pods(&[("a", &["GPU-0"])]), ("b", "c"), &["gpu-0"]);
-        assert_eq!(check_exclusive(kubelet_owners(&gone), &DriverRecord::default()), Ok(()));
-        assert_eq!(check_agreement(&gone, &DriverRecord::default()), Ok(()));
-        assert!(check_agreement(&gone, &record(&[("c", "gpu-1")])).is_err());
+        let node = with_claim(pods(&[("a", &["GPU-0"])]), ("b", "c"), &["gpu-0"]);
+        assert_eq!(check_exclusive(kubelet_owners(&node), &DriverRecord::default()), Ok(()));
+        assert_eq!(check_agreement(&node, &DriverRecord::default()), Ok(()));
+        assert!(check_agreement(&node, &record(&[("c", "gpu-1")])).is_err());
     }
 
     #[test]
@@ -243,7 +244,8 @@ mod tests {
         let set = |id: &str| BTreeSet::from([id.to_owned()]);
         let allocated = [("c".to_owned(), set("gpu-1"))].into();
         let node = with_claim(pods(&[("b", &[])]), ("b", "c"), &["gpu-1"]);
-        let check = |node, of: &[_]| check_allocations_unchanged(&allocated, node, &record(of));
+        let check =
+            |node, claims: &[_]| check_allocations_unchanged(&allocated, node, &record(claims));
         assert_eq!(check(&node, &[("c", "gpu-1")]), Ok(()));
         let lost = |reporter, now| {
             let owner = Owner::Claim("c".to_owned());
@@ -259,8 +261,8 @@ mod tests {
     fn kubelet_and_driver_must_list_the_same_claims_and_devices() {
         let node = with_claim(pods(&[("b", &[])]), ("b", "c"), &["gpu-1"]);
         assert_eq!(check_agreement(&node, &record(&[("c", "gpu-1")])), Ok(()));
-        for wrong in [&[][..], &[("c", "gpu-2")], &[("c", "gpu-1"), ("d", "gpu-2")]] {
-            assert!(check_agreement(&node, &record(wrong)).is_err(), "{wrong:?}");
+        for claims in [&[][..], &[("c", "gpu-2")], &[("c", "gpu-1"), ("d", "gpu-2")]] {
+            assert!(check_agreement(&node, &record(claims)).is_err(), "{claims:?}");
         }
     }
 }

@@ -37,8 +37,8 @@ pub(super) struct Allocation {
 impl SoakRun {
     pub(super) fn new_pod(&mut self, gpus: usize) -> Pod {
         self.created += 1;
-        let main = Container::new(CONTAINER).limit(GPU_RESOURCE, gpus as u64);
-        Pod::new(format!("p{}", self.created)).container(main)
+        let container = Container::new(CONTAINER).limit(GPU_RESOURCE, gpus as u64);
+        Pod::new(format!("p{}", self.created)).container(container)
     }
 
     /// Admits a pod, which has to succeed if there are enough free GPUs.
@@ -60,11 +60,11 @@ impl SoakRun {
     async fn try_admit(&mut self, gpus: usize) -> Result<(String, Result<Admission, Rejection>)> {
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
-        let watch = Stopwatch::start(self.rig.agent.process.id());
+        let stopwatch = Stopwatch::start(self.rig.agent.process.id());
         let outcome = self.rig.kubelet.admit(pod).await;
-        let took = watch.elapsed();
-        self.tally.admission_took(took);
-        invariant::check_deadline(ADMISSION, took, ANSWER_LIMIT)?;
+        let elapsed = stopwatch.elapsed();
+        self.tally.record_admission(elapsed);
+        invariant::check_deadline(ADMISSION, elapsed, ANSWER_LIMIT)?;
         Ok((uid, outcome))
     }
 
@@ -91,9 +91,9 @@ impl SoakRun {
     }
 
     pub(super) async fn delete(&mut self, which: usize) -> Result<()> {
-        let all = self.allocations.len() + self.claims.len();
+        let count = self.allocations.len() + self.claims.len();
         let uid =
-            self.allocations.keys().chain(self.claims.keys()).nth(which % all.max(1)).cloned();
+            self.allocations.keys().chain(self.claims.keys()).nth(which % count.max(1)).cloned();
         let Some(uid) = uid else { return Ok(()) };
         let Some(Allocation { held, .. }) = self.allocations.remove(&uid) else {
             return self.delete_claim_pod(&uid).await;
@@ -106,7 +106,7 @@ impl SoakRun {
 
     /// Compares the holders in the agent's metrics with the kubelet's.
     pub(super) async fn compare_holders(&mut self) -> Result<()> {
-        let begun = Instant::now();
+        let start = Instant::now();
         let kubelet = invariant::holders(&self.rig.kubelet.status());
         loop {
             let metrics =
@@ -115,7 +115,7 @@ impl SoakRun {
             if agent == kubelet {
                 break;
             }
-            if begun.elapsed() > HOLDERS_LIMIT {
+            if start.elapsed() > HOLDERS_LIMIT {
                 return Err(Violation::HoldersDiffer { kubelet, agent }.into());
             }
             sleep(POLL_INTERVAL).await;
@@ -147,8 +147,8 @@ impl SoakRun {
 fn reported_holders(metrics: &str) -> Holders {
     let lines = metrics.lines().filter_map(|line| line.strip_prefix("windlass_device_holder{"));
     let label = |line: &str, name: &str| {
-        let (_, rest) = line.split_once(&format!("{name}=\""))?;
-        Some(rest.split_once('"')?.0.to_owned())
+        let (_, suffix) = line.split_once(&format!("{name}=\""))?;
+        Some(suffix.split_once('"')?.0.to_owned())
     };
     lines.filter_map(|line| Some((label(line, "device")?, label(line, "pod")?))).collect()
 }

@@ -110,11 +110,11 @@ impl Render for SoakEvent {
                 let steps = pluralized(tally.steps, "step");
                 let faults = pluralized(tally.fault_count(), "fault");
                 let restarts = pluralized(tally.agent_restarts, "restart");
-                let what = format!(
+                let sentence = format!(
                     "{end}Every invariant held over {steps} with {faults} and {restarts} of the agent, in \
                      {elapsed_s} s, seed {seed}."
                 );
-                lines.extend(render.heading(&what));
+                lines.extend(render.heading(&sentence));
                 lines
             }
         }

@@ -80,8 +80,8 @@ impl Rig {
         let machine = simulated::machine_in(path, profile)?;
         let kubelet = simulated::kubelet_in(path)?;
         // The agent takes an empty pod list for one that the kubelet has not synchronized yet.
-        let own = Pod::new("windlass").container(Container::new("node"));
-        Box::pin(kubelet.admit(own)).await.context("the agent's own pod is not admitted")?;
+        let own_pod = Pod::new("windlass").container(Container::new("node"));
+        Box::pin(kubelet.admit(own_pod)).await.context("the agent's own pod is not admitted")?;
         if let Some(cluster) = &mut cluster {
             cluster.fixture.delete_slices_at_kubelet_start(&kubelet);
         }
@@ -96,8 +96,8 @@ impl Rig {
     pub(super) async fn record_other_devices(&mut self, limit: Duration) -> Result<()> {
         let nics = self.machine.model()?.nics.len();
         let are_listed = |node: &NodeStatus| nics == 0 || node.resources.contains_key(NIC_RESOURCE);
-        let listed = self.kubelet.wait_for(are_listed, limit).await;
-        let node = listed.map_err(|_| anyhow!("{NIC_RESOURCE} is not offered within {limit:?}"))?;
+        let result = self.kubelet.wait_for(are_listed, limit).await;
+        let node = result.map_err(|_| anyhow!("{NIC_RESOURCE} is not offered within {limit:?}"))?;
         self.other_devices = Some(other_devices(&node));
         Ok(())
     }
@@ -166,31 +166,32 @@ impl Rig {
     pub(super) fn gpus(&self) -> Result<Vec<IndexedGpu>> {
         let truth = self.truth.borrow();
         let gpus = self.machine.model()?.gpus.into_iter().enumerate();
-        let whole = gpus.filter(|(_, gpu)| gpu.mig.is_none());
-        let found = whole.map(|(index, gpu)| {
+        let whole_gpus = gpus.filter(|(_, gpu)| gpu.mig.is_none());
+        let indexed_gpus = whole_gpus.map(|(index, gpu)| {
             let is_broken = truth.broken.contains_key(&gpu.uuid);
             IndexedGpu { index, gpu, is_broken }
         });
-        Ok(found.collect())
+        Ok(indexed_gpus.collect())
     }
 
     /// Waits until device lists, CDI documents and slices match the ground truth. On timeout, returns the last
     /// difference.
     pub(super) async fn wait_until_settled(&self, limit: Duration) -> Result<(), String> {
         let usable = self.usable().map_err(|error| format!("{error:#}"))?;
-        let begun = Instant::now();
+        let start = Instant::now();
         let mut node = self.kubelet.watch();
         loop {
             if self.cluster.is_some() {
                 self.kubelet.reconcile_claims().await;
             }
-            let seen = node.borrow_and_update().clone();
-            let Err(problem) = self.check_settled(&seen, &usable) else {
-                let taken = self.record()?.devices();
-                self.truth.send_modify(|truth| truth.claimed.retain(|it| taken.contains(it)));
+            let status = node.borrow_and_update().clone();
+            let Err(problem) = self.check_settled(&status, &usable) else {
+                let claimed = self.record()?.devices();
+                self.truth
+                    .send_modify(|truth| truth.claimed.retain(|device| claimed.contains(device)));
                 return Ok(());
             };
-            if begun.elapsed() >= limit {
+            if start.elapsed() >= limit {
                 return Err(problem);
             }
             // Poll as well, because sockets and documents change without a notification.
@@ -200,8 +201,8 @@ impl Rig {
 
     fn check_settled(&self, node: &NodeStatus, usable: &BTreeSet<String>) -> Result<(), String> {
         let record = self.record()?;
-        let taken = record.devices();
-        let is_free = |uuid: &&String| !taken.contains(&published_name(uuid));
+        let claimed = record.devices();
+        let is_free = |uuid: &&String| !claimed.contains(&published_name(uuid));
         check_devices(node, &usable.iter().filter(is_free).cloned().collect())?;
         self.check_other_devices(node)?;
         self.check_documents(usable, node)?;
@@ -218,11 +219,13 @@ impl Rig {
 
     /// Checks that the health of the other devices is as at the start.
     fn check_other_devices(&self, node: &NodeStatus) -> Result<(), String> {
-        let (Some(before), now) = (&self.other_devices, other_devices(node)) else { return Ok(()) };
-        if now == *before {
+        let (Some(initial), now) = (&self.other_devices, other_devices(node)) else {
+            return Ok(());
+        };
+        if now == *initial {
             return Ok(());
         }
-        Err(format!("health of other devices is {now:?}, and was {before:?} at the start"))
+        Err(format!("health of other devices is {now:?}, and was {initial:?} at the start"))
     }
 
     /// Devices by claim, from the driver's record.
@@ -253,13 +256,13 @@ impl Rig {
         limit: Duration,
     ) -> Result<(), String> {
         let is_gpus = |event: &Event| matches!(event, Event::Registered { resource, .. } if resource == GPU_RESOURCE);
-        let registered = self.kubelet.events().wait_for_event(since, is_gpus, limit).await;
-        registered.map(drop).ok_or_else(|| "no registration".to_owned())
+        let event = self.kubelet.events().wait_for_event(since, is_gpus, limit).await;
+        event.map(drop).ok_or_else(|| "no registration".to_owned())
     }
 
     fn usable(&self) -> Result<BTreeSet<String>> {
-        let usable = self.gpus()?.into_iter().filter(|found| !found.is_broken);
-        Ok(usable.map(|found| found.gpu.uuid).collect())
+        let usable = self.gpus()?.into_iter().filter(|indexed_gpu| !indexed_gpu.is_broken);
+        Ok(usable.map(|indexed_gpu| indexed_gpu.gpu.uuid).collect())
     }
 
     /// Broken GPUs, present or not: the agent may still publish a missing one.
@@ -271,8 +274,8 @@ impl Rig {
     fn check_documents(&self, usable: &BTreeSet<String>, node: &NodeStatus) -> Result<(), String> {
         let usable = usable.iter().map(|uuid| format!("{CDI_KIND}={uuid}"));
         let names: Vec<_> = usable.chain(owners::cdi_names(node).cloned()).collect();
-        let resolved = runtime::resolve(&cdi_dir(self.dir()), &names);
-        resolved.map(|_| ()).map_err(|error| format!("{error:#}"))
+        let result = runtime::resolve(&cdi_dir(self.dir()), &names);
+        result.map(|_| ()).map_err(|error| format!("{error:#}"))
     }
 
     /// Ends all parts and removes the folder.
@@ -283,11 +286,11 @@ impl Rig {
     }
 
     /// Moves a folder away and returns its new path.
-    pub(super) fn move_away(&self, what: &Path) -> Result<PathBuf> {
-        let away = self.dir().join("away");
-        let moved = fs::rename(what, &away);
-        moved.with_context(|| format!("cannot move {} away", what.display()))?;
-        Ok(away)
+    pub(super) fn move_away(&self, path: &Path) -> Result<PathBuf> {
+        let moved_path = self.dir().join("away");
+        let result = fs::rename(path, &moved_path);
+        result.with_context(|| format!("cannot move {} away", path.display()))?;
+        Ok(moved_path)
     }
 }
 
@@ -297,8 +300,8 @@ async fn monitor_node(
 ) -> Violation {
     let mut monitor = Monitor::default();
     loop {
-        let seen = node.borrow_and_update().clone();
-        if let Err(violation) = monitor.check(Instant::now(), &truth.borrow(), &seen) {
+        let status = node.borrow_and_update().clone();
+        if let Err(violation) = monitor.check(Instant::now(), &truth.borrow(), &status) {
             return violation;
         }
         // Poll as well, because a deadline may pass without a change. After the kubelet's end `changed` fails at once.
@@ -323,7 +326,9 @@ fn check_devices(node: &NodeStatus, usable: &BTreeSet<String>) -> Result<(), Str
     match (&node.kubelet, node.plugins.get(GPU_RESOURCE)) {
         (KubeletState::Running, Some(PluginStatus::Connected { endpoint, .. }))
             if endpoint.exists() => {}
-        (kubelet, other) => return Err(format!("kubelet {kubelet:?}, registration {other:?}")),
+        (kubelet, plugin) => {
+            return Err(format!("kubelet {kubelet:?}, registration {plugin:?}"));
+        }
     }
     let resource = node.resources.get(GPU_RESOURCE).cloned().unwrap_or_default();
     let healthy = resource.devices.values().filter(|device| device.is_healthy());
@@ -332,10 +337,10 @@ fn check_devices(node: &NodeStatus, usable: &BTreeSet<String>) -> Result<(), Str
     if healthy == *usable && resource.allocatable == usable.len() {
         return Ok(());
     }
-    let lacking: Vec<_> = usable.difference(&healthy).collect();
-    let too_many: Vec<_> = healthy.difference(usable).collect();
+    let missing: Vec<_> = usable.difference(&healthy).collect();
+    let unexpected: Vec<_> = healthy.difference(usable).collect();
     let count = resource.allocatable;
     Err(format!(
-        "usable but not offered: {lacking:?}; offered but not usable: {too_many:?}; allocatable: {count}"
+        "usable but not offered: {missing:?}; offered but not usable: {unexpected:?}; allocatable: {count}"
     ))
 }

@@ -15,6 +15,7 @@ impl Rng {
 
     /// Number below `end`, which is at least 1. The slight bias towards small numbers is acceptable.
     pub(super) fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.0.next_u64() % end.max(1) as u64).expect("less than a usize")
+        usize::try_from(self.0.next_u64() % end.max(1) as u64)
+            .expect("the remainder is below `end`, a usize")
     }
 }

@@ -57,7 +57,7 @@ const SHOWN_STEPS: usize = 20;
 const RELEASE_TIME: Duration = Duration::from_secs(10);
 
 /// Interval of progress reports.
-const PROGRESS: Duration = Duration::from_secs(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Time in which the kernel ends a killed process that has closed its sockets.
 const EXIT_TIME: Duration = Duration::from_millis(200);
@@ -90,16 +90,21 @@ impl SoakRun {
         let first_violation = self.rig.first_violation();
         tokio::select! {
             violation = first_violation => Err(violation.into()),
-            outcome = self.steps(seed, duration, reporter) => outcome,
+            outcome = self.run_steps(seed, duration, reporter) => outcome,
         }
     }
 
-    async fn steps(&mut self, seed: u64, duration: Duration, reporter: &Reporter) -> Result<()> {
+    async fn run_steps(
+        &mut self,
+        seed: u64,
+        duration: Duration,
+        reporter: &Reporter,
+    ) -> Result<()> {
         self.settle_at_start().await?;
-        let begun = Instant::now();
-        let mut reported = begun;
+        let start = Instant::now();
+        let mut last_report = start;
         for step in Schedule::new(seed, self.rig.apis()) {
-            let is_past = |time| self.tally.steps >= MIN_STEPS && begun.elapsed() >= time;
+            let is_past = |time| self.tally.steps >= MIN_STEPS && start.elapsed() >= time;
             if is_past(duration) {
                 break;
             }
@@ -109,33 +114,29 @@ impl SoakRun {
                 // No fault ends the agent in the last quarter, so that a longer soak observes a process for longer.
                 continue;
             }
-            self.step(&step).await?;
-            if reported.elapsed() >= PROGRESS {
-                reported = Instant::now();
-                reporter.report(&SoakEvent::progress(begun.elapsed(), &self.tally))?;
+            self.run_step(&step).await?;
+            if last_report.elapsed() >= PROGRESS_INTERVAL {
+                last_report = Instant::now();
+                reporter.report(&SoakEvent::progress(start.elapsed(), &self.tally))?;
             }
         }
         self.finish(duration).await
     }
 
     async fn settle_at_start(&mut self) -> Result<()> {
-        let settled = self.rig.wait_until_settled(START_LIMIT).await;
+        let result = self.rig.wait_until_settled(START_LIMIT).await;
         let fault = "the start";
-        settled.map_err(|problem| Violation::NotRecovered {
-            fault,
-            after: START_LIMIT,
-            problem,
-        })?;
+        result.map_err(|problem| Violation::NotRecovered { fault, after: START_LIMIT, problem })?;
         self.rig.record_other_devices(START_LIMIT).await?;
         self.rig.set_maybe_unhealthy(MaybeUnhealthy::Only(BTreeSet::new()));
-        let start = self.rig.agent.process.usage();
-        self.baseline.set_if_missing(Instant::now(), start);
-        self.tally.at_start = start;
-        self.tally.measure(start);
+        let usage = self.rig.agent.process.usage();
+        self.baseline.set_if_missing(Instant::now(), usage);
+        self.tally.at_start = usage;
+        self.tally.record_usage(usage);
         Ok(())
     }
 
-    async fn step(&mut self, step: &Step) -> Result<()> {
+    async fn run_step(&mut self, step: &Step) -> Result<()> {
         if self.last_steps.len() == SHOWN_STEPS {
             self.last_steps.pop_front();
         }
@@ -149,18 +150,18 @@ impl SoakRun {
             Step::Inject(fault) => self.inject(fault).await,
         };
         if outcome.is_err()
-            && let Some(how) = self.rig.agent.process.wait_for_exit(EXIT_TIME).await
+            && let Some(status) = self.rig.agent.process.wait_for_exit(EXIT_TIME).await
         {
             // Every other failure follows from the agent's end.
-            return Err(Violation::AgentExited(how.to_string()).into());
+            return Err(Violation::AgentExited(status.to_string()).into());
         }
         outcome?;
-        self.check().await
+        self.check_invariants().await
     }
 
-    async fn check(&mut self) -> Result<()> {
-        if let Some(how) = self.rig.agent.process.try_wait() {
-            return Err(Violation::AgentExited(how.to_string()).into());
+    async fn check_invariants(&mut self) -> Result<()> {
+        if let Some(status) = self.rig.agent.process.try_wait() {
+            return Err(Violation::AgentExited(status.to_string()).into());
         }
         self.rig.check_exclusive()?;
         self.check_allocations()?;
@@ -175,13 +176,13 @@ impl SoakRun {
 
     /// Checks the agent's resource usage. Retries, because the agent releases connections of disconnected clients late.
     async fn check_usage(&mut self) -> Result<()> {
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             let usage = self.rig.agent.process.usage();
-            self.tally.measure(usage);
-            let seen = self.baseline.observe(Instant::now(), usage);
-            if seen.is_ok() || begun.elapsed() >= RELEASE_TIME {
-                return Ok(seen?);
+            self.tally.record_usage(usage);
+            let result = self.baseline.observe(Instant::now(), usage);
+            if result.is_ok() || start.elapsed() >= RELEASE_TIME {
+                return Ok(result?);
             }
             sleep(POLL_INTERVAL).await;
         }
@@ -195,7 +196,8 @@ impl SoakRun {
         invariant::check_allocations_unchanged(&allocated.collect(), &node)?;
         let record = self.rig.record().map_err(Error::msg)?;
         let claims = self.claims.values();
-        let claims = claims.map(|it| (it.claim.clone(), it.devices.clone())).collect();
+        let claims =
+            claims.map(|claim_pod| (claim_pod.claim.clone(), claim_pod.devices.clone())).collect();
         Ok(owners::check_allocations_unchanged(&claims, &node, &record)?)
     }
 
@@ -204,14 +206,15 @@ impl SoakRun {
         while !(self.allocations.is_empty() && self.claims.is_empty()) {
             self.delete(0).await?;
         }
-        for found in self.rig.gpus()?.into_iter().filter(|found| found.is_broken) {
-            self.rig.add_maybe_unhealthy(&found.gpu.uuid);
-            self.rig.mark_repaired(&found.gpu.uuid);
-            self.rig.machine.inject(&machine::Fault::Recover { gpu: found.index })?;
+        for indexed_gpu in self.rig.gpus()?.into_iter().filter(|indexed_gpu| indexed_gpu.is_broken)
+        {
+            self.rig.add_maybe_unhealthy(&indexed_gpu.gpu.uuid);
+            self.rig.mark_repaired(&indexed_gpu.gpu.uuid);
+            self.rig.machine.inject(&machine::Fault::Recover { gpu: indexed_gpu.index })?;
         }
-        let settled = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
+        let result = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
         let fault = "the end";
-        settled.map_err(|problem| Violation::NotRecovered {
+        result.map_err(|problem| Violation::NotRecovered {
             fault,
             after: RECOVERY_LIMIT,
             problem,
@@ -222,6 +225,6 @@ impl SoakRun {
             self.wait_for_claimable_gpus().await?;
             self.claim_all_gpus().await?;
         }
-        self.check().await
+        self.check_invariants().await
     }
 }

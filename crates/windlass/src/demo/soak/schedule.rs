@@ -132,23 +132,23 @@ pub(super) struct Schedule {
 /// Maximum number of GPUs per pod.
 const MAX_GPUS: usize = 3;
 
-/// Events per burst.
-const STORM: usize = 1_000;
+/// XID events per burst.
+const EVENTS_PER_BURST: usize = 1_000;
 
 // The machine keeps all events for a late reader.
-const _: () = assert!(STORM < EventLog::CAPACITY);
+const _: () = assert!(EVENTS_PER_BURST < EventLog::CAPACITY);
 
 /// Bursts per storm, which lasts a second.
-const BURSTS: u32 = 10;
+const BURSTS_PER_STORM: u32 = 10;
 
 /// Maximum number of removals of a NIC.
 const MAX_FLAPS: usize = 40;
 
 /// Typical duration of an admission. Kills within it come before, between and after the agent's two answers.
-const ADMISSION_TAKES: Duration = Duration::from_millis(4);
+const ADMISSION_DURATION: Duration = Duration::from_millis(4);
 
 /// Typical duration of a preparation, with one API request and two file writes.
-const PREPARATION_TAKES: Duration = Duration::from_millis(12);
+const PREPARATION_DURATION: Duration = Duration::from_millis(12);
 
 /// Minimum duration of a call to a slow GPU, so that some are in progress.
 const MIN_SLOW_CALL: Duration = Duration::from_millis(100);
@@ -182,24 +182,24 @@ impl Schedule {
     }
 
     fn random_value<T: ValueEnum>(&mut self) -> T {
-        let all = T::value_variants();
-        all[self.rng.below(all.len())].clone()
+        let variants = T::value_variants();
+        variants[self.rng.below(variants.len())].clone()
     }
 
-    fn up_to_ms(&mut self, most: usize) -> Duration {
-        Duration::from_millis(self.rng.below(most) as u64)
+    fn up_to_ms(&mut self, limit_ms: usize) -> Duration {
+        Duration::from_millis(self.rng.below(limit_ms) as u64)
     }
 
-    fn fault(&mut self) -> Fault {
+    fn random_fault(&mut self) -> Fault {
         let which = self.rng.below(usize::MAX);
-        let faults = match self.apis {
+        let weights = match self.apis {
             AllocationApis::DevicePlugin => FAULT_WEIGHTS,
             AllocationApis::Both => FAULT_WEIGHTS + CLAIM_FAULT_WEIGHTS,
         };
-        match self.rng.below(faults) {
+        match self.rng.below(weights) {
             0..3 => Fault::AgentKilled,
             3..8 => {
-                let after = self.random_delay(ADMISSION_TAKES);
+                let after = self.random_delay(ADMISSION_DURATION);
                 Fault::AgentKilledAtAdmission { gpus: self.gpus(), after }
             }
             8..10 => Fault::AgentFrozen { gpus: self.gpus(), duration: self.up_to_ms(2_000) },
@@ -222,14 +222,14 @@ impl Schedule {
             29..34 => Fault::GpuBroken { which, how: self.random_value() },
             34..38 => Fault::GpuReset { which },
             38 => Fault::GpuSlow { which, delay: self.up_to_ms(300) },
-            39 => Fault::XidStorm { which, bursts: BURSTS, events: STORM },
+            39 => Fault::XidStorm { which, bursts: BURSTS_PER_STORM, events: EVENTS_PER_BURST },
             40 => Fault::GpuRenumbered { which },
             41..43 => Fault::DriverCrashes { which },
             43..45 => Fault::NicFlaps { which, times: 1 + self.rng.below(MAX_FLAPS) },
             45..47 => self.freeze_in_calls(which),
             47..57 => Fault::Interference { what: self.random_value(), which, gpus: self.gpus() },
             57..61 => {
-                let after = self.random_delay(PREPARATION_TAKES);
+                let after = self.random_delay(PREPARATION_DURATION);
                 Fault::AgentKilledAtPrepare { gpus: self.gpus(), after }
             }
             61..63 => Fault::RecordLost,
@@ -243,12 +243,12 @@ impl Schedule {
         Fault::AgentFrozenInCalls { which, delay, gpus, duration }
     }
 
-    fn random_delay(&mut self, most: Duration) -> Duration {
-        let micros = usize::try_from(most.as_micros()).unwrap_or(usize::MAX);
+    fn random_delay(&mut self, limit: Duration) -> Duration {
+        let micros = usize::try_from(limit.as_micros()).unwrap_or(usize::MAX);
         Duration::from_micros(self.rng.below(micros) as u64)
     }
 
-    fn pod(&mut self) -> Step {
+    fn random_pod_step(&mut self) -> Step {
         let gpus = self.gpus();
         match self.apis {
             AllocationApis::Both if self.rng.below(2) == 0 => Step::Claim { gpus },
@@ -262,10 +262,10 @@ impl Iterator for Schedule {
 
     fn next(&mut self) -> Option<Step> {
         Some(match self.rng.below(100) {
-            0..40 => self.pod(),
+            0..40 => self.random_pod_step(),
             40..75 => Step::Delete { which: self.rng.below(usize::MAX) },
             75..78 => Step::Count,
-            _ => Step::Inject(self.fault()),
+            _ => Step::Inject(self.random_fault()),
         })
     }
 }
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(Fault::AgentKilled.maybe_unhealthy(), MaybeUnhealthy::All);
     }
 
-    fn first(seed: u64, count: usize) -> Vec<Step> {
+    fn first_steps(seed: u64, count: usize) -> Vec<Step> {
         Schedule::new(seed, AllocationApis::Both).take(count).collect()
     }
 
@@ -379,8 +379,8 @@ mod tests {
 
     #[test]
     fn steps_depend_on_the_seed_alone() {
-        assert_eq!(first(7, 500), first(7, 500));
-        assert_ne!(first(7, 500), first(8, 500));
+        assert_eq!(first_steps(7, 500), first_steps(7, 500));
+        assert_ne!(first_steps(7, 500), first_steps(8, 500));
     }
 
     #[test]

@@ -81,14 +81,17 @@ impl PublishedSlices {
         }
         for (pool, slices) in pools {
             let count = i64::try_from(slices.len()).unwrap_or(i64::MAX);
-            if slices.iter().any(|(generation, of)| (*generation, *of) != (slices[0].0, count)) {
+            if slices
+                .iter()
+                .any(|(generation, expected)| (*generation, *expected) != (slices[0].0, count))
+            {
                 return Err(format!("pool {pool} has slices of (generation, of) {slices:?}"));
             }
         }
         let mut seen = BTreeSet::new();
         let mut names = self.devices().map(|(name, _)| name);
         match names.find(|name| !seen.insert(*name)) {
-            Some(twice) => Err(format!("{twice} is published twice")),
+            Some(name) => Err(format!("{name} is published twice")),
             None => Ok(()),
         }
     }
@@ -131,7 +134,7 @@ mod tests {
 
     fn slice(
         pool: &str,
-        (generation, of): (i64, i64),
+        (generation, slice_count): (i64, i64),
         devices: &[(&str, &[&str])],
     ) -> ResourceSlice {
         let device = |(name, taints): &(&str, &[&str])| {
@@ -140,8 +143,9 @@ mod tests {
             serde_json::json!({"name": name, "taints": taints})
         };
         let devices: Vec<_> = devices.iter().map(device).collect();
-        let pool =
-            serde_json::json!({"name": pool, "generation": generation, "resourceSliceCount": of});
+        let pool = serde_json::json!({
+            "name": pool, "generation": generation, "resourceSliceCount": slice_count,
+        });
         let spec = serde_json::json!({"driver": "windlass.dev", "pool": pool, "devices": devices});
         serde_json::from_value(serde_json::json!({"metadata": {}, "spec": spec})).expect("a slice")
     }
@@ -165,11 +169,16 @@ mod tests {
         assert_eq!(check(&[valid, &[("gpu-2", &[UNHEALTHY])]].concat()), Ok(()));
         let violation = check(&[valid, &[("gpu-2", &[])]].concat());
         assert_eq!(violation, Err(r#"published and broken: ["gpu-2"]"#.to_owned()));
-        assert!(check(&[("gpu-0", &[])]).is_err_and(|why| why.contains("GPU-1 is usable and not")));
+        assert!(
+            check(&[("gpu-0", &[])])
+                .is_err_and(|message| message.contains("GPU-1 is usable and not"))
+        );
         let tainted = check(&[("gpu-0", &[UNHEALTHY]), ("gpu-1", &[DEVICE_PLUGIN])]);
-        assert!(tainted.is_err_and(|why| why.contains("GPU-0 is usable and published with")));
+        assert!(
+            tainted.is_err_and(|message| message.contains("GPU-0 is usable and published with"))
+        );
         let untainted = check(&[("gpu-0", &[]), ("gpu-1", &[])]);
-        assert!(untainted.is_err_and(|why| why.contains("GPU-1 is held by a pod")));
+        assert!(untainted.is_err_and(|message| message.contains("GPU-1 is held by a pod")));
     }
 
     #[test]
@@ -179,18 +188,21 @@ mod tests {
             check(vec![slice("n/a", (1, 1), first), slice("n/b", (7, 1), second)])
         };
         assert_eq!(pools(second), Ok(()));
-        let twice = Err("gpu-0 is published twice".to_owned());
-        assert_eq!(pools(&[second, first].concat()), twice);
-        let of_one = [first, second, first].concat();
-        assert_eq!(check(vec![slice("n", (1, 1), &of_one)]), twice);
+        let violation = Err("gpu-0 is published twice".to_owned());
+        assert_eq!(pools(&[second, first].concat()), violation);
+        let devices = [first, second, first].concat();
+        assert_eq!(check(vec![slice("n", (1, 1), &devices)]), violation);
     }
 
     #[test]
     fn an_incomplete_pool_or_one_of_two_generations_is_found() {
         let [first, second] = DEVICES;
         for [one, other] in [[(1, 2), (2, 2)], [(1, 3), (1, 3)], [(1, 1), (1, 1)]] {
-            let found = check(vec![slice("n", one, first), slice("n", other, second)]);
-            assert!(found.is_err_and(|why| why.starts_with("pool n has slices")), "{one:?}");
+            let result = check(vec![slice("n", one, first), slice("n", other, second)]);
+            assert!(
+                result.is_err_and(|message| message.starts_with("pool n has slices")),
+                "{one:?}"
+            );
         }
         assert_eq!(check(vec![slice("n", (4, 2), first), slice("n", (4, 2), second)]), Ok(()));
     }
@@ -202,6 +214,6 @@ mod tests {
             PublishedSlices::of(vec![slice("n", (1, 1), &devices)]).check_no_taints()
         };
         assert_eq!(check_taints(&[]), Ok(()));
-        assert!(check_taints(&[UNHEALTHY]).is_err_and(|why| why.starts_with("gpu-1")));
+        assert!(check_taints(&[UNHEALTHY]).is_err_and(|message| message.starts_with("gpu-1")));
     }
 }

@@ -57,20 +57,20 @@ impl Tally {
     }
 
     /// Counts a kill during a call; `failed` if the call failed.
-    pub(super) fn killed_during_a_call(&mut self, failed: bool) {
+    pub(super) fn record_kill(&mut self, failed: bool) {
         self.killed_during_calls += 1;
         self.killed_before_answers += usize::from(failed);
     }
 
-    pub(super) fn admission_took(&mut self, took: Duration) {
-        self.worst_allocate_ms = self.worst_allocate_ms.max(ms(took));
+    pub(super) fn record_admission(&mut self, duration: Duration) {
+        self.worst_allocate_ms = self.worst_allocate_ms.max(ms(duration));
     }
 
-    pub(super) fn preparation_took(&mut self, took: Duration) {
-        self.worst_prepare_ms = self.worst_prepare_ms.max(ms(took));
+    pub(super) fn record_preparation(&mut self, duration: Duration) {
+        self.worst_prepare_ms = self.worst_prepare_ms.max(ms(duration));
     }
 
-    pub(super) fn measure(&mut self, usage: Usage) {
+    pub(super) fn record_usage(&mut self, usage: Usage) {
         self.at_end = usage;
         self.most = Usage {
             resident_kib: self.most.resident_kib.max(usage.resident_kib),
@@ -85,10 +85,10 @@ impl Tally {
 
     /// Tables of pods, faults and process.
     pub(super) fn tables(&self) -> [Table; 3] {
-        [self.work(), self.faults(), self.process()]
+        [self.pod_table(), self.fault_table(), self.process_table()]
     }
 
-    fn work(&self) -> Table {
+    fn pod_table(&self) -> Table {
         let mut table = Table::new(["PODS", ""]);
         table.row(["admitted".into(), self.admitted.to_string()]);
         if self.claims > 0 {
@@ -109,7 +109,7 @@ impl Tally {
         table
     }
 
-    fn faults(&self) -> Table {
+    fn fault_table(&self) -> Table {
         let mut table = Table::new(["FAULT", "TIMES", "SLOWEST RECOVERY"]);
         for (kind, FaultStats { times, worst_recovery_ms }) in &self.faults {
             let recovery = format!("{worst_recovery_ms:.1} ms");
@@ -121,14 +121,14 @@ impl Tally {
         table
     }
 
-    fn process(&self) -> Table {
+    fn process_table(&self) -> Table {
         let mut table = Table::new(["AGENT", "MEMORY", "DESCRIPTORS", "THREADS"]);
         let rows =
             [("at the start", self.at_start), ("at the end", self.at_end), ("most", self.most)];
-        for (when, Usage { resident_kib, descriptors, threads }) in rows {
+        for (label, Usage { resident_kib, descriptors, threads }) in rows {
             let mib = (resident_kib + 512) / 1024;
             table.row([
-                when.to_owned(),
+                label.to_owned(),
                 format!("{mib} MiB"),
                 descriptors.to_string(),
                 threads.to_string(),

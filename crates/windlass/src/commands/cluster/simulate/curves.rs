@@ -26,7 +26,7 @@ struct Scale {
 
 /// Draws allocated over requested GPUs, a curve for each policy.
 pub(super) fn draw(report: &FillingReport) -> String {
-    let points = report.policies.iter().flat_map(|by| &by.allocated);
+    let points = report.policies.iter().flat_map(|filling| &filling.allocated);
     let max = points.map(|point| point.requested_percent).max().unwrap_or(100);
     let scale = Scale { max_percent: f64::from(max.div_ceil(10).max(1) * 10) };
     let mut svg = format!(
@@ -34,19 +34,20 @@ pub(super) fn draw(report: &FillingReport) -> String {
          font-size=\"13\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
     );
     scale.axes(&mut svg, &report.setting.pods);
-    for (n, by) in (0_u32..).zip(&report.policies) {
-        let position = Policy::ALL.iter().position(|policy| policy.name() == by.policy);
+    for (n, filling) in (0_u32..).zip(&report.policies) {
+        let position = Policy::ALL.iter().position(|policy| policy.name() == filling.policy);
         let colour = COLOURS[position.unwrap_or(0)];
-        let points: Vec<String> = by
+        let points: Vec<String> = filling
             .allocated
             .iter()
-            .map(|it| {
-                format!("{:.1},{:.1}", scale.x(f64::from(it.requested_percent)), y(it.mean_percent))
+            .map(|point| {
+                let x = scale.x(f64::from(point.requested_percent));
+                format!("{x:.1},{:.1}", y(point.mean_percent))
             })
             .collect();
-        let last = by.allocated.last().map_or(0.0, |point| point.mean_percent);
+        let last = filling.allocated.last().map_or(0.0, |point| point.mean_percent);
         let below = TOP + 20.0 * f64::from(n);
-        let (x, name) = (WIDTH - RIGHT + 16.0, by.policy);
+        let (x, name) = (WIDTH - RIGHT + 16.0, filling.policy);
         let _ = write!(
             svg,
             "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>\n\
@@ -92,7 +93,7 @@ impl Scale {
             svg,
             "<text x=\"{LEFT}\" y=\"24\" font-size=\"16\">GPUs allocated over GPUs requested, in percent of the \
              cluster's ({})</text>\n<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">requested</text>\n",
-            // Part of a file name, so it needs XML escapes.
+            // The name of the table is part of a file name, so XML needs escapes.
             pods.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"),
             f64::midpoint(LEFT, WIDTH - RIGHT),
             HEIGHT - 14.0,

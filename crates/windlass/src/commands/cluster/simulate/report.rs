@@ -144,23 +144,23 @@ impl FillingReport {
         pods: &str,
         runs: &[Runs<FillingResult>],
     ) -> Self {
-        let of = |runs: &Runs<FillingResult>| PolicyFilling {
+        let policy_filling = |runs: &Runs<FillingResult>| PolicyFilling {
             policy: runs.policy.name(),
             allocated: curve(&runs.outcomes),
-            classes: classes(&runs.outcomes, |it| &it.classes, |_| None),
-            micros_per_decision: runs.micros_per(|it| it.decisions),
+            classes: classes(&runs.outcomes, |result| &result.classes, |_| None),
+            micros_per_decision: runs.micros_per(|result| result.decisions),
         };
         let setting = Setting::new(args, simulation, pods);
-        Self { setting, load: args.load, policies: runs.iter().map(of).collect() }
+        Self { setting, load: args.load, policies: runs.iter().map(policy_filling).collect() }
     }
 
     pub(super) fn print(&self) -> Result<()> {
         let end = percent(self.load);
         let columns = if end > 100 { vec![100, end] } else { vec![end] };
-        let row = |by: &PolicyFilling| {
-            let allocated = columns.iter().map(|column| by.at(*column));
-            let classes = by.classes.iter().map(ClassReport::refused_percent);
-            row(by.policy, allocated, classes, by.micros_per_decision)
+        let row = |filling: &PolicyFilling| {
+            let allocated = columns.iter().map(|column| filling.at(*column));
+            let classes = filling.classes.iter().map(ClassReport::refused_percent);
+            row(filling.policy, allocated, classes, filling.micros_per_decision)
         };
         let legend = "AT: allocated GPUs in percent of the cluster's, once pods have requested this percentage. By \
                       class: refused pods in percent of arrived pods";
@@ -173,7 +173,7 @@ impl PolicyFilling {
     /// Text of the last point up to a percentage of requested GPUs.
     fn at(&self, requested: u32) -> String {
         let point = self.allocated.iter().rfind(|point| point.requested_percent <= requested);
-        point.map_or_else(String::new, |it| spread(it.mean_percent, it.deviation))
+        point.map_or_else(String::new, |point| spread(point.mean_percent, point.deviation))
     }
 }
 
@@ -184,39 +184,39 @@ impl ChurnReport {
         pods: &str,
         runs: &[Runs<ChurnResult>],
     ) -> Self {
-        let of = |runs: &Runs<ChurnResult>| {
-            let allocated: Vec<f64> = runs.outcomes.iter().map(|it| it.allocated).collect();
+        let policy_churn = |runs: &Runs<ChurnResult>| {
+            let allocated: Vec<f64> = runs.outcomes.iter().map(|result| result.allocated).collect();
             let (allocated_percent, deviation) = mean_and_deviation(&allocated);
             let wait = |class| args.queue.then(|| Wait::of(&runs.outcomes, class));
             PolicyChurn {
                 policy: runs.policy.name(),
                 allocated_percent,
                 deviation,
-                classes: classes(&runs.outcomes, |it| &it.classes, wait),
-                micros_per_decision: runs.micros_per(|it| it.decisions),
+                classes: classes(&runs.outcomes, |result| &result.classes, wait),
+                micros_per_decision: runs.micros_per(|result| result.decisions),
             }
         };
         Self {
             setting: Setting::new(args, simulation, pods),
             departures: args.departures.unwrap_or_default(),
             queue: args.queue,
-            policies: runs.iter().map(of).collect(),
+            policies: runs.iter().map(policy_churn).collect(),
         }
     }
 
     pub(super) fn print(&self) -> Result<()> {
-        let row = |by: &PolicyChurn| {
-            let allocated = [spread(by.allocated_percent, by.deviation)];
-            let classes = by.classes.iter().map(ClassReport::cell);
-            row(by.policy, allocated, classes, by.micros_per_decision)
+        let row = |churn: &PolicyChurn| {
+            let allocated = [spread(churn.allocated_percent, churn.deviation)];
+            let classes = churn.classes.iter().map(ClassReport::cell);
+            row(churn.policy, allocated, classes, churn.micros_per_decision)
         };
-        let of_classes = if self.queue {
+        let class_legend = if self.queue {
             "mean wait and its 95th percentile, in mean lifetimes of a pod"
         } else {
             "refused pods in percent of arrived pods"
         };
         let legend = format!(
-            "ALLOCATED: mean allocated GPUs in percent of the cluster's, at a load of {} %. By class: {of_classes}",
+            "ALLOCATED: mean allocated GPUs in percent of the cluster's, at a load of {} %. By class: {class_legend}",
             percent(self.departures)
         );
         let rows = self.policies.iter().map(row).collect();
@@ -253,8 +253,8 @@ impl Wait {
 
 impl<T> Runs<T> {
     fn micros_per(&self, decisions: impl Fn(&T) -> u64) -> f64 {
-        let all = self.outcomes.iter().map(decisions).sum::<u64>();
-        self.spent.as_secs_f64() * 1e6 / ratio(all.max(1), 1)
+        let total = self.outcomes.iter().map(decisions).sum::<u64>();
+        self.spent.as_secs_f64() * 1e6 / ratio(total.max(1), 1)
     }
 }
 
@@ -275,7 +275,7 @@ fn classes<T>(
     classes: impl Fn(&T) -> &ClassCounts,
     wait: impl Fn(SizeClass) -> Option<Wait>,
 ) -> Vec<ClassReport> {
-    let of = |class: SizeClass| {
+    let class_report = |class: SizeClass| {
         let counts = runs.iter().map(|run| classes(run).of(class));
         ClassReport {
             class: class.name(),
@@ -286,7 +286,7 @@ fn classes<T>(
             wait: wait(class),
         }
     };
-    SizeClass::ALL.into_iter().map(of).collect()
+    SizeClass::ALL.into_iter().map(class_report).collect()
 }
 
 fn row(
@@ -311,8 +311,8 @@ fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn ratio(part: u64, all: u64) -> f64 {
-    part as f64 / all as f64
+fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole as f64
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most ten times")]

@@ -42,10 +42,10 @@ fn tables(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// Finds the table of nodes. Of a table of all nodes and one of nodes with GPUs, it chooses the latter.
 fn nodes<'a>(folder: &Path, files: &'a [PathBuf]) -> Result<&'a PathBuf> {
-    let of_nodes: Vec<_> = files.iter().filter(|path| stem(path).contains("node_list")).collect();
-    let with_gpus = of_nodes.iter().find(|path| stem(path).ends_with("gpu_node"));
-    let found = with_gpus.or_else(|| of_nodes.first()).copied();
-    found.with_context(|| format!("{} has no table of nodes, *node_list*.csv", folder.display()))
+    let tables: Vec<_> = files.iter().filter(|path| stem(path).contains("node_list")).collect();
+    let with_gpus = tables.iter().find(|path| stem(path).ends_with("gpu_node"));
+    let table = with_gpus.or_else(|| tables.first()).copied();
+    table.with_context(|| format!("{} has no table of nodes, *node_list*.csv", folder.display()))
 }
 
 fn choose<'a>(

@@ -30,15 +30,15 @@ pub(in crate::commands::explain) fn table(report: &JointReport<'_>) -> Result<()
 
 impl JointReport<'_> {
     fn request(&self, paint: Paint) -> Vec<String> {
-        let question = &self.question;
-        let (gpus, nics) = (question.gpus.size, pluralized(question.nics.size, "NIC"));
-        let within = question.within.map(|level| format!(", paired within {level}"));
+        let request = &self.question;
+        let (gpus, nics) = (request.gpus.size, pluralized(request.nics.size, "NIC"));
+        let max_level = request.within.map(|level| format!(", paired within {level}"));
         let title =
-            format!("{gpus} of {} and {nics}{}", question.resource, within.unwrap_or_default());
+            format!("{gpus} of {} and {nics}{}", request.resource, max_level.unwrap_or_default());
         let mut lines = vec![paint.styled(Style::Heading, title)];
-        lines.extend(row("free", or_none(&self.names_in_order(&question.gpus.available))));
-        lines.extend(row("free NICs", or_none(&self.names_in_order(&question.nics.available))));
-        let required = [&question.gpus.required[..], &question.nics.required].concat();
+        lines.extend(row("free", or_none(&self.names_in_order(&request.gpus.available))));
+        lines.extend(row("free NICs", or_none(&self.names_in_order(&request.nics.available))));
+        let required = [&request.gpus.required[..], &request.nics.required].concat();
         lines.extend(row("required", &self.names_in_order(&required)));
         lines.extend(not_free(&self.unavailable, |ids| self.names_in_order(ids)));
         lines

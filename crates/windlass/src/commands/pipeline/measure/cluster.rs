@@ -57,7 +57,7 @@ pub(super) async fn layouts(
     let application = Application::new(access, args.namespace.clone(), &pipeline.name).await?;
     // Layouts have objects in common, such as Services.
     let mut objects = Vec::new();
-    for object in candidates.iter().flat_map(|one| &one.objects) {
+    for object in candidates.iter().flat_map(|candidate| &candidate.objects) {
         if !objects.contains(&object) {
             objects.push(object);
         }
@@ -75,10 +75,10 @@ pub(super) async fn layouts(
         job: &job,
         progress: Progress::new(),
     };
-    let mut stop = StopSignals::listen()?;
+    let mut signals = StopSignals::listen()?;
     let report = tokio::select! {
         report = Box::pin(comparison.run(&candidates, left_out)) => report,
-        signal = stop.recv() => Err(Interrupted(signal).into()),
+        signal = signals.recv() => Err(Interrupted(signal).into()),
     };
     report.with_context(|| {
         let (namespace, selector) = (application.namespace(), application.selector());
@@ -107,14 +107,14 @@ impl Comparison<'_> {
             }
         }
         let verdict = Verdict::of(self.pipeline, &measured);
-        let only = measured.first().and_then(|only| only.layout);
-        let best = verdict.as_ref().map(|verdict| verdict.take).or(only);
-        let is_best = |one: &&Candidate| Some(one.plan.layout.name()) == best;
+        let first = measured.first().and_then(|layout| layout.layout);
+        let best = verdict.as_ref().map(|verdict| verdict.take).or(first);
+        let is_best = |candidate: &&Candidate| Some(candidate.plan.layout.name()) == best;
         let best = candidates.iter().find(is_best);
-        let applied = self.apply_best(best, candidates).await;
-        let is_running = applied.is_ok() && best.is_some();
+        let result = self.apply_best(best, candidates).await;
+        let is_running = result.is_ok() && best.is_some();
         // A failure to apply the best layout must not lose the figures.
-        if let (Some(best), Err(error)) = (best, applied) {
+        if let (Some(best), Err(error)) = (best, result) {
             left_out.push(SkippedLayout::failed(
                 best.plan.layout,
                 &error.context("the best layout is not applied again"),
@@ -163,8 +163,8 @@ impl Comparison<'_> {
         self.application.apply(&candidate.objects).await?;
         let is_deployment = |object: &&Value| object["kind"] == "Deployment";
         let deployments = candidate.objects.iter().filter(is_deployment).count();
-        let starts = format!("layout {name} starts");
-        self.wait_until_ready(&starts, async || self.application.readiness(deployments).await).await
+        let title = format!("layout {name} starts");
+        self.wait_until_ready(&title, async || self.application.readiness(deployments).await).await
     }
 
     /// Deletes the running layout, and waits until its pods have ended.
@@ -185,7 +185,7 @@ impl Comparison<'_> {
         title: &str,
         poll: impl AsyncFn() -> Result<Readiness, ApplicationError>,
     ) -> Result<()> {
-        let (begun, mut last_answer) = (Instant::now(), Instant::now());
+        let (start, mut last_answer) = (Instant::now(), Instant::now());
         loop {
             let reason = match poll().await {
                 Ok(Readiness::Ready) => return Ok(()),
@@ -196,20 +196,20 @@ impl Comparison<'_> {
                 }
                 Err(error) => no_answer(error, last_answer)?,
             };
-            let waited = begun.elapsed();
+            let elapsed = start.elapsed();
             ensure!(
-                waited < START_LIMIT,
+                elapsed < START_LIMIT,
                 "the limit of {} s is exceeded: {reason}",
                 START_LIMIT.as_secs()
             );
-            self.progress.show(&format!("{title}, {} s: {reason}", waited.as_secs()));
+            self.progress.show(&format!("{title}, {} s: {reason}", elapsed.as_secs()));
             sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Waits for a Job, and returns its output. Kubernetes stops a Job that takes too long.
     async fn await_job(&self, layout: &str, job: &str) -> Result<String> {
-        let (begun, mut last_answer, mut runs_since) = (Instant::now(), Instant::now(), None);
+        let (start, mut last_answer, mut running_since) = (Instant::now(), Instant::now(), None);
         loop {
             let state = self.application.job(job).await;
             if state.is_ok() {
@@ -218,12 +218,13 @@ impl Comparison<'_> {
             let text = match state {
                 Ok(JobState::Ended(output)) => return Ok(output),
                 Ok(JobState::Pending(reason)) => {
-                    ensure!(begun.elapsed() < START_LIMIT, "the Job does not start: {reason}");
+                    ensure!(start.elapsed() < START_LIMIT, "the Job does not start: {reason}");
                     reason
                 }
                 Ok(JobState::Running) => {
-                    let since = runs_since.get_or_insert_with(Instant::now).elapsed().as_secs();
-                    format!("{since} s of about {} s", (2 * self.duration).as_secs())
+                    let seconds =
+                        running_since.get_or_insert_with(Instant::now).elapsed().as_secs();
+                    format!("{seconds} s of about {} s", (2 * self.duration).as_secs())
                 }
                 Err(error) => no_answer(error, last_answer)?,
             };

@@ -101,9 +101,10 @@ fn container(image: &str, stage: &Stage, duration: Duration) -> Value {
 
 /// Parses the figures in the Job's log, which follow its warnings.
 pub(super) fn figures(log: &str) -> Result<MeasuredFigures> {
-    let begins = |line: &&str| line.starts_with('{');
-    let at = log.split_inclusive('\n').take_while(|line| !begins(line)).map(str::len).sum();
-    let mut documents = serde_json::Deserializer::from_str(&log[at..]).into_iter::<JobReport>();
+    let is_json_start = |line: &&str| line.starts_with('{');
+    let offset =
+        log.split_inclusive('\n').take_while(|line| !is_json_start(line)).map(str::len).sum();
+    let mut documents = serde_json::Deserializer::from_str(&log[offset..]).into_iter::<JobReport>();
     match documents.next() {
         Some(Ok(report)) => report.layouts.into_iter().next().context("the Job measured nothing"),
         Some(Err(error)) => Err(error)
@@ -119,10 +120,10 @@ mod tests {
 
     #[test]
     fn a_job_without_figures_is_reported_with_its_output() {
-        let reported = |log: &str| windlass_host::causes(&*figures(log).expect_err("no figures"));
-        assert!(reported("windlass: no stage serves\n").ends_with("windlass: no stage serves"));
-        assert!(reported(" ").contains("without output"));
-        assert!(reported("{\"layouts\": [{}]}").contains("another version"));
-        assert!(reported("{\"layouts\": []}").contains("measured nothing"));
+        let error_text = |log: &str| windlass_host::causes(&*figures(log).expect_err("no figures"));
+        assert!(error_text("windlass: no stage serves\n").ends_with("windlass: no stage serves"));
+        assert!(error_text(" ").contains("without output"));
+        assert!(error_text("{\"layouts\": [{}]}").contains("another version"));
+        assert!(error_text("{\"layouts\": []}").contains("measured nothing"));
     }
 }

@@ -34,7 +34,7 @@ const LETTER_WIDTH: f64 = 7.5;
 /// Draws the report.
 pub(super) fn svg(report: &MeasureReport) -> String {
     let rows: usize = report.layouts.iter().map(|layout| layout.measured.stages.len() + 2).sum();
-    let height = MARGIN + ROW_HEIGHT * (count(rows) + 3.0);
+    let height = MARGIN + ROW_HEIGHT * (to_f64(rows) + 3.0);
     let mut out = String::new();
     draw(report, height, &mut out).expect("a write to a string does not fail");
     out
@@ -77,7 +77,7 @@ fn legend(out: &mut String, y: f64) -> fmt::Result {
     for Part { name, colour } in &PARTS {
         rectangle(out, (x, y), BAR_HEIGHT, colour)?;
         text(out, (x + BAR_HEIGHT + 6.0, y), "", name)?;
-        x += BAR_HEIGHT + 24.0 + LETTER_WIDTH * count(name.len());
+        x += BAR_HEIGHT + 24.0 + LETTER_WIDTH * to_f64(name.len());
     }
     Ok(())
 }
@@ -116,9 +116,9 @@ fn summary(layout: &MeasuredLayout) -> String {
         "{}: {:.1} items/s{}, {:.1} ms{} at {:.1} items/s",
         layout.layout.unwrap_or("pipeline"),
         measured.items_per_second,
-        comparison(predicted.map(|it| it.items_per_second)),
+        comparison(predicted.map(|prediction| prediction.items_per_second)),
         measured.latency.mean_ms,
-        comparison(predicted.and_then(|it| it.latency_ms)),
+        comparison(predicted.and_then(|prediction| prediction.latency_ms)),
         measured.at_items_per_second,
     )
 }
@@ -137,6 +137,6 @@ fn rectangle(out: &mut String, (x, y): (f64, f64), width: f64, colour: &str) -> 
     )
 }
 
-fn count(number: usize) -> f64 {
+fn to_f64(number: usize) -> f64 {
     f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }

@@ -21,10 +21,10 @@ pub(super) async fn layouts(
     args: &MeasureArgs,
     traces: &mut Traces,
 ) -> Result<MeasureReport> {
-    let mut stop = StopSignals::listen()?;
+    let mut signals = StopSignals::listen()?;
     tokio::select! {
         report = Box::pin(each_layout(pipeline, args, traces)) => report,
-        signal = stop.recv() => Err(Interrupted(signal).into()),
+        signal = signals.recv() => Err(Interrupted(signal).into()),
     }
 }
 
@@ -45,14 +45,13 @@ async fn each_layout(
     let (plans, left_out) = plans(pipeline, &fleet, &layouts);
     for plan in plans {
         let title = || format!("layout {}", plan.layout.name());
-        let measured_plan =
-            measure_plan(pipeline, &fleet, &plan, args.duration, folder.path()).await;
-        let Measurement { figures, rate_limited: paced } = measured_plan.with_context(title)?;
+        let measurement = measure_plan(pipeline, &fleet, &plan, args.duration, folder.path()).await;
+        let Measurement { figures, rate_limited } = measurement.with_context(title)?;
         if args.trace.is_some() {
-            traces.add(pipeline, &paced, &format!("{}, {}", pipeline.name, title()));
+            traces.add(pipeline, &rate_limited, &format!("{}, {}", pipeline.name, title()));
         }
-        let placed = (pipeline, &fleet, &plan.placement);
-        measured.push(MeasuredLayout::with_prediction(plan.layout, figures, placed));
+        let prediction_input = (pipeline, &fleet, &plan.placement);
+        measured.push(MeasuredLayout::with_prediction(plan.layout, figures, prediction_input));
     }
     let verdict = Verdict::of(pipeline, &measured);
     let (pipeline, layouts) = (pipeline.name.clone(), measured);

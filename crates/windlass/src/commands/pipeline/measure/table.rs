@@ -40,16 +40,16 @@ pub(super) fn print(report: &MeasureReport) -> Result<()> {
         line("")?;
     }
     for SkippedLayout { layout, reason, has_failed } in &report.left_out {
-        let tone = if *has_failed { Style::Error } else { Style::Warning };
-        line(paint.styled(tone, format!("{layout} was not measured: {reason}")))?;
+        let style = if *has_failed { Style::Error } else { Style::Warning };
+        line(paint.styled(style, format!("{layout} was not measured: {reason}")))?;
     }
     if let Some(verdict) = &report.verdict {
         line("")?;
         line(paint.styled(Style::Heading, verdict.text()))?;
     }
     if let Some(namespace) = &report.runs_in {
-        let runs = report.verdict.as_ref().map_or("The measured layout", |_| "It");
-        line(format_args!("{runs} runs in namespace {namespace} now."))?;
+        let subject = report.verdict.as_ref().map_or("The measured layout", |_| "It");
+        line(format_args!("{subject} runs in namespace {namespace} now."))?;
     }
     Ok(())
 }
@@ -57,14 +57,14 @@ pub(super) fn print(report: &MeasureReport) -> Result<()> {
 fn summary(layout: &MeasuredLayout) -> [String; 9] {
     let measured = &layout.measured;
     let predicted = layout.predicted.as_ref();
-    let none = || "-".to_owned();
+    let dash = || "-".to_owned();
     [
         layout.layout.unwrap_or("-").to_owned(),
         throughput(measured),
-        predicted.map_or_else(none, |it| format!("{:.1}", it.items_per_second)),
+        predicted.map_or_else(dash, |prediction| format!("{:.1}", prediction.items_per_second)),
         format!("{:.1}", measured.at_items_per_second),
         format_ms(measured.latency.mean_ms),
-        predicted.and_then(|it| it.latency_ms).map_or_else(none, format_ms),
+        predicted.and_then(|prediction| prediction.latency_ms).map_or_else(dash, format_ms),
         format_ms(measured.latency.p50_ms),
         format_ms(measured.latency.p95_ms),
         format_ms(measured.latency.p99_ms),

@@ -41,7 +41,7 @@ impl Verdict {
     pub(super) fn of(pipeline: &Pipeline, layouts: &[MeasuredLayout]) -> Option<Self> {
         let mut ranked: Vec<_> = layouts
             .iter()
-            .filter_map(|one| Some((one.layout?, Score::of(pipeline, one), one)))
+            .filter_map(|layout| Some((layout.layout?, Score::of(pipeline, layout), layout)))
             .collect();
         ranked.sort_by(|(_, a, _), (_, b, _)| b.compare(a));
         let [(take, best, winner), (next, second, runner_up), ..] = &*ranked else { return None };
@@ -50,7 +50,7 @@ impl Verdict {
             next,
             meets_goal: best.meets_goal,
             is_clear: best.is_clearly_above(second),
-            figures: [winner, runner_up].map(|one| figure(pipeline.goal, one)),
+            figures: [winner, runner_up].map(|layout| figure(pipeline.goal, layout)),
             lacks_interval: best.plus_minus.is_none() || second.plus_minus.is_none(),
         })
     }
@@ -63,14 +63,14 @@ impl Verdict {
         } else {
             "No layout meets the goal. The nearest is"
         };
-        let doubt = match (self.is_clear, self.lacks_interval) {
+        let caveat = match (self.is_clear, self.lacks_interval) {
             (true, _) => "",
             (false, true) => " Too few items for an interval: measure for longer.",
             (false, false) => {
                 " Their intervals overlap: measure for longer to distinguish the two."
             }
         };
-        format!("{advice} {take}: {best}. The next best is {next}: {second}.{doubt}")
+        format!("{advice} {take}: {best}. The next best is {next}: {second}.{caveat}")
     }
 }
 
@@ -123,7 +123,7 @@ impl Score {
     fn is_clearly_above(&self, other: &Self) -> bool {
         let halves = self.plus_minus.zip(other.plus_minus);
         self.meets_goal != other.meets_goal
-            || halves.is_some_and(|(own, others)| self.value - own > other.value + others)
+            || halves.is_some_and(|(half, other_half)| self.value - half > other.value + other_half)
     }
 }
 
@@ -178,8 +178,8 @@ mod tests {
         let (fast, slow) = (layout("pod", 67.0, 20.0, 47.0), layout("pods", 130.0, 30.0, 100.0));
         let verdict = Verdict::of(&pipeline, &[fast, slow]).expect("two layouts");
         assert_eq!((verdict.take, verdict.meets_goal, verdict.is_clear), ("pods", true, true));
-        let none = [layout("pod", 67.0, 20.0, 47.0), layout("pods", 90.0, 30.0, 63.0)];
-        let verdict = Verdict::of(&pipeline, &none).expect("two layouts");
+        let layouts = [layout("pod", 67.0, 20.0, 47.0), layout("pods", 90.0, 30.0, 63.0)];
+        let verdict = Verdict::of(&pipeline, &layouts).expect("two layouts");
         assert_eq!(
             (verdict.take, verdict.meets_goal),
             ("pods", false),
@@ -191,11 +191,11 @@ mod tests {
     #[test]
     fn a_layout_within_the_limit_ranks_above_one_with_more_throughput_and_latency() {
         let pipeline = pipeline("goal: {throughputUnder: 25ms}");
-        let both = [layout("planned", 130.0, 40.0, 91.0), layout("pod", 60.0, 20.0, 42.0)];
-        let verdict = Verdict::of(&pipeline, &both).expect("two layouts");
+        let layouts = [layout("planned", 130.0, 40.0, 91.0), layout("pod", 60.0, 20.0, 42.0)];
+        let verdict = Verdict::of(&pipeline, &layouts).expect("two layouts");
         assert_eq!((verdict.take, verdict.meets_goal, verdict.is_clear), ("pod", true, true));
-        let late = [layout("planned", 130.0, 40.0, 91.0), layout("pod", 60.0, 30.0, 42.0)];
-        let verdict = Verdict::of(&pipeline, &late).expect("two layouts");
+        let slow_layouts = [layout("planned", 130.0, 40.0, 91.0), layout("pod", 60.0, 30.0, 42.0)];
+        let verdict = Verdict::of(&pipeline, &slow_layouts).expect("two layouts");
         assert_eq!((verdict.take, verdict.meets_goal), ("pod", false), "it has the lowest latency");
     }
 }

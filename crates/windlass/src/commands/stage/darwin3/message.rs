@@ -43,7 +43,7 @@ const MAX_BYTES: usize = 4 << 20;
 // === impl Message ===
 
 impl Message {
-    pub(super) fn new(purpose: MessageType, flits: &Flits) -> Result<Self, FlitsError> {
+    pub(super) fn new(message_type: MessageType, flits: &Flits) -> Result<Self, FlitsError> {
         if let Some(partial) = flits.iter().find(|edge| !edge.len().is_multiple_of(WORD_BYTES)) {
             return Err(FlitsError::PartialFlit { length: partial.len() });
         }
@@ -52,7 +52,7 @@ impl Message {
             return Err(FlitsError::TooLong { length });
         }
         let lengths = flits.iter().map(|edge| u32::try_from(edge.len()).expect("below the limit"));
-        let header = [purpose as u32].into_iter().chain(lengths);
+        let header = [message_type as u32].into_iter().chain(lengths);
         let header: Vec<_> = header.flat_map(u32::to_le_bytes).collect();
         let flits = flits.iter().map(|edge| &edge[..]);
         Ok(Self([&header[..]].into_iter().chain(flits).collect::<Vec<_>>().concat()))
@@ -60,21 +60,21 @@ impl Message {
 }
 
 /// Reads an answer, and returns the flits of one edge.
-pub(super) fn answer(from: &mut impl Read, edge: Edge, max_bytes: usize) -> io::Result<Bytes> {
+pub(super) fn answer(reader: &mut impl Read, edge: Edge, max_bytes: usize) -> io::Result<Bytes> {
     let mut header = [0; WORD_BYTES * 4];
-    from.read_exact(&mut header)?;
-    let mut selected = Vec::new();
+    reader.read_exact(&mut header)?;
+    let mut selected_flits = Vec::new();
     for (index, length) in header.chunks_exact(WORD_BYTES).enumerate() {
         let length = u32::from_le_bytes(length.try_into().expect("a word"));
         if length as usize > max_bytes {
-            let reason = format!("announced {length} bytes, the limit is {max_bytes}");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+            let problem = format!("announced {length} bytes, the limit is {max_bytes}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
         }
         let mut flits = vec![0; length as usize];
-        from.read_exact(&mut flits)?;
+        reader.read_exact(&mut flits)?;
         if index == edge as usize {
-            selected = flits;
+            selected_flits = flits;
         }
     }
-    Ok(selected.into())
+    Ok(selected_flits.into())
 }

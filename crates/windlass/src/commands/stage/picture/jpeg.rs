@@ -21,22 +21,22 @@ const END: [u8; 2] = [0xff, 0xd9];
 
 /// Decodes a picture to a PPM of at most `max_bytes`. A grey pixel becomes three equal colours.
 pub(super) fn decode(jpeg: &[u8], max_bytes: usize) -> Result<Ppm, PictureError> {
-    let broken = |error| PictureError::Jpeg(Box::new(error));
+    let jpeg_error = |error| PictureError::Jpeg(Box::new(error));
     // The decoder accepts a file without its last bytes.
     if !jpeg.windows(END.len()).rev().any(|pair| pair == END) {
         return Err(PictureError::Jpeg("its end is missing".into()));
     }
-    let marked = [&jpeg[..START_BYTES], &AVI_SEGMENT, &jpeg[START_BYTES..]].concat();
+    let jpeg_with_segment = [&jpeg[..START_BYTES], &AVI_SEGMENT, &jpeg[START_BYTES..]].concat();
     // Strict mode refuses a truncated frame, instead of filling its end with grey.
     let options = DecoderOptions::default().set_strict_mode(true).jpeg_set_out_colorspace(RGB);
     let max_side = PictureSize::MAX_SIDE as usize;
     let options = options.set_max_width(max_side).set_max_height(max_side);
-    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(&marked), options);
-    decoder.decode_headers().map_err(broken)?;
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(&jpeg_with_segment), options);
+    decoder.decode_headers().map_err(jpeg_error)?;
     let info = decoder.info().expect("the headers are decoded");
     if !matches!(info.components, 1 | 3) {
         return Err(PictureError::UnsupportedColours { components: info.components });
     }
     let size = PictureSize { width: info.width.into(), height: info.height.into() };
-    Ppm::write(size, max_bytes, |pixels| decoder.decode_into(pixels).map_err(broken))
+    Ppm::write(size, max_bytes, |pixels| decoder.decode_into(pixels).map_err(jpeg_error))
 }

@@ -38,9 +38,11 @@ impl Ppm {
         let size = PictureSize { width, height };
         // One white-space character ends the header.
         let begin = header.at + 1;
-        let (has, needs) = (file.len().saturating_sub(begin), pixel_bytes(size));
-        if has as u64 != needs {
-            let reason = format!("{size} pixels need {needs} bytes, and {has} follow its header");
+        let (actual_bytes, expected_bytes) = (file.len().saturating_sub(begin), pixel_bytes(size));
+        if actual_bytes as u64 != expected_bytes {
+            let reason = format!(
+                "{size} pixels need {expected_bytes} bytes, and {actual_bytes} follow its header"
+            );
             return Err(PictureError::Ppm { reason });
         }
         Ok(Self { file, size, begin })

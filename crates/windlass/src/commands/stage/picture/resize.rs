@@ -83,10 +83,12 @@ fn blends(from: u32, to: u32) -> Vec<Blend> {
             let weight = |source: u64| reach.saturating_sub(centre.abs_diff((2 * source + 1) * to));
             let first = (centre.saturating_sub(reach) / (2 * to)).min(from - 1);
             let first = (first..from).find(|&source| weight(source) > 0).unwrap_or(first);
-            let weights: Vec<_> = (first..from).map(weight).take_while(|&it| it > 0).collect();
+            let weights: Vec<_> =
+                (first..from).map(weight).take_while(|&weight| weight > 0).collect();
             let sum: u64 = weights.iter().sum();
             let part = |weight: u64| u32::try_from((weight * ONE + sum / 2) / sum);
-            let weights = weights.into_iter().map(|it| part(it).expect("a weight is at most ONE"));
+            let weights =
+                weights.into_iter().map(|weight| part(weight).expect("a weight is at most ONE"));
             let first = usize::try_from(first).expect("a pixel of a line in memory");
             Blend { first, weights: weights.collect() }
         })

@@ -33,23 +33,23 @@ fn assert_is_the_sample(decoded: &[u8], tint: impl Fn([u8; 3]) -> [u8; 3]) {
     assert_eq!(pixels.len(), 40 * 24 * 3);
     for (index, pixel) in pixels.chunks_exact(3).enumerate() {
         let expected = tint(colour(index % 40, index / 40));
-        for (got, expected) in pixel.iter().zip(expected) {
-            assert!(got.abs_diff(expected) <= 16, "pixel {index}: {pixel:?}, not {expected:?}");
+        for (actual, expected) in pixel.iter().zip(expected) {
+            assert!(actual.abs_diff(expected) <= 16, "pixel {index}: {pixel:?}, not {expected:?}");
         }
     }
 }
 
 /// Removes the JPEG's segments with this marker.
-fn without(jpeg: &[u8], marker: u8) -> Vec<u8> {
-    let (mut remaining, mut at) = (jpeg[..2].to_vec(), 2);
-    while jpeg[at + 1] != 0xda {
-        let length = 2 + usize::from(u16::from_be_bytes([jpeg[at + 2], jpeg[at + 3]]));
-        if jpeg[at + 1] != marker {
-            remaining.extend(&jpeg[at..at + length]);
+fn without_segments(jpeg: &[u8], marker: u8) -> Vec<u8> {
+    let (mut remaining, mut position) = (jpeg[..2].to_vec(), 2);
+    while jpeg[position + 1] != 0xda {
+        let length = 2 + usize::from(u16::from_be_bytes([jpeg[position + 2], jpeg[position + 3]]));
+        if jpeg[position + 1] != marker {
+            remaining.extend(&jpeg[position..position + length]);
         }
-        at += length;
+        position += length;
     }
-    remaining.extend(&jpeg[at..]);
+    remaining.extend(&jpeg[position..]);
     remaining
 }
 
@@ -58,10 +58,10 @@ fn frames_of_cameras_become_rgb_also_without_huffman_tables() {
     for jpeg in [COLOUR, PROGRESSIVE] {
         assert_is_the_sample(&decode(jpeg).expect("a picture"), |colour| colour);
     }
-    let bare = without(COLOUR, 0xc4);
-    assert!(bare.len() < COLOUR.len());
-    assert_eq!(decode(&bare), decode(COLOUR));
-    assert_eq!(decode(&without(&bare, 0xe0)), decode(COLOUR));
+    let without_tables = without_segments(COLOUR, 0xc4);
+    assert!(without_tables.len() < COLOUR.len());
+    assert_eq!(decode(&without_tables), decode(COLOUR));
+    assert_eq!(decode(&without_segments(&without_tables, 0xe0)), decode(COLOUR));
     // Cameras add padding to frames.
     assert_eq!(decode(&[COLOUR, &[0; 64]].concat()), decode(COLOUR));
 }
@@ -73,9 +73,9 @@ fn grey_has_equal_colours_and_cmyk_is_refused() {
         [u8::try_from(sum / 1000).expect("of 8 bits"); 3]
     };
     assert_is_the_sample(&decode(GREY).expect("a picture"), grey);
-    let refused =
+    let message =
         "is a JPEG of 4 colours: only grey and the three colours of cameras are supported";
-    assert_eq!(decode(CMYK), Err(refused.to_owned()));
+    assert_eq!(decode(CMYK), Err(message.to_owned()));
 }
 
 #[test]
@@ -111,14 +111,14 @@ fn a_size_beyond_the_limit_is_refused_before_it_is_allocated() {
     let sof = COLOUR.windows(2).position(|pair| pair == [0xff, 0xc0]).expect("a frame");
     let mut bomb = COLOUR.to_vec();
     bomb[sof + 5..sof + 9].copy_from_slice(&[0x40, 0, 0x40, 0]);
-    let refused =
+    let message =
         "has 16384x16384 pixels, which are 768MiB of RGB; the limit is 16MiB (--max-payload)";
-    assert_eq!(decode(&bomb), Err(refused.to_owned()));
+    assert_eq!(decode(&bomb), Err(message.to_owned()));
     bomb[sof + 5] = 0xff;
     assert!(decode(&bomb).expect_err("beyond any camera").starts_with("is not a complete JPEG: "));
-    let refused =
+    let message =
         "has 4000x4000 pixels, which are 46MiB of RGB; the limit is 16MiB (--max-payload)";
-    assert_eq!(work(COLOUR, Some("4000x4000"), LIMIT), Err(refused.to_owned()));
+    assert_eq!(work(COLOUR, Some("4000x4000"), LIMIT), Err(message.to_owned()));
     assert!(work(COLOUR, None, 40 * 24 * 3).is_err(), "the header counts");
 }
 
@@ -130,10 +130,10 @@ fn a_broken_jpeg_fails_or_is_a_complete_picture_and_never_panics() {
             let outcome = decode(&jpeg[..cut]);
             assert!(outcome.is_err(), "cut to {cut} of {} bytes", jpeg.len());
         }
-        for at in 2..jpeg.len() {
+        for position in 2..jpeg.len() {
             for mask in [0x01, 0x80, 0xff] {
                 let mut broken = jpeg.to_vec();
-                broken[at] ^= mask;
+                broken[position] ^= mask;
                 if let Ok(picture) = decode(&broken) {
                     Ppm::read(picture).expect("a complete PPM");
                 }
@@ -143,19 +143,23 @@ fn a_broken_jpeg_fails_or_is_a_complete_picture_and_never_panics() {
 }
 
 /// Input of Pillow 13 for the expected results below: 5 by 3 pixels.
-fn odd() -> Vec<u8> {
+fn odd_picture() -> Vec<u8> {
     let pixel = |x: u32, y: u32| [x * 53 + y * 17, x * 91 + y * 29, x * 7 + y * 101];
     let pixels = (0..3).flat_map(|y| (0..5).flat_map(move |x| pixel(x, y)));
-    let pixels: Vec<_> = pixels.map(|it| u8::try_from(it % 256).expect("of 8 bits")).collect();
+    let pixels: Vec<_> =
+        pixels.map(|colour| u8::try_from(colour % 256).expect("of 8 bits")).collect();
     ppm("P6\n5 3\n255\n", &pixels)
 }
 
 #[test]
 fn a_resized_picture_equals_the_result_of_pillow() {
     let smaller = [59, 90, 45, 165, 98, 59, 81, 126, 171, 187, 134, 185];
-    assert_eq!(work(&odd(), Some("2x2"), LIMIT), Ok(ppm("P6\n2 2\n255\n", &smaller).into()));
     assert_eq!(
-        work(&odd(), Some("1x1"), LIMIT),
+        work(&odd_picture(), Some("2x2"), LIMIT),
+        Ok(ppm("P6\n2 2\n255\n", &smaller).into())
+    );
+    assert_eq!(
+        work(&odd_picture(), Some("1x1"), LIMIT),
         Ok(ppm("P6\n1 1\n255\n", &[123, 117, 115]).into())
     );
     let narrow_and_high = [
@@ -164,8 +168,8 @@ fn a_resized_picture_equals_the_result_of_pillow() {
         183, 216, 223, 127, 227,
     ];
     let expected = ppm("P6\n3 5\n255\n", &narrow_and_high);
-    assert_eq!(work(&odd(), Some("3x5"), LIMIT), Ok(expected.into()));
-    assert_eq!(work(&odd(), Some("5x3"), LIMIT), Ok(odd().into()), "its own size");
+    assert_eq!(work(&odd_picture(), Some("3x5"), LIMIT), Ok(expected.into()));
+    assert_eq!(work(&odd_picture(), Some("5x3"), LIMIT), Ok(odd_picture().into()), "its own size");
 }
 
 #[test]

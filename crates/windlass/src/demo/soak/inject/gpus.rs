@@ -30,13 +30,13 @@ const IRQ_ISSUE: u32 = 11;
 impl SoakRun {
     pub(super) async fn replace_driver(&self) -> Result<()> {
         let gpus = self.rig.gpus()?;
-        for found in &gpus {
-            self.rig.mark_broken(&found.gpu.uuid);
+        for indexed_gpu in &gpus {
+            self.rig.mark_broken(&indexed_gpu.gpu.uuid);
         }
         self.rig.machine.remove_driver()?;
         self.wait_for_no_healthy().await?;
-        for found in gpus.iter().filter(|found| !found.is_broken) {
-            self.rig.mark_repaired(&found.gpu.uuid);
+        for indexed_gpu in gpus.iter().filter(|indexed_gpu| !indexed_gpu.is_broken) {
+            self.rig.mark_repaired(&indexed_gpu.gpu.uuid);
         }
         Ok(self.rig.machine.install_driver()?)
     }
@@ -45,12 +45,13 @@ impl SoakRun {
     async fn wait_for_no_healthy(&self) -> Result<()> {
         let none_is_healthy = |node: &NodeStatus| {
             let resource = node.resources.get(GPU_RESOURCE);
-            resource.is_none_or(|it| it.devices.values().all(|device| !device.is_healthy()))
+            resource
+                .is_none_or(|resource| resource.devices.values().all(|device| !device.is_healthy()))
         };
-        let seen = self.rig.kubelet.wait_for(none_is_healthy, RECOVERY_LIMIT).await;
+        let result = self.rig.kubelet.wait_for(none_is_healthy, RECOVERY_LIMIT).await;
         let (fault, after, problem) =
             ("driver removed", RECOVERY_LIMIT, "GPUs are reported healthy");
-        seen.map(drop).map_err(|_| {
+        result.map(drop).map_err(|_| {
             Violation::NotRecovered { fault, after, problem: problem.to_owned() }.into()
         })
     }
@@ -62,40 +63,41 @@ impl SoakRun {
         how: GpuFailure,
     ) -> Result<Option<Instant>> {
         let gpus = self.rig.gpus()?;
-        let broken = gpus.iter().filter(|found| found.is_broken).count();
-        let Some(IndexedGpu { index: gpu, gpu: found, .. }) = self.usable_gpu(which)? else {
+        let broken = gpus.iter().filter(|indexed_gpu| indexed_gpu.is_broken).count();
+        let Some(IndexedGpu { index, gpu, .. }) = self.usable_gpu(which)? else {
             return Ok(None);
         };
         if broken >= gpus.len() / 2 {
             return Ok(None);
         }
         self.rig.machine.inject(&match how {
-            GpuFailure::Lost => machine::Fault::Lost { gpu },
-            GpuFailure::Hang => machine::Fault::Hang { gpu },
-            GpuFailure::Error => machine::Fault::Error { gpu, code: IRQ_ISSUE },
-            GpuFailure::Garbage => machine::Fault::Garbage { gpu },
+            GpuFailure::Lost => machine::Fault::Lost { gpu: index },
+            GpuFailure::Hang => machine::Fault::Hang { gpu: index },
+            GpuFailure::Error => machine::Fault::Error { gpu: index, code: IRQ_ISSUE },
+            GpuFailure::Garbage => machine::Fault::Garbage { gpu: index },
         })?;
-        self.rig.mark_broken(&found.uuid);
+        self.rig.mark_broken(&gpu.uuid);
         Ok(Some(Instant::now()))
     }
 
     /// Makes the driver crash the agent at its next call, and starts a new process.
-    pub(super) async fn crash(&mut self, which: usize) -> Result<Option<Instant>> {
+    pub(super) async fn crash_driver(&mut self, which: usize) -> Result<Option<Instant>> {
         let Some(IndexedGpu { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
         self.rig.mark_agent_stopped();
         self.rig.machine.inject(&machine::Fault::Crash { gpu })?;
-        let ended = self.rig.agent.process.wait_for_exit(RECOVERY_LIMIT).await;
-        ended.context("the driver's library did not end the agent")?;
+        let exit = self.rig.agent.process.wait_for_exit(RECOVERY_LIMIT).await;
+        exit.context("the driver's library did not end the agent")?;
         self.replace_agent().await?;
         Ok(Some(Instant::now()))
     }
 
     pub(super) fn reset_gpu(&self, which: usize) -> Result<Option<Instant>> {
-        let broken = self.rig.gpus()?.into_iter().filter(|found| found.is_broken).collect();
-        let Some(found) = pick(broken, which) else { return Ok(None) };
-        self.rig.add_maybe_unhealthy(&found.gpu.uuid);
-        self.rig.mark_repaired(&found.gpu.uuid);
-        self.rig.machine.inject(&machine::Fault::Recover { gpu: found.index })?;
+        let broken =
+            self.rig.gpus()?.into_iter().filter(|indexed_gpu| indexed_gpu.is_broken).collect();
+        let Some(indexed_gpu) = pick(broken, which) else { return Ok(None) };
+        self.rig.add_maybe_unhealthy(&indexed_gpu.gpu.uuid);
+        self.rig.mark_repaired(&indexed_gpu.gpu.uuid);
+        self.rig.machine.inject(&machine::Fault::Recover { gpu: indexed_gpu.index })?;
         Ok(Some(Instant::now()))
     }
 
@@ -137,16 +139,16 @@ impl SoakRun {
         bursts: u32,
         events: usize,
     ) -> Result<Option<Instant>> {
-        let Some(IndexedGpu { index: gpu, gpu: found, .. }) = self.usable_gpu(which)? else {
+        let Some(IndexedGpu { index, gpu, .. }) = self.usable_gpu(which)? else {
             return Ok(None);
         };
         // While NVML is initialised again for a broken GPU, events are lost.
         if self.has_broken_gpu()? {
             return Ok(None);
         }
-        let xid = machine::Fault::Xid { gpu, code: XID_FALLEN_OFF_BUS };
-        self.rig.add_maybe_unhealthy(&found.uuid);
-        self.rig.mark_broken(&found.uuid);
+        let xid = machine::Fault::Xid { gpu: index, code: XID_FALLEN_OFF_BUS };
+        self.rig.add_maybe_unhealthy(&gpu.uuid);
+        self.rig.mark_broken(&gpu.uuid);
         let mut ticks = interval(STORM_DURATION / bursts);
         for _ in 0..bursts {
             ticks.tick().await;
@@ -155,42 +157,47 @@ impl SoakRun {
             self.rig.machine.update(add)?;
             outcome.context("cannot add XID events")?;
         }
-        let ended = Instant::now();
-        self.wait_for_unhealthy(&found.uuid).await?;
-        self.rig.mark_repaired(&found.uuid);
-        Ok(Some(ended))
+        let storm_end = Instant::now();
+        self.wait_for_unhealthy(&gpu.uuid).await?;
+        self.rig.mark_repaired(&gpu.uuid);
+        Ok(Some(storm_end))
     }
 
-    pub(super) async fn renumber(&self, which: usize) -> Result<Option<Instant>> {
-        let Some(IndexedGpu { index, gpu: found, .. }) = self.usable_gpu(which)? else {
+    pub(super) async fn renumber_gpu(&self, which: usize) -> Result<Option<Instant>> {
+        let Some(IndexedGpu { index, gpu, .. }) = self.usable_gpu(which)? else {
             return Ok(None);
         };
         // While a call hangs, NVML cannot be initialised again and keeps its old list.
         if self.has_broken_gpu()? {
             return Ok(None);
         }
-        self.rig.mark_broken(&found.uuid);
+        self.rig.mark_broken(&gpu.uuid);
         self.rig.machine.update(|model| _ = model.gpus.remove(index))?;
-        let gone = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
+        let result = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
         let after = RECOVERY_LIMIT;
-        gone.map_err(|problem| Violation::NotRecovered { fault: "GPU vanished", after, problem })?;
-        self.rig.mark_repaired(&found.uuid);
+        result.map_err(|problem| Violation::NotRecovered {
+            fault: "GPU vanished",
+            after,
+            problem,
+        })?;
+        self.rig.mark_repaired(&gpu.uuid);
         self.rig.machine.update(|model| {
-            let highest = model.gpus.iter().map(|gpu| gpu.minor).max().unwrap_or(0);
-            let minor = highest.max(found.minor) + 1;
+            let highest = model.gpus.iter().map(|other| other.minor).max().unwrap_or(0);
+            let minor = highest.max(gpu.minor) + 1;
             // NVML orders GPUs by PCI address; the kernel module's list names them by it.
-            model.gpus.insert(index, Gpu { minor, ..found.clone() });
+            model.gpus.insert(index, Gpu { minor, ..gpu.clone() });
         })?;
         Ok(Some(Instant::now()))
     }
 
     /// True if a GPU is broken. Callers then skip faults whose combination is a gap in docs/reliability.md.
     fn has_broken_gpu(&self) -> Result<bool> {
-        Ok(self.rig.gpus()?.iter().any(|found| found.is_broken))
+        Ok(self.rig.gpus()?.iter().any(|indexed_gpu| indexed_gpu.is_broken))
     }
 
     pub(in super::super) fn usable_gpu(&self, which: usize) -> Result<Option<IndexedGpu>> {
-        let usable = self.rig.gpus()?.into_iter().filter(|found| !found.is_broken).collect();
+        let usable =
+            self.rig.gpus()?.into_iter().filter(|indexed_gpu| !indexed_gpu.is_broken).collect();
         Ok(pick(usable, which))
     }
 }

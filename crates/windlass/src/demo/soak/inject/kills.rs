@@ -9,7 +9,7 @@ use windlass_kubelet_sim::Kubelet;
 
 use super::{
     super::{
-        agent::{CLAIMS, state_dir},
+        agent::{CLAIMS_FILE, state_dir},
         pods::CONTAINER,
         run::SoakRun,
     },
@@ -31,7 +31,7 @@ impl SoakRun {
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
         let outcome = self.kill_during(after, async |kubelet| kubelet.admit(pod).await).await;
-        self.tally.killed_during_a_call(outcome.is_err());
+        self.tally.record_kill(outcome.is_err());
         self.replace_agent().await?;
         // The kubelet's decision counts: an answer that it did not receive allocates nothing.
         self.record_admission(&uid, outcome).await?;
@@ -50,7 +50,7 @@ impl SoakRun {
         let Some(uid) = self.schedule(gpus).await? else { return Ok(None) };
         let start = async |kubelet: &Kubelet| kubelet.start_container(&uid, CONTAINER).await;
         let outcome = self.kill_during(after, start).await;
-        self.tally.killed_during_a_call(outcome.is_err());
+        self.tally.record_kill(outcome.is_err());
         self.replace_agent().await?;
         self.record_start(&uid, outcome)?;
         Ok(Some(Instant::now()))
@@ -60,7 +60,7 @@ impl SoakRun {
     pub(super) async fn lose_record(&mut self) -> Result<()> {
         self.rig.mark_agent_stopped();
         self.rig.agent.process.kill().await;
-        remove_if_exists(&state_dir(self.rig.dir()).join(CLAIMS))?;
+        remove_if_exists(&state_dir(self.rig.dir()).join(CLAIMS_FILE))?;
         self.replace_agent().await
     }
 
@@ -73,8 +73,8 @@ impl SoakRun {
         self.rig.mark_agent_stopped();
         let kill = async {
             // Timers have a resolution of a millisecond.
-            let begun = Instant::now();
-            while begun.elapsed() < after {
+            let start = Instant::now();
+            while start.elapsed() < after {
                 yield_now().await;
             }
             self.rig.agent.process.signal(Signal::KILL);

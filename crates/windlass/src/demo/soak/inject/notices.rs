@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::{agent::Mounts, invariant::Violation, run::SoakRun, schedule::Fault};
 
-/// Limit of the host's queue size; larger queues take too long to overflow.
+/// Maximum size of the host's queue, in events; larger queues take too long to overflow.
 const MAX_QUEUE: usize = 200_000;
 
 /// Time in which the agent reads queued events.
@@ -28,33 +28,33 @@ impl SoakRun {
     /// before the regular check.
     pub(super) async fn overflow_inotify(&mut self) -> Result<Option<Instant>> {
         let queue_size = inotify_queue_size()?;
-        let left_out = match self.rig.agent.mounts {
+        let skip_reason = match self.rig.agent.mounts {
             Mounts::Shipped => Some("a pod's mount keeps the original folder".into()),
             Mounts::Whole if queue_size > MAX_QUEUE => {
                 Some(format!("this host queues {queue_size} inotify events"))
             }
             Mounts::Whole => None,
         };
-        if let Some(why) = left_out {
-            self.tally.left_out.insert(Fault::NoticesLost.kind(), why);
+        if let Some(reason) = skip_reason {
+            self.tally.left_out.insert(Fault::NoticesLost.kind(), reason);
             return Ok(None);
         }
         self.rig.mark_agent_stopped();
         self.rig.agent.freeze();
         let dir = self.rig.plugin_dir();
-        let changed = overflow_queue(&dir, queue_size)
+        let result = overflow_queue(&dir, queue_size)
             .and_then(|()| replace_folder(&dir, &self.rig.dir().join("away")));
         self.rig.agent.thaw();
         self.rig.mark_agent_started();
-        changed.context("cannot change the plugin folder")?;
+        result.context("cannot change the plugin folder")?;
         sleep(DRAIN_TIME).await;
         let since = self.rig.kubelet.events().next_sequence();
         self.rig.kubelet.replace_registration_socket(1)?;
-        let ended = Instant::now();
-        let registered = self.rig.wait_for_registration(since, DETECTION_LIMIT).await;
+        let recovery_start = Instant::now();
+        let registration = self.rig.wait_for_registration(since, DETECTION_LIMIT).await;
         let (fault, after) = (Fault::NoticesLost.kind(), DETECTION_LIMIT);
-        registered.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
-        Ok(Some(ended))
+        registration.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
+        Ok(Some(recovery_start))
     }
 }
 
