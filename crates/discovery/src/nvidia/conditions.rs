@@ -61,7 +61,7 @@ pub(super) struct ProbeTime {
     pub(super) recent_period: Duration,
 }
 
-// === impl Readings ===
+// === impl ProbeReadings ===
 
 impl ProbeReadings {
     /// Reads all values. A failing read leaves its value unknown; other reads of the probe detect an unresponsive GPU.
@@ -83,15 +83,15 @@ impl Conditions {
         let ProbeReadings { rows, slowdown, .. } = readings;
         // GPUs with row remapping retire no pages.
         let pages = || gpu.page_retirement_pending().ok().flatten();
-        let after = |before, now| SlowdownHistory::after(before, now, time);
+        let history = |before, is_slowed| SlowdownHistory::after(before, is_slowed, time);
         Self {
             fabric: gpu.fabric().ok().flatten(),
             pending_row: rows.map(|rows| rows.pending),
             pending_page: if rows.is_none() { pages() } else { None },
             row_remap_failed: rows.is_some_and(|rows| rows.failed),
             recovery: gpu.recovery_action().ok().flatten(),
-            thermal: slowdown.map(|now| after(before.thermal, now.is_thermal())),
-            power: slowdown.map(|now| after(before.power, now.is_power_brake())),
+            thermal: slowdown.map(|slowdown| history(before.thermal, slowdown.is_thermal())),
+            power: slowdown.map(|slowdown| history(before.power, slowdown.is_power_brake())),
         }
     }
 
@@ -104,19 +104,19 @@ impl Conditions {
             (PENDING_ROW, self.pending_row),
             (PENDING_PAGE, self.pending_page),
             (NVLINK_DEGRADED, has_links.then_some(!links.lost.is_empty())),
-            (THERMAL, self.thermal.map(|slowed| slowed.is_recent)),
-            (POWER, self.power.map(|slowed| slowed.is_recent)),
+            (THERMAL, self.thermal.map(|history| history.is_recent)),
+            (POWER, self.power.map(|history| history.is_recent)),
         ];
         let flags =
-            flags.into_iter().filter_map(|(name, is)| Some((name, AttributeValue::Bool(is?))));
+            flags.into_iter().filter_map(|(name, flag)| Some((name, AttributeValue::Bool(flag?))));
         flags.chain(self.fabric.iter().flat_map(fabric::attributes))
     }
 
     /// The worst condition that is a failure. Reduced clocks and pending repairs are no failures: results stay correct.
     pub(super) fn failure(&self, links: &LinkFacts) -> Option<(Reason, String)> {
         let remap = || {
-            let why = "a bad row of memory could not be mapped out".to_owned();
-            self.row_remap_failed.then_some((Reason::RowRemapFailed, why))
+            let detail = "a bad row of memory could not be mapped out".to_owned();
+            self.row_remap_failed.then_some((Reason::RowRemapFailed, detail))
         };
         let reset = || Some((Reason::NeedsReset, action_text(self.recovery?)?));
         let fabric = || Some((Reason::FabricFailed, fabric::failure(self.fabric.as_ref()?)?));
@@ -144,8 +144,8 @@ fn lost_to_switches(links: &LinkFacts) -> Option<String> {
     let lost: Vec<_> = lost.collect();
     match lost.as_slice() {
         [] => None,
-        [one] => Some(format!("link {one} was up and is down")),
-        several => Some(format!("links {} were up and are down", several.join(", "))),
+        [link] => Some(format!("link {link} was up and is down")),
+        links => Some(format!("links {} were up and are down", links.join(", "))),
     }
 }
 
@@ -166,8 +166,8 @@ impl LinkFacts {
 // === impl SlowdownHistory ===
 
 impl SlowdownHistory {
-    fn after(before: Option<Self>, now: bool, time: ProbeTime) -> Self {
-        let last = if now { Some(time.now) } else { before.and_then(|before| before.last) };
+    fn after(before: Option<Self>, is_slowed: bool, time: ProbeTime) -> Self {
+        let last = if is_slowed { Some(time.now) } else { before.and_then(|before| before.last) };
         let since = |last: Timestamp| Duration::try_from(time.now.duration_since(last));
         let is_recent =
             last.is_some_and(|last| since(last).is_ok_and(|since| since < time.recent_period));
@@ -182,19 +182,19 @@ mod tests {
     #[test]
     fn a_slowdown_is_reported_until_it_is_no_longer_recent() {
         let recent_period = Duration::from_secs(60);
-        let mut slowed = None;
-        let mut reported = |second, now| {
-            let now_is = Timestamp::from_second(second).expect("a small number");
+        let mut history = None;
+        let mut is_recent_at = |second, is_slowed| {
+            let now = Timestamp::from_second(second).expect("a small number");
             let after =
-                SlowdownHistory::after(slowed, now, ProbeTime { now: now_is, recent_period });
-            slowed = Some(after);
+                SlowdownHistory::after(history, is_slowed, ProbeTime { now, recent_period });
+            history = Some(after);
             after.is_recent
         };
-        assert!(!reported(0, false));
-        assert!(reported(10, true));
-        assert!(reported(20, false));
-        assert!(reported(69, false));
-        assert!(!reported(70, false));
+        assert!(!is_recent_at(0, false));
+        assert!(is_recent_at(10, true));
+        assert!(is_recent_at(20, false));
+        assert!(is_recent_at(69, false));
+        assert!(!is_recent_at(70, false));
     }
 
     #[test]
@@ -205,14 +205,14 @@ mod tests {
             remotes: vec![Remote::Switch(None), peer, Remote::Switch(None)],
             ..LinkFacts::default()
         };
-        let after = |left: &[u32]| LinkFacts {
-            lost: up.missing(left, &MigFacts::Disabled).into_iter().collect(),
+        let after = |up_links: &[u32]| LinkFacts {
+            lost: up.missing(up_links, &MigFacts::Disabled).into_iter().collect(),
             ..LinkFacts::default()
         };
         assert_eq!(lost_to_switches(&after(&[0, 2])), None);
         assert_eq!(lost_to_switches(&after(&[1, 2])).as_deref(), Some("link 0 was up and is down"));
-        let both = "links 0, 2 were up and are down";
-        assert_eq!(lost_to_switches(&after(&[])).as_deref(), Some(both));
+        let expected = "links 0, 2 were up and are down";
+        assert_eq!(lost_to_switches(&after(&[])).as_deref(), Some(expected));
         assert_eq!(up.missing(&[], &MigFacts::Enabled(Vec::new())), []);
     }
 }

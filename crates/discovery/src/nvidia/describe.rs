@@ -80,9 +80,10 @@ impl Describer<'_> {
             partitions: facts.partitions.clone().unwrap_or_default(),
             ..self.device(&facts.id, DeviceKind::Gpu)
         };
-        let parts = facts.instances().iter().map(|part| self.instance(&gpu, facts, part));
-        let parts: Vec<_> = parts.collect();
-        std::iter::once(gpu).chain(parts).collect()
+        let instances =
+            facts.instances().iter().map(|instance| self.instance(&gpu, facts, instance));
+        let instances: Vec<_> = instances.collect();
+        std::iter::once(gpu).chain(instances).collect()
     }
 
     /// A GPU that NVML cannot describe, with data from the kernel module and sysfs.
@@ -104,9 +105,9 @@ impl Describer<'_> {
 
     /// Reason why a listed instance is unusable: without its capability nodes a container sees the GPU but
     /// cannot open the instance.
-    pub(super) fn obstacle(&self, facts: &GpuFacts, part: &InstanceFacts) -> Option<String> {
+    pub(super) fn obstacle(&self, facts: &GpuFacts, instance: &InstanceFacts) -> Option<String> {
         let Some(minor) = facts.minor else { return Some(NO_NODE.to_owned()) };
-        let missing = capabilities(minor, part)
+        let missing = capabilities(minor, instance)
             .into_iter()
             .find(|capability| mig_minor(self.host, capability).is_none())?;
         Some(format!("the driver names no device node for capability {missing}"))
@@ -158,7 +159,10 @@ impl Describer<'_> {
             ("serial", facts.serial.as_deref().map(AttributeValue::string)),
             ("migCapable", Some(AttributeValue::Bool(facts.mig != MigFacts::Unsupported))),
             ("migEnabled", Some(AttributeValue::Bool(facts.is_in_mig_mode()))),
-            ("nvlinkGeneration", place.nvlinks.generation.map(|it| AttributeValue::Int(it.into()))),
+            (
+                "nvlinkGeneration",
+                place.nvlinks.generation.map(|generation| AttributeValue::Int(generation.into())),
+            ),
         ];
         let values = attributes(DOMAIN, values);
         let conditions = facts.conditions.attributes(&facts.links);
@@ -169,45 +173,45 @@ impl Describer<'_> {
             .collect()
     }
 
-    fn instance(&self, gpu: &Device, facts: &GpuFacts, part: &InstanceFacts) -> Device {
+    fn instance(&self, gpu: &Device, facts: &GpuFacts, instance: &InstanceFacts) -> Device {
         let values = [
-            (attribute_name("uuid"), AttributeValue::string(part.id.as_str())),
+            (attribute_name("uuid"), AttributeValue::string(instance.id.as_str())),
             (attribute_name("parentUUID"), AttributeValue::string(gpu.id.as_str())),
             (attribute_name("parentIndex"), AttributeValue::Int(gpu.index.into())),
-            (INSTANCE_INDEX, AttributeValue::Int(part.index.into())),
-            (MIG_PROFILE, AttributeValue::string(&part.profile)),
+            (INSTANCE_INDEX, AttributeValue::Int(instance.index.into())),
+            (MIG_PROFILE, AttributeValue::string(&instance.profile)),
         ];
         let model = self.model_attributes("mig", facts, &gpu.place);
-        let has_graphics = part.profile.contains(GRAPHICS);
+        let has_graphics = instance.profile.contains(GRAPHICS);
         Device {
             index: gpu.index,
             attributes: model.into_iter().chain(values).collect(),
-            capacity: capacities(&part.capacities),
+            capacity: capacities(&instance.capacities),
             place: Location { nvlinks: NvLinks::default(), ..gpu.place.clone() },
-            nodes: self.instance_nodes(facts.minor, part),
+            nodes: self.instance_nodes(facts.minor, instance),
             extras: if has_graphics { gpu.extras.clone() } else { ExtraEdits::default() },
             parent: Some(gpu.id.clone()),
-            part: Some(part.index),
-            partition: partition(gpu, part),
-            ..self.device(&part.id, DeviceKind::Mig)
+            part: Some(instance.index),
+            partition: partition(gpu, instance),
+            ..self.device(&instance.id, DeviceKind::Mig)
         }
     }
 
     /// Node of the GPU, and the capability nodes of the GPU instance and the compute instance.
-    fn instance_nodes(&self, minor: Option<u32>, part: &InstanceFacts) -> Vec<DeviceNode> {
+    fn instance_nodes(&self, minor: Option<u32>, instance: &InstanceFacts) -> Vec<DeviceNode> {
         let Some(minor) = minor else { return Vec::new() };
-        let numbers = capabilities(minor, part).into_iter();
+        let numbers = capabilities(minor, instance).into_iter();
         let numbers = numbers.filter_map(|capability| mig_minor(self.host, &capability));
         let capability_nodes =
             numbers.map(|n| DeviceNode::new(format!("/dev/nvidia-caps/nvidia-cap{n}")));
-        let whole = DeviceNode { shared: true, ..node(minor) };
-        std::iter::once(whole).chain(capability_nodes).collect()
+        let gpu_node = DeviceNode { shared: true, ..node(minor) };
+        std::iter::once(gpu_node).chain(capability_nodes).collect()
     }
 }
 
 /// Names of an instance's two capabilities in the driver's table `mig-minors`.
-fn capabilities(minor: u32, part: &InstanceFacts) -> [String; 2] {
-    let (gi, ci) = (part.gpu_instance, part.compute_instance);
+fn capabilities(minor: u32, instance: &InstanceFacts) -> [String; 2] {
+    let (gi, ci) = (instance.gpu_instance, instance.compute_instance);
     [format!("gpu{minor}/gi{gi}/access"), format!("gpu{minor}/gi{gi}/ci{ci}/access")]
 }
 
@@ -215,14 +219,14 @@ fn node(minor: u32) -> DeviceNode {
     DeviceNode::new(format!("/dev/nvidia{minor}"))
 }
 
-fn partition(gpu: &Device, part: &InstanceFacts) -> Option<Partition> {
-    let place = part.instance_info?;
+fn partition(gpu: &Device, instance: &InstanceFacts) -> Option<Partition> {
+    let info = instance.instance_info?;
     Some(Partition {
         gpu: gpu.id.clone(),
-        profile: part.profile.as_str().into(),
-        profile_id: place.profile_id,
-        start: place.placement.start,
-        size: place.placement.size,
+        profile: instance.profile.as_str().into(),
+        profile_id: info.profile_id,
+        start: info.placement.start,
+        size: info.placement.size,
     })
 }
 

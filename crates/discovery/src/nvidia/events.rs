@@ -62,13 +62,13 @@ const SHORT_WAIT: Duration = Duration::from_millis(500);
 impl EventWatch {
     /// Starts the thread, paused.
     pub(super) fn start(events: Arc<EventSet>, long_wait: Duration) -> std::io::Result<Self> {
-        let (send, received) = mpsc::channel(MAX_BUFFERED);
-        let (commands, received_commands) = channel();
+        let (sender, received) = mpsc::channel(MAX_BUFFERED);
+        let (commands, command_receiver) = channel();
         std::thread::Builder::new().name("nvml-events".to_owned()).spawn(move || {
-            watch(&events, &send, &received_commands);
+            watch(&events, &sender, &command_receiver);
             drop(events);
             // Closing the channel reports that the library is released.
-            drop(send);
+            drop(sender);
         })?;
         Ok(Self { received, commands, state: WaitState::Paused, long_wait })
     }
@@ -128,7 +128,7 @@ impl EventWatch {
 /// connection replaces the set.
 fn watch(
     events: &EventSet,
-    send: &mpsc::Sender<EventMessage>,
+    sender: &mpsc::Sender<EventMessage>,
     commands: &Receiver<Option<Duration>>,
 ) {
     let mut wait = None;
@@ -148,8 +148,8 @@ fn watch(
             },
             (Err(_), _) => return,
         };
-        let failed = matches!(message, Some(EventMessage::Failed(_)));
-        if message.is_some_and(|message| send.blocking_send(message).is_err()) || failed {
+        let is_failed = matches!(message, Some(EventMessage::Failed(_)));
+        if message.is_some_and(|message| sender.blocking_send(message).is_err()) || is_failed {
             return;
         }
     }
