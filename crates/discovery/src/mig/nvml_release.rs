@@ -1,7 +1,7 @@
 //! Shutdown of NVML for a GPU reset: a reset needs every handle closed, and NVML holds all GPUs open.
 //!
 //! ```text
-//!   initialised ── first request ──> shut down ── last release dropped ──> initialised again
+//!   initialised ── first request ──> shut down ── last guard dropped ────> initialised again
 //! ```
 
 use std::convert::Infallible;
@@ -34,20 +34,20 @@ const MAX_REQUESTS: usize = 64;
 /// Delay between retries; each attempt makes the driver access the GPU.
 pub const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-// === impl NvmlReleaseHandle ===
+// === impl NvmlShutdownHandle ===
 
 impl NvmlShutdownHandle {
     /// Creates a handle and the receiver of its requests.
     pub fn new() -> (Self, NvmlShutdownRequests) {
-        let (send, requests) = mpsc::channel(MAX_REQUESTS);
-        (Self(send), requests)
+        let (sender, requests) = mpsc::channel(MAX_REQUESTS);
+        (Self(sender), requests)
     }
 
     /// Waits until NVML is shut down; `None` if the agent stops.
     pub(crate) async fn request(&self) -> Option<NvmlShutdownGuard> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, guard) = oneshot::channel();
         self.0.send(reply).await.ok()?;
-        answer.await.ok()
+        guard.await.ok()
     }
 }
 
@@ -56,21 +56,21 @@ pub async fn grant_until_dropped(
     first: oneshot::Sender<NvmlShutdownGuard>,
     requests: &mut NvmlShutdownRequests,
 ) {
-    let mut granted = JoinSet::new();
-    grant(first, &mut granted);
-    while !granted.is_empty() {
+    let mut grants = JoinSet::new();
+    grant(first, &mut grants);
+    while !grants.is_empty() {
         tokio::select! {
-            Some(request) = requests.recv() => grant(request, &mut granted),
-            Some(_) = granted.join_next() => {}
+            Some(request) = requests.recv() => grant(request, &mut grants),
+            Some(_) = grants.join_next() => {}
         }
     }
 }
 
-fn grant(request: oneshot::Sender<NvmlShutdownGuard>, granted: &mut JoinSet<()>) {
+fn grant(request: oneshot::Sender<NvmlShutdownGuard>, grants: &mut JoinSet<()>) {
     let (until_dropped, dropped) = oneshot::channel();
     // The grant of a requester that has timed out is dropped at once.
     drop(request.send(NvmlShutdownGuard { _until_dropped: until_dropped }));
-    granted.spawn(async move { drop(dropped.await) });
+    grants.spawn(async move { drop(dropped.await) });
 }
 
 /// Retries a call while NVML is not initialised, as during a shutdown for a reset. Once cancelled, returns the next
@@ -99,15 +99,15 @@ mod tests {
     async fn nvml_stays_shut_down_until_the_last_release_is_dropped() {
         let (handle, mut requests) = NvmlShutdownHandle::new();
         let (first, second) = (handle.clone(), handle);
-        let releases = async { tokio::join!(first.request(), second.request()) };
-        let granting = async {
+        let guards = async { tokio::join!(first.request(), second.request()) };
+        let grant_requests = async {
             let request = requests.recv().await.expect("two requests");
             grant_until_dropped(request, &mut requests).await;
         };
-        let using = async {
-            let (first, second) = releases.await;
+        let hold_guards = async {
+            let (first, second) = guards.await;
             assert!(first.is_some() && second.is_some());
         };
-        tokio::join!(granting, using);
+        tokio::join!(grant_requests, hold_guards);
     }
 }
