@@ -58,8 +58,8 @@ impl PreferenceRequest<'_> {
     fn free_replicas(&self) -> ByDevice<'_> {
         let ids = self.request.available_device_i_ds.iter();
         let replicas = ids.filter_map(|id| ReplicaId::split(id));
-        let all = |device: &str| self.offer.devices.get(device).map_or(0, replicas_of);
-        by_device(replicas.filter(|(device, number)| *number < all(device)))
+        let replica_count = |device: &str| self.offer.devices.get(device).map_or(0, replicas_of);
+        by_device(replicas.filter(|(device, number)| *number < replica_count(device)))
     }
 
     /// Allocatable devices with their free replicas. The kubelet does not report replicas in use: they are missing in
@@ -93,8 +93,8 @@ fn pools(
     chosen: &[ReplicaId],
 ) -> Vec<ReplicaPool> {
     let (required, chosen) = (ids_by_device(required), ids_by_device(chosen));
-    let numbers = |all: &ByDevice<'_>, id: &DeviceId| -> ReplicaNumbers {
-        all.get(id.as_str()).into_iter().flatten().copied().collect()
+    let numbers = |numbers_by_device: &ByDevice<'_>, id: &DeviceId| -> ReplicaNumbers {
+        numbers_by_device.get(id.as_str()).into_iter().flatten().copied().collect()
     };
     let pool = |(id, device): &Candidate<'_>| ReplicaPool {
         device: (*id).clone(),
