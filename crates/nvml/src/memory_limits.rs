@@ -113,7 +113,7 @@ impl Gpu {
     }
 }
 
-// === impl MemoryLimitsInUse ===
+// === impl ReportedMemoryLimits ===
 
 impl ReportedMemoryLimits {
     fn from_answer(answer: &GetMemoryLimits) -> Result<Self> {
