@@ -108,10 +108,9 @@ impl Scanner for Nics {
             let (device, observation) = nic_scan.device(index, function)?;
             let has_lost_rdma =
                 rdma_history.update(&device.id, function) && nic_scan.has_lost_rdma(function);
-            Some((
-                device,
-                if has_lost_rdma { lost_rdma_observation(function) } else { observation },
-            ))
+            let observation =
+                if has_lost_rdma { lost_rdma_observation(function) } else { observation };
+            Some((device, observation))
         });
         let devices = observed_devices.collect();
         let state = nic_scan.state(&skipped, &limits);

@@ -428,7 +428,7 @@ mod tests {
         let error = limit(Enforcement::Mig).expect_err("weaker").to_string();
         assert!(error.starts_with("`mig` is required by windlass.dev/enforcement"), "{error}");
         let by_method = [GpuMemory { required: Enforcement::Driver, ..ten_of_eighty() }];
-        let old_driver = self::support_with(Err(NoMemoryLimits::OldDriver));
+        let old_driver = support_with(Err(NoMemoryLimits::OldDriver));
         let error = LimitRules { support: &old_driver, ..rules }.limit(
             &by_method,
             Enforcement::None,

@@ -363,7 +363,7 @@ impl Planner<'_> {
             (Assignment::Unassigned, Some(_))
                 if device.partitioned && move_permission != MovePermission::Pending => {}
             (_, Some(owner)) if move_permission == MovePermission::Denied => {
-                self.offer(device, &owner)
+                self.offer(device, &owner);
             }
             (assignment, Some(owner)) if move_permission == MovePermission::Pending => {
                 self.has_pending_moves = true;
