@@ -246,12 +246,12 @@ impl AmdGpu<'_> {
 
     fn gpu(&self) -> Device {
         let id = self.id.parse().expect("made of letters, digits and '-'");
-        let mut place = self.function.location();
-        place.xgmi.clone_from(&self.xgmi);
+        let mut location = self.function.location();
+        location.xgmi.clone_from(&self.xgmi);
         Device {
             index: self.index,
             attributes: describe::gpu_attributes(self.host, self.function, self.mode.as_ref()),
-            place,
+            place: location,
             withheld: failure::driver_failure(self.function, &[DRIVER]).map(|(_, reason)| reason),
             ..Device::new(id, DeviceKind::Gpu, SourceName::AMD, Timestamp::UNIX_EPOCH)
         }
@@ -259,16 +259,16 @@ impl AmdGpu<'_> {
 
     /// Device of a partition, with the topology of its GPU. The id contains the partition mode, because partition 2
     /// of four is a different device from partition 2 of eight.
-    fn partition_device(&self, gpu: &Device, part: u32, node: &kfd::Node) -> Option<Device> {
+    fn partition_device(&self, gpu: &Device, number: u32, node: &kfd::Node) -> Option<Device> {
         let mode = self.mode.as_ref().map(|mode| format!("{}-{}-", mode.compute, mode.memory));
-        let id = format!("{}-{}{part}", self.id, mode.unwrap_or_default()).parse().ok()?;
+        let id = format!("{}-{}{number}", self.id, mode.unwrap_or_default()).parse().ok()?;
         let device = Device {
             id,
             partitioned: false,
             partition: None,
             partitions: [].into(),
             parent: Some(gpu.id.clone()),
-            part: Some(part),
+            part: Some(number),
             ..gpu.clone()
         };
         let folder = format!("/sys/class/drm/renderD{}/device", node.render_minor);

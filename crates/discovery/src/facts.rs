@@ -21,8 +21,8 @@ pub(super) fn function_attributes(host: &Host, function: &PciFunction) -> Attrib
             ("driver", function.driver.as_ref().and_then(text_value)),
         ],
     );
-    let all = function.attributes().into_iter().chain(identifiers);
-    all.chain(virtualization_attributes(host, function)).collect()
+    let values = function.attributes().into_iter().chain(identifiers);
+    values.chain(virtualization_attributes(host, function)).collect()
 }
 
 /// SR-IOV and IOMMU attributes. Every function has `isSriovVf`, so that selectors can test it on any.

@@ -226,10 +226,11 @@ impl IntelGpu<'_> {
 
     /// Sets the path of a render node inside the container to `renderD128`, if the configuration asks for it.
     fn with_container_path(&self, node: DeviceNode) -> DeviceNode {
-        let inside = Path::new(FIRST_RENDER_NODE);
-        if !self.rules.render_as_128 || !drm_nodes::is_render(&node) || node.path == inside {
+        let container_path = Path::new(FIRST_RENDER_NODE);
+        if !self.rules.render_as_128 || !drm_nodes::is_render(&node) || node.path == container_path
+        {
             return node;
         }
-        DeviceNode { inside: Some(inside.to_owned()), ..node }
+        DeviceNode { inside: Some(container_path.to_owned()), ..node }
     }
 }

@@ -252,14 +252,18 @@ impl Publisher {
 
     /// Reports a scan that missed its deadline: publishes the last devices, sets all sources to `Failing`, and logs a
     /// warning.
-    fn publish_timeout(&self, why: &str) {
+    fn publish_timeout(&self, reason: &str) {
         let mut snapshot = self.snapshots.borrow().clone();
         let sources: Vec<_> = snapshot.states.keys().map(SourceName::as_str).collect();
-        tracing::warn!(sources = sources.join(" "), why, "scan is late: devices stay as last seen");
+        tracing::warn!(
+            sources = sources.join(" "),
+            why = reason,
+            "scan is late: devices stay as last seen"
+        );
         snapshot
             .states
             .values_mut()
-            .for_each(|state| *state = SourceState::Failing(why.to_owned()));
+            .for_each(|state| *state = SourceState::Failing(reason.to_owned()));
         self.publish(snapshot);
     }
 

@@ -300,8 +300,8 @@ impl Nvidia {
                 tracing::info!("NVML is shut down while a GPU is reset");
             }
             ConnectionEnd::GpuLost => {
-                let after = self.lost_gpu_delay;
-                tracing::info!(?after, "a GPU stays lost; initialising NVML again");
+                let delay = self.lost_gpu_delay;
+                tracing::info!(after = ?delay, "a GPU stays lost; initialising NVML again");
                 self.lost_gpu_delay = (self.lost_gpu_delay * 2).min(MAX_LOST_GPU_DELAY);
             }
         }

@@ -74,7 +74,7 @@ impl ReplicaLimits {
         rules: LimitRules<'_>,
     ) -> WrittenLimits {
         self.0.retain(|name| desired.contains_key(name));
-        let (mut written, mut unlimited_prefixes) = (WrittenLimits::default(), Vec::new());
+        let (mut limits, mut unlimited_prefixes) = (WrittenLimits::default(), Vec::new());
         for (id, size) in desired {
             let gpu = inventory.get(id.as_str());
             let replica =
@@ -85,8 +85,8 @@ impl ReplicaLimits {
             };
             match self.devices(&replica, size.max_replicas, rules) {
                 Ok(devices) if devices.is_empty() => unlimited_prefixes.push(replica_prefix(id)),
-                Ok(devices) => written.devices.entry(kind_of(gpu)).or_default().extend(devices),
-                Err(reason) => drop(written.failed.insert(id.clone(), reason)),
+                Ok(devices) => limits.devices.entry(kind_of(gpu)).or_default().extend(devices),
+                Err(reason) => drop(limits.failed.insert(id.clone(), reason)),
             }
         }
         if !unlimited_prefixes.is_empty() {
@@ -94,14 +94,14 @@ impl ReplicaLimits {
                 unlimited_prefixes.iter().any(|prefix| device.name.starts_with(prefix))
             };
             for (kind, devices) in on_disk() {
-                written
+                limits
                     .devices
                     .entry(kind)
                     .or_default()
                     .extend(devices.into_iter().filter(is_unlimited));
             }
         }
-        written
+        limits
     }
 
     /// Writes the record of a GPU. Returns a device for each number of replicas that needs a limit.

@@ -77,8 +77,8 @@ impl HistoryFile {
             Ok(aside) => {
                 tracing::warn!(error, aside = %aside.display(), "allocation history set aside");
             }
-            Err(refused) => {
-                tracing::warn!(error, %refused, "allocation history cannot be read");
+            Err(rename_error) => {
+                tracing::warn!(error, refused = %rename_error, "allocation history cannot be read");
             }
         }
         Vec::new()
@@ -96,8 +96,8 @@ fn text(lines: &Lines) -> String {
 }
 
 /// Serializes a parsed document again; `path` appears in errors only.
-pub fn reserialize(path: &Path, read: &[u8]) -> Result<Vec<u8>, HistoryError> {
-    Ok(text(&Lines::from_choices(&parse(path, read)?)).into_bytes())
+pub fn reserialize(path: &Path, contents: &[u8]) -> Result<Vec<u8>, HistoryError> {
+    Ok(text(&Lines::from_choices(&parse(path, contents)?)).into_bytes())
 }
 
 fn parse(path: &Path, text: &[u8]) -> Result<Vec<RecordedChoice>, HistoryError> {

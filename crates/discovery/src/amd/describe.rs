@@ -134,7 +134,7 @@ fn chip_family(target: &str) -> Option<&'static str> {
         ("gfx12", "GC_12_0_0"),
         ("gfx8", "VI"),
     ];
-    let entry = BY_TARGET.iter().find(|(begin, _)| target.starts_with(begin));
+    let entry = BY_TARGET.iter().find(|(prefix, _)| target.starts_with(prefix));
     entry.map(|(_, family)| *family)
 }
 

@@ -58,10 +58,14 @@ pub(super) fn candidates(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindR
                 }
             };
             let mut named_nodes = nodes.nodes_at(&path, &target)?;
-            named_nodes.retain(|it| seen_nodes.insert(it.resolved_path.clone()));
+            named_nodes.retain(|node| seen_nodes.insert(node.resolved_path.clone()));
             let candidate = nodes.candidate(&path, &target, named_nodes);
             let wildcards = wildcard_texts(text, path.to_str().unwrap_or_default());
-            result.candidates.extend(candidate.map(|it| Candidate { pattern, wildcards, ..it }));
+            result.candidates.extend(candidate.map(|candidate| Candidate {
+                pattern,
+                wildcards,
+                ..candidate
+            }));
         }
     }
     number_parts(&mut result.candidates);
@@ -196,9 +200,9 @@ impl<'a> Nodes<'a> {
         candidate.add_text("path", target.to_str());
         candidate.origin = path.display().to_string();
         let node = |NamedNode { matched_path, resolved_path }: NamedNode| {
-            let inside = (matched_path != resolved_path).then_some(matched_path);
+            let container_path = (matched_path != resolved_path).then_some(matched_path);
             DeviceNode {
-                inside,
+                inside: container_path,
                 proof: self.folder(&resolved_path),
                 ..DeviceNode::new(resolved_path)
             }

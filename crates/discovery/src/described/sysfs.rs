@@ -60,9 +60,9 @@ pub(super) fn number_parts(candidates: &mut [Candidate]) {
     let mut counters = std::collections::BTreeMap::<String, u32>::new();
     for candidate in candidates.iter_mut().filter(|candidate| candidate.is_part()) {
         let stem = candidate.stem();
-        let part = format!("{}-{stem}", candidate.identity);
-        let number = counters.entry(part.clone()).or_default();
-        candidate.identity = format!("{part}{number}");
+        let prefix = format!("{}-{stem}", candidate.identity);
+        let number = counters.entry(prefix.clone()).or_default();
+        candidate.identity = format!("{prefix}{number}");
         *number += 1;
     }
 }

@@ -119,8 +119,8 @@ fn chip_entries(host: &Host, limits: &mut EntryLimits, class: &str) -> Vec<PathB
     folders.filter(|folder| !folder.iter().any(is_pci)).collect()
 }
 
-fn is_pci(part: &std::ffi::OsStr) -> bool {
-    part.to_str().is_some_and(|part| part.parse::<windlass_core::pci::PciAddress>().is_ok())
+fn is_pci(name: &std::ffi::OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.parse::<windlass_core::pci::PciAddress>().is_ok())
 }
 
 /// The device of a manager, with nodes of these regions and patterns.

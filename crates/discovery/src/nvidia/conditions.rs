@@ -79,19 +79,19 @@ impl ProbeReadings {
 impl Conditions {
     /// Conditions from the probe's readings, the earlier conditions, and further reads. A failing read leaves its
     /// condition unknown.
-    pub(super) fn read(gpu: &Gpu, readings: ProbeReadings, before: &Self, time: ProbeTime) -> Self {
+    pub(super) fn read(gpu: &Gpu, readings: ProbeReadings, last: &Self, time: ProbeTime) -> Self {
         let ProbeReadings { rows, slowdown, .. } = readings;
         // GPUs with row remapping retire no pages.
         let pages = || gpu.page_retirement_pending().ok().flatten();
-        let history = |before, is_slowed| SlowdownHistory::after(before, is_slowed, time);
+        let history = |last, is_slowed| SlowdownHistory::after(last, is_slowed, time);
         Self {
             fabric: gpu.fabric().ok().flatten(),
             pending_row: rows.map(|rows| rows.pending),
             pending_page: if rows.is_none() { pages() } else { None },
             row_remap_failed: rows.is_some_and(|rows| rows.failed),
             recovery: gpu.recovery_action().ok().flatten(),
-            thermal: slowdown.map(|slowdown| history(before.thermal, slowdown.is_thermal())),
-            power: slowdown.map(|slowdown| history(before.power, slowdown.is_power_brake())),
+            thermal: slowdown.map(|slowdown| history(last.thermal, slowdown.is_thermal())),
+            power: slowdown.map(|slowdown| history(last.power, slowdown.is_power_brake())),
         }
     }
 
@@ -153,13 +153,13 @@ fn lost_to_switches(links: &LinkFacts) -> Option<String> {
 
 impl LinkFacts {
     /// Links that were up before and are down now. MIG disables all links of a GPU.
-    pub(super) fn missing(&self, up: &[u32], mig: &MigFacts) -> Vec<(u32, Remote)> {
+    pub(super) fn missing(&self, up_links: &[u32], mig: &MigFacts) -> Vec<(u32, Remote)> {
         if matches!(mig, MigFacts::Enabled(_)) {
             return Vec::new();
         }
         let active = self.up.iter().copied().zip(self.remotes.iter().cloned());
-        let earlier = self.lost.iter().map(|(link, remote)| (*link, remote.clone()));
-        active.chain(earlier).filter(|(link, _)| !up.contains(link)).collect()
+        let lost = self.lost.iter().map(|(link, remote)| (*link, remote.clone()));
+        active.chain(lost).filter(|(link, _)| !up_links.contains(link)).collect()
     }
 }
 
@@ -200,19 +200,22 @@ mod tests {
     #[test]
     fn a_lost_link_to_a_switch_is_a_failure_and_one_to_a_gpu_is_not() {
         let peer = Remote::Gpu("00000000:1B:00.0".to_owned());
-        let up = LinkFacts {
+        let all_up = LinkFacts {
             up: vec![0, 1, 2],
             remotes: vec![Remote::Switch(None), peer, Remote::Switch(None)],
             ..LinkFacts::default()
         };
-        let after = |up_links: &[u32]| LinkFacts {
-            lost: up.missing(up_links, &MigFacts::Disabled).into_iter().collect(),
+        let links_after = |up_links: &[u32]| LinkFacts {
+            lost: all_up.missing(up_links, &MigFacts::Disabled).into_iter().collect(),
             ..LinkFacts::default()
         };
-        assert_eq!(lost_to_switches(&after(&[0, 2])), None);
-        assert_eq!(lost_to_switches(&after(&[1, 2])).as_deref(), Some("link 0 was up and is down"));
+        assert_eq!(lost_to_switches(&links_after(&[0, 2])), None);
+        assert_eq!(
+            lost_to_switches(&links_after(&[1, 2])).as_deref(),
+            Some("link 0 was up and is down")
+        );
         let expected = "links 0, 2 were up and are down";
-        assert_eq!(lost_to_switches(&after(&[])).as_deref(), Some(expected));
-        assert_eq!(up.missing(&[], &MigFacts::Enabled(Vec::new())), []);
+        assert_eq!(lost_to_switches(&links_after(&[])).as_deref(), Some(expected));
+        assert_eq!(all_up.missing(&[], &MigFacts::Enabled(Vec::new())), []);
     }
 }

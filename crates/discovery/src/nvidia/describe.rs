@@ -67,13 +67,13 @@ pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName>
 impl Describer<'_> {
     /// A GPU and its instances, the GPU first.
     pub(super) fn gpu(&self, index: u32, facts: &GpuFacts) -> Vec<Device> {
-        let place = self.location(facts);
+        let location = self.location(facts);
         let memory = facts.memory_bytes.map(Quantity::Bytes);
         let gpu = Device {
             index,
-            attributes: self.gpu_attributes(index, facts, &place),
+            attributes: self.gpu_attributes(index, facts, &location),
             capacity: memory.map(|bytes| (attribute_name("memory"), bytes)).into_iter().collect(),
-            place,
+            place: location,
             nodes: facts.minor.map(node).into_iter().collect(),
             extras: facts.graphics.clone(),
             partitioned: facts.is_in_mig_mode(),
@@ -87,15 +87,15 @@ impl Describer<'_> {
     }
 
     /// A GPU that NVML cannot describe, with data from the kernel module and sysfs.
-    pub(super) fn placeholder_gpu(&self, index: u32, listed: Option<&ListedGpu>) -> Device {
-        let attributes = listed.map(|gpu| gpu.function.attributes()).into_iter().flatten();
+    pub(super) fn placeholder_gpu(&self, index: u32, listed_gpu: Option<&ListedGpu>) -> Device {
+        let attributes = listed_gpu.map(|gpu| gpu.function.attributes()).into_iter().flatten();
         Device {
             index,
             attributes: self.common_attributes("gpu").into_iter().chain(attributes).collect(),
-            place: listed.map(|gpu| gpu.function.location()).unwrap_or_default(),
-            nodes: listed.and_then(|gpu| gpu.minor).map(node).into_iter().collect(),
-            extras: listed.map(|gpu| gpu.graphics.clone()).unwrap_or_default(),
-            ..self.device(&placeholder_id(index, listed), DeviceKind::Gpu)
+            place: listed_gpu.map(|gpu| gpu.function.location()).unwrap_or_default(),
+            nodes: listed_gpu.and_then(|gpu| gpu.minor).map(node).into_iter().collect(),
+            extras: listed_gpu.map(|gpu| gpu.graphics.clone()).unwrap_or_default(),
+            ..self.device(&placeholder_id(index, listed_gpu), DeviceKind::Gpu)
         }
     }
 
@@ -134,9 +134,9 @@ impl Describer<'_> {
     }
 
     /// Attributes that a GPU and its instances share.
-    fn model_attributes(&self, kind: &str, facts: &GpuFacts, place: &Location) -> Attributes {
+    fn model_attributes(&self, kind: &str, facts: &GpuFacts, location: &Location) -> Attributes {
         let capability = facts.compute_capability.map(|(major, minor)| format!("{major}.{minor}"));
-        let function = place.pci.map(|address| self.host.pci_function(address).attributes());
+        let function = location.pci.map(|address| self.host.pci_function(address).attributes());
         let values = [
             ("productName", Some(AttributeValue::string(&facts.name))),
             ("brand", facts.brand.as_deref().map(AttributeValue::string)),
@@ -151,7 +151,7 @@ impl Describer<'_> {
             .collect()
     }
 
-    fn gpu_attributes(&self, index: u32, facts: &GpuFacts, place: &Location) -> Attributes {
+    fn gpu_attributes(&self, index: u32, facts: &GpuFacts, location: &Location) -> Attributes {
         let values = [
             ("uuid", Some(AttributeValue::string(facts.id.as_str()))),
             ("index", Some(AttributeValue::Int(index.into()))),
@@ -161,12 +161,15 @@ impl Describer<'_> {
             ("migEnabled", Some(AttributeValue::Bool(facts.is_in_mig_mode()))),
             (
                 "nvlinkGeneration",
-                place.nvlinks.generation.map(|generation| AttributeValue::Int(generation.into())),
+                location
+                    .nvlinks
+                    .generation
+                    .map(|generation| AttributeValue::Int(generation.into())),
             ),
         ];
         let values = attributes(DOMAIN, values);
         let conditions = facts.conditions.attributes(&facts.links);
-        self.model_attributes("gpu", facts, place)
+        self.model_attributes("gpu", facts, location)
             .into_iter()
             .chain(values)
             .chain(conditions)
@@ -252,11 +255,11 @@ fn nvlinks(links: &LinkFacts) -> NvLinks {
 }
 
 /// Id of a GPU that does not report its UUID: the UUID from the kernel module, else PCI address, else index.
-fn placeholder_id(index: u32, listed: Option<&ListedGpu>) -> DeviceId {
-    if let Some(id) = listed.and_then(|gpu| gpu.id.clone()) {
+fn placeholder_id(index: u32, listed_gpu: Option<&ListedGpu>) -> DeviceId {
+    if let Some(id) = listed_gpu.and_then(|gpu| gpu.id.clone()) {
         return id;
     }
-    let name = listed.map(|gpu| format!("nvidia-pci-{}", gpu.function.address.to_dashed()));
+    let name = listed_gpu.map(|gpu| format!("nvidia-pci-{}", gpu.function.address.to_dashed()));
     let name = name.unwrap_or_else(|| format!("nvidia-index-{index}"));
     name.parse().expect("made of letters, digits and '-'")
 }

@@ -97,19 +97,20 @@ impl Probe {
         let earlier_baseline = || {
             self.earlier_baselines.get(&id).map(|baseline| (&baseline.links, &baseline.conditions))
         };
-        let before = last_facts
+        let earlier = last_facts
             .map(|last_facts| (&last_facts.links, &last_facts.conditions))
             .or_else(earlier_baseline);
-        let conditions = before.map(|(_, conditions)| conditions.clone()).unwrap_or_default();
+        let conditions = earlier.map(|(_, conditions)| conditions.clone()).unwrap_or_default();
         let conditions = Conditions::read(&gpu, readings, &conditions, self.time);
-        let up = gpu.nvlinks_up()?;
-        let is_same = |last_facts: &&GpuFacts| last_facts.mig == mig && last_facts.links.up == up;
+        let up_links = gpu.nvlinks_up()?;
+        let is_same =
+            |last_facts: &&GpuFacts| last_facts.mig == mig && last_facts.links.up == up_links;
         let partitions = self.partitions(&gpu, &id, &mig);
         if let Some(last_facts) = last_facts.filter(is_same) {
             return Ok(GpuFacts { partitions, conditions, ..last_facts.clone() });
         }
-        let lost = before.map(|(links, _)| links.missing(&up, &mig)).unwrap_or_default();
-        let links = LinkFacts::read(&gpu, up, lost.into_iter().collect());
+        let lost = earlier.map(|(links, _)| links.missing(&up_links, &mig)).unwrap_or_default();
+        let links = LinkFacts::read(&gpu, up_links, lost.into_iter().collect());
         Ok(GpuFacts { partitions, conditions, ..GpuFacts::read(gpu, id, mig, links)? })
     }
 

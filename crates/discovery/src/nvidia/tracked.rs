@@ -101,11 +101,11 @@ impl TrackedDevices {
 
     /// Ids of a GPU that the kernel module lists, found by its id or address, and of the GPU's MIG instances. Only
     /// devices that were healthy once.
-    pub(super) fn gpu_and_instances_at(&self, listed: Option<&ListedGpu>) -> Vec<DeviceId> {
-        let Some(listed) = listed else { return Vec::new() };
+    pub(super) fn gpu_and_instances_at(&self, listed_gpu: Option<&ListedGpu>) -> Vec<DeviceId> {
+        let Some(listed_gpu) = listed_gpu else { return Vec::new() };
         let is_listed = |device: &Device| {
-            listed.id.as_ref() == Some(&device.id)
-                || device.place.pci == Some(listed.function.address)
+            listed_gpu.id.as_ref() == Some(&device.id)
+                || device.place.pci == Some(listed_gpu.function.address)
         };
         let is_match = |entry: &&TrackedDevice| is_listed(&entry.device) && entry.was_healthy;
         self.devices.values().filter(is_match).map(|entry| entry.device.id.clone()).collect()

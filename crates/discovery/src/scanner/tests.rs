@@ -94,8 +94,8 @@ async fn a_pending_event_does_not_delay_the_stop() {
     scanner.notify_event();
     sleep(Duration::from_millis(1)).await;
     scanner.stop.cancel();
-    let stopped = timeout(EVENT_DEBOUNCE / 2, scanner.running.join_next()).await;
-    stopped.expect("at once").expect("it ran").expect("it did not panic");
+    let result = timeout(EVENT_DEBOUNCE / 2, scanner.running.join_next()).await;
+    result.expect("at once").expect("it ran").expect("it did not panic");
 }
 
 /// Returns the next result of a list at each scan. Each device has a node named after the end of its name;
@@ -147,8 +147,8 @@ fn a_device_that_only_one_scan_found_is_never_published() {
     let half_gone = snapshots_of(["one two", "one half", "one"]);
     assert_eq!(half_gone, ["one, two", "one, two, early scan next", "one, two gone"]);
     let half_there = snapshots_of(["one", "half one", "one two", "one two", "one two"]);
-    let there = "one, two";
-    assert_eq!(half_there, ["one", "one, early scan next", "one, early scan next", there, there]);
+    let (early, both) = ("one, early scan next", "one, two");
+    assert_eq!(half_there, ["one", early, early, both, both]);
 }
 
 #[test]
@@ -162,8 +162,8 @@ fn a_failed_scan_keeps_new_devices_and_makes_no_early_scan() {
 #[test]
 fn a_device_whose_node_a_new_device_has_vanishes_at_once() {
     let snapshots = snapshots_of(["a-node0 b-node1", "c-node0 b-node1", "c-node0 b-node1"]);
-    let taken = "a-node0 gone, b-node1, early scan next";
-    assert_eq!(snapshots, ["a-node0, b-node1", taken, "a-node0 gone, b-node1, c-node0"]);
+    let early_scan = "a-node0 gone, b-node1, early scan next";
+    assert_eq!(snapshots, ["a-node0, b-node1", early_scan, "a-node0 gone, b-node1, c-node0"]);
 }
 
 #[test]

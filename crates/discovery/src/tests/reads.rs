@@ -111,8 +111,8 @@ fn host_with(functions: usize) -> (tempfile::TempDir, Config) {
     fs::write(physical_function.join("class"), "0x020000").expect("written");
     fs::write(physical_function.join("sriov_totalvfs"), functions.to_string()).expect("written");
     fs::write(physical_function.join("sriov_numvfs"), functions.to_string()).expect("written");
-    let places = HostPaths { host_root: root.path().to_owned(), ..HostPaths::default() };
-    let config = Config { places, ..Config::default() };
+    let paths = HostPaths { host_root: root.path().to_owned(), ..HostPaths::default() };
+    let config = Config { places: paths, ..Config::default() };
     (root, config)
 }
 

@@ -14,7 +14,7 @@ pub(super) async fn wait_free(
     max_bytes: u64,
     limit: Duration,
 ) -> Result<(), StepError> {
-    let free = deadline::cancel_after(limit.saturating_sub(RETRY_DELAY), async |deadline_passed| {
+    let wait = deadline::cancel_after(limit.saturating_sub(RETRY_DELAY), async |deadline_passed| {
         loop {
             let used_bytes = retry_until_initialised(&deadline_passed, || {
                 context.mig.memory_used(&context.device)
@@ -29,5 +29,5 @@ pub(super) async fn wait_free(
             sleep(RETRY_DELAY).await;
         }
     });
-    free.await
+    wait.await
 }

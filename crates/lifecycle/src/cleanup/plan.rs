@@ -190,9 +190,9 @@ mod tests {
         let url = |text: &str| StepAction::Http(format!("http://{text}:6001/chip_reset"));
         let plan = plan_of(&policy(url("{endpoint}")), board());
         assert_eq!(plan.prepare[0].action, url("10.0.0.1"));
-        let words = |id: &str| StepAction::Command(vec!["/bin/reset".to_owned(), id.to_owned()]);
-        let plan = plan_of(&policy(words("{id}")), board());
-        assert_eq!(plan.prepare[0].action, words("boards-1"));
+        let command = |id: &str| StepAction::Command(vec!["/bin/reset".to_owned(), id.to_owned()]);
+        let plan = plan_of(&policy(command("{id}")), board());
+        assert_eq!(plan.prepare[0].action, command("boards-1"));
         let plan = plan_of(&policy(url("{pci}")), board());
         assert_eq!(plan.blocked_reason.as_deref(), Some("it has no {pci}"));
     }

@@ -179,8 +179,8 @@ impl State {
             }
             (Self::Cleaning { .. }, Input::Done) => Self::Clean,
             (Self::Cleaning { failed }, Input::Failed { reason, at }) => {
-                let failed = Failure::repeated(failed, reason, at);
-                Self::Quarantined { tenants: Tenants::new(), failed }
+                let failure = Failure::repeated(failed, reason, at);
+                Self::Quarantined { tenants: Tenants::new(), failed: failure }
             }
             (state, _) => state,
         }
@@ -221,18 +221,18 @@ impl State {
 
     /// A claim released the device; other tenants keep it.
     fn after_release(self, claim: &str) -> Self {
-        let without = |mut tenants: Tenants| {
+        let remove_claim = |mut tenants: Tenants| {
             let was_tenant = tenants.remove(claim);
             (was_tenant, tenants)
         };
         match self {
-            Self::InUse { tenants } => match without(tenants) {
+            Self::InUse { tenants } => match remove_claim(tenants) {
                 (true, tenants) if tenants.is_empty() => Self::Dirty { tenants },
                 (_, tenants) => Self::InUse { tenants },
             },
-            Self::Dirty { tenants } => Self::Dirty { tenants: without(tenants).1 },
+            Self::Dirty { tenants } => Self::Dirty { tenants: remove_claim(tenants).1 },
             Self::Quarantined { tenants, failed } => {
-                Self::Quarantined { tenants: without(tenants).1, failed }
+                Self::Quarantined { tenants: remove_claim(tenants).1, failed }
             }
             state => state,
         }
@@ -330,13 +330,13 @@ impl State {
 // === impl Failure ===
 
 impl Failure {
-    fn repeated(previous: Option<Self>, why: String, at: Timestamp) -> Self {
+    fn repeated(previous: Option<Self>, reason: String, at: Timestamp) -> Self {
         match previous {
             Some(Self { attempts, why: last_reason, since }) => {
-                let since = if last_reason == why { since } else { at };
-                Self { attempts: attempts.saturating_add(1), why, since }
+                let since = if last_reason == reason { since } else { at };
+                Self { attempts: attempts.saturating_add(1), why: reason, since }
             }
-            None => Self { attempts: 1, why, since: at },
+            None => Self { attempts: 1, why: reason, since: at },
         }
     }
 }

@@ -155,10 +155,10 @@ impl Env {
         self: &Arc<Self>,
         instance: &mut DaemonInstance,
     ) -> Result<(), DaemonError> {
-        let place = self.folders.daemon_folder(&instance.device);
+        let daemon_folder = self.folders.daemon_folder(&instance.device);
         if let Some(process) = instance.process.take().or_else(|| self.find(&instance.device)) {
             if let Ok(program) = self.program()
-                && program.quit(&place, self.settings.answer_deadline).await.is_ok()
+                && program.quit(&daemon_folder, self.settings.answer_deadline).await.is_ok()
             {
                 process.wait_exit_within(self.settings.stop_grace).await;
             }
@@ -166,7 +166,7 @@ impl Env {
         }
         cgroup::remove(&self.folders.host, &instance.device);
         instance.compute_mode.set(self.nvml_library(), ComputeMode::Default).await?;
-        let folder = self.folders.host.path(&place.folder);
+        let folder = self.folders.host.path(&daemon_folder.folder);
         match fs::remove_dir_all(&folder) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(DaemonError::Folder { path: folder, source })

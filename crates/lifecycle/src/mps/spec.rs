@@ -88,9 +88,9 @@ impl MpsSpec {
             MigRole::MigEnabledGpu => return Err(MpsRefusal::MigMode),
         }
         let replicas = self.replicas.get();
-        let (max, why) = self.max_clients();
+        let (max, reason) = self.max_clients();
         if replicas > max {
-            return Err(MpsRefusal::TooMany { replicas, max, why });
+            return Err(MpsRefusal::TooMany { replicas, max, why: reason });
         }
         let equal_part_mib = self.memory_bytes.map(|bytes| bytes / u64::from(replicas) / MIB);
         let memory_mib = self.memory_mib.or(equal_part_mib);
@@ -145,12 +145,12 @@ mod tests {
         ] {
             let refusal = spec(replicas, capability, MigRole::WholeGpu).client_limits().err();
             let refusal = refusal.map(|error| error.to_string());
-            let fits = match (&refusal, expected) {
+            let is_expected = match (&refusal, expected) {
                 (None, None) => true,
                 (Some(refusal), Some(expected)) => refusal.contains(expected),
                 _ => false,
             };
-            assert!(fits, "{replicas} on {capability:?}: {refusal:?}");
+            assert!(is_expected, "{replicas} on {capability:?}: {refusal:?}");
         }
     }
 

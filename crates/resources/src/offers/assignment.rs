@@ -262,11 +262,12 @@ fn by_matching_rule(rule: &ResourceRule, device: &Device) -> Assignment {
 }
 
 /// True if the default resource of a device has changed, such as that of a reprogrammed FPGA.
-pub fn has_new_default(policy: &Policy, before: &Inventory, now: &Inventory) -> bool {
-    now.devices.iter().filter(|device| device.family().partitioning != Partitioning::Mig).any(
+pub fn has_new_default(policy: &Policy, last_inventory: &Inventory, inventory: &Inventory) -> bool {
+    inventory.devices.iter().filter(|device| device.family().partitioning != Partitioning::Mig).any(
         |device| {
-            let last_default =
-                before.get(device.id.as_str()).and_then(|last| default_resource(policy, last));
+            let last_default = last_inventory
+                .get(device.id.as_str())
+                .and_then(|last| default_resource(policy, last));
             last_default.is_some_and(|last_default| {
                 default_resource(policy, device).is_some_and(|name| name != last_default)
             })

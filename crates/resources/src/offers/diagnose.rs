@@ -24,11 +24,14 @@ pub(super) fn diagnose(
     rules: &[ResourceRule],
     results: PlanResults<'_>,
 ) -> BTreeMap<ResourceName, String> {
-    let mut empty = BTreeMap::<ResourceName, Vec<&Selector>>::new();
+    let mut selectors_by_resource = BTreeMap::<ResourceName, Vec<&Selector>>::new();
     for rule in rules.iter().filter(|rule| !results.offers.contains_key(&rule.name)) {
-        empty.entry(rule.name.clone()).or_default().push(&rule.devices);
+        selectors_by_resource.entry(rule.name.clone()).or_default().push(&rule.devices);
     }
-    empty.into_iter().map(|(name, selectors)| (name, results.empty_reason(&selectors))).collect()
+    selectors_by_resource
+        .into_iter()
+        .map(|(name, selectors)| (name, results.empty_reason(&selectors)))
+        .collect()
 }
 
 // === impl PlanResults ===

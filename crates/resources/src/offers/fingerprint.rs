@@ -78,16 +78,20 @@ pub fn earlier_ids(
 
 /// True if a change of the inventory gives a device hardware that is recorded under another id, which a container may
 /// hold.
-pub fn exposes_held_hardware(recorded: &Fingerprints, before: &Inventory, now: &Inventory) -> bool {
-    if before.devices == now.devices {
+pub fn exposes_held_hardware(
+    recorded: &Fingerprints,
+    last_inventory: &Inventory,
+    inventory: &Inventory,
+) -> bool {
+    if last_inventory.devices == inventory.devices {
         return false;
     }
-    let (before, now) = (PresentDevices::new(before), PresentDevices::new(now));
-    let earlier_before = before.earlier_ids(recorded);
-    let is_as_before = |id: &DeviceId| before.fingerprints.get(id) == now.fingerprints.get(id);
-    !now.earlier_ids(recorded).iter().all(|(id, ids)| {
-        earlier_before.get(id).is_some_and(|earlier| ids.is_subset(earlier))
-            && ids.iter().all(is_as_before)
+    let (last, current) = (PresentDevices::new(last_inventory), PresentDevices::new(inventory));
+    let last_earlier_ids = last.earlier_ids(recorded);
+    let is_unchanged = |id: &DeviceId| last.fingerprints.get(id) == current.fingerprints.get(id);
+    !current.earlier_ids(recorded).iter().all(|(id, ids)| {
+        last_earlier_ids.get(id).is_some_and(|last_ids| ids.is_subset(last_ids))
+            && ids.iter().all(is_unchanged)
     })
 }
 

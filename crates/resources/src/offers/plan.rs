@@ -568,7 +568,7 @@ impl Planner<'_> {
 
     fn finish(self) -> Plan {
         let OfferInputs { policy, inventory, previous, .. } = self.inputs;
-        let empty = match &policy.resources {
+        let empty_reasons = match &policy.resources {
             Resources::Default => BTreeMap::new(),
             Resources::Rules(rules) => {
                 let (offers, withheld) = (&self.offers, &self.withheld);
@@ -582,7 +582,7 @@ impl Planner<'_> {
             withheld: self.withheld,
             has_pending_moves: self.has_pending_moves,
             mps: self.mps,
-            empty,
+            empty: empty_reasons,
             claimable: self.claimable,
             unclaimable: self.unclaimable,
             shareable: self.shareable,

@@ -616,11 +616,11 @@ fn a_whole_gpu_waits_for_the_holder_of_a_vanished_instance() {
 
 #[test]
 fn replicas_of_another_method_wait_for_held_replicas() {
-    let shared_by = |method| match shared(2) {
+    let two_replicas = |method| match shared(2) {
         Sharing::Shared(shared) => Sharing::Shared(Shared { method, ..shared }),
         other => other,
     };
-    let rules = |method| vec![rule(GPU, &[], shared_by(method))];
+    let rules = |method| vec![rule(GPU, &[], two_replicas(method))];
     let mut node = Node::new(gpus(1)).with_rules(rules(SharingMethod::TimeSlicing));
     node.plan();
     node.policy.resources = Resources::Rules(rules(SharingMethod::Mps));

@@ -177,13 +177,17 @@ impl Connection {
     }
 
     /// Assigns ids to GPUs that do not report their UUID. NVML and the kernel module list GPUs in the same order.
-    pub(super) fn apply_listing(&mut self, listed: Vec<ListedGpu>, tracked: &mut TrackedDevices) {
-        let is_complete = listed.len() == self.slots.len();
+    pub(super) fn apply_listing(
+        &mut self,
+        listed_gpus: Vec<ListedGpu>,
+        tracked: &mut TrackedDevices,
+    ) {
+        let is_complete = listed_gpus.len() == self.slots.len();
         let describer =
             Describer { host: &self.roots.host, driver: &self.driver, now: tracked.now() };
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let Some(observation) = slot.unidentified.take() else { continue };
-            let entry = listed.get(index).filter(|_| is_complete);
+            let entry = listed_gpus.get(index).filter(|_| is_complete);
             // An earlier initialisation may have described the GPU and its instances.
             slot.ids = tracked.gpu_and_instances_at(entry);
             if slot.ids.is_empty() {
@@ -195,7 +199,7 @@ impl Connection {
                 tracked.observe(id, &observation);
             }
         }
-        self.listed_gpus = Some(listed);
+        self.listed_gpus = Some(listed_gpus);
     }
 
     /// Updates `lost_since` and the event wait after each step.
