@@ -76,7 +76,7 @@ pub enum MpsState {
     Starting,
     /// The daemon answers, and its limits are set.
     Ready,
-    /// The daemon failed for this reason, and is started again after a pause.
+    /// The daemon failed for this reason, and is started again after a delay.
     Failed(String),
 }
 

@@ -446,7 +446,7 @@ const CLUSTER: &str = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";
 fn create_instance(gpu: &Gpu, name: &str, start: u32) -> Result<GpuInstance, NvmlError> {
     let profiles = gpu.mig_profiles().expect("profiles");
     let profile = profiles.into_iter().find(|profile| profile.name == name).expect(name);
-    let placements = gpu.mig_placements(profile.id).expect("places");
+    let placements = gpu.mig_placements(profile.id).expect("placements");
     let placement =
         placements.into_iter().find(|candidate| candidate.start == start).expect("a placement");
     gpu.create_gpu_instance(profile.id, placement)
@@ -501,7 +501,7 @@ fn an_a30_has_its_own_profiles_and_placements() {
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(2).expect("an A30");
     let placements_by_profile = gpu.mig_profiles().expect("profiles").into_iter().map(|profile| {
-        let starts = gpu.mig_placements(profile.id).expect("places");
+        let starts = gpu.mig_placements(profile.id).expect("placements");
         (
             profile.name,
             profile.id,

@@ -203,7 +203,7 @@ impl NodeState {
         self.claim_obstacles.get(&device.id).or_else(parent_obstacle)
     }
 
-    /// Topology of an inventory. Reuses the current topology if no device has changed its place.
+    /// Topology of an inventory. Reuses the current topology if no device has changed its location.
     pub fn topology_of(&self, inventory: &Inventory) -> Arc<Topology> {
         let (devices, last_devices) = (&inventory.devices, &self.inventory.devices);
         let mut pairs = devices.iter().zip(last_devices);

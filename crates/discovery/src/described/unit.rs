@@ -80,7 +80,7 @@ fn group_by_pattern(
         |candidate: &Candidate| board(candidate).map(|board| GroupKey::Device(board.to_owned()));
     let all_candidates =
         |predicate: fn(&Candidate) -> bool| columns.iter().flatten().all(predicate);
-    // Two incomplete boards may have no key with a match of every pattern. Their boards still tell matches apart.
+    // Two incomplete boards may have no key with a match of every pattern. Their boards still distinguish the matches.
     if is_common_key(&columns, by_device) || unique_keys(&columns, by_board).is_some() {
         (group_by_key(patterns, columns, by_device), None)
     } else if is_common_key(&columns, by_text) {

@@ -51,26 +51,27 @@ impl NvmlShutdownHandle {
     }
 }
 
-/// Grants the first request and further requests that arrive meanwhile. Returns when the last grant is dropped.
+/// Sends a guard for the first request and for further requests that arrive meanwhile. Returns when the last guard is
+/// dropped.
 pub async fn grant_until_dropped(
     first: oneshot::Sender<NvmlShutdownGuard>,
     requests: &mut NvmlShutdownRequests,
 ) {
-    let mut grants = JoinSet::new();
-    grant(first, &mut grants);
-    while !grants.is_empty() {
+    let mut guard_tasks = JoinSet::new();
+    grant(first, &mut guard_tasks);
+    while !guard_tasks.is_empty() {
         tokio::select! {
-            Some(request) = requests.recv() => grant(request, &mut grants),
-            Some(_) = grants.join_next() => {}
+            Some(request) = requests.recv() => grant(request, &mut guard_tasks),
+            Some(_) = guard_tasks.join_next() => {}
         }
     }
 }
 
-fn grant(request: oneshot::Sender<NvmlShutdownGuard>, grants: &mut JoinSet<()>) {
+fn grant(request: oneshot::Sender<NvmlShutdownGuard>, guard_tasks: &mut JoinSet<()>) {
     let (until_dropped, dropped) = oneshot::channel();
-    // The grant of a requester that has timed out is dropped at once.
+    // The guard of a requester that has timed out is dropped at once.
     drop(request.send(NvmlShutdownGuard { _until_dropped: until_dropped }));
-    grants.spawn(async move { drop(dropped.await) });
+    guard_tasks.spawn(async move { drop(dropped.await) });
 }
 
 /// Retries a call while NVML is not initialised, as during a shutdown for a reset. Once cancelled, returns the next
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nvml_stays_shut_down_until_the_last_release_is_dropped() {
+    async fn nvml_stays_shut_down_until_the_last_guard_is_dropped() {
         let (handle, mut requests) = NvmlShutdownHandle::new();
         let (first, second) = (handle.clone(), handle);
         let guards = async { tokio::join!(first.request(), second.request()) };

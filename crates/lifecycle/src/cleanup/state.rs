@@ -73,7 +73,7 @@ pub enum State {
     /// A step failed.
     Quarantined {
         /// Tenants that still have the device and will start again. Without any, the device is cleaned: at once after
-        /// its last tenant, otherwise after a pause.
+        /// its last tenant, otherwise after a delay.
         tenants: Tenants,
         /// The failure.
         failed: Failure,
