@@ -103,28 +103,28 @@ const MOUNTED_DEVICES: &str = "/var/run/nvidia-container-devices";
 
 /// Edits for an allocation. Equal requests get equal edits.
 pub fn allocation_edits(request: AllocationRequest<'_>) -> AllocationEdits {
-    let mut grant = AllocationEdits::default();
+    let mut edits = AllocationEdits::default();
     if let Some(profile) = request.simulated {
-        grant.envs.insert(SIMULATED.to_owned(), profile.to_owned());
+        edits.envs.insert(SIMULATED.to_owned(), profile.to_owned());
     }
     if let Some(mps) = request.mps {
-        grant.envs.extend(mps.envs.clone());
-        grant.mounts.extend(mps.mounts.iter().map(|(container_path, host_path)| Mount {
+        edits.envs.extend(mps.envs.clone());
+        edits.mounts.extend(mps.mounts.iter().map(|(container_path, host_path)| Mount {
             host_path: host_path.clone(),
             container_path: container_path.clone(),
             access: Access::ReadWrite,
         }));
     }
     if request.delivery.uses_cdi() {
-        request.add_cdi_names(&mut grant);
+        request.add_cdi_names(&mut edits);
     }
     if request.has_toolkit() {
-        request.add_nvidia_edits(&mut grant);
+        request.add_nvidia_edits(&mut edits);
     } else {
-        request.add_extras(&mut grant);
-        request.add_nic_variables(&mut grant);
+        request.add_extras(&mut edits);
+        request.add_nic_variables(&mut edits);
     }
-    grant
+    edits
 }
 
 /// Edits for a share by amounts. `name` is its CDI name, whose document is written before the container starts.
@@ -135,19 +135,19 @@ pub fn share_edits(
     node_extras: &NodeExtras,
     simulated: Option<&str>,
 ) -> AllocationEdits {
-    let mut grant = AllocationEdits::default();
+    let mut edits = AllocationEdits::default();
     if let Some(profile) = simulated {
-        grant.envs.insert(SIMULATED.to_owned(), profile.to_owned());
+        edits.envs.insert(SIMULATED.to_owned(), profile.to_owned());
     }
     let names: Vec<_> = [name].into_iter().chain(node_extras.cdi_extras.iter().cloned()).collect();
-    let by_annotation = delivery.strategies.contains(&DeviceListStrategy::CdiAnnotations);
-    if by_annotation && !delivery.strategies.contains(&DeviceListStrategy::CdiCri) {
+    let uses_annotations = delivery.strategies.contains(&DeviceListStrategy::CdiAnnotations);
+    if uses_annotations && !delivery.strategies.contains(&DeviceListStrategy::CdiCri) {
         let key = annotation::key(&delivery.annotation_prefix, resource);
-        grant.annotations.insert(key, names.join(","));
+        edits.annotations.insert(key, names.join(","));
     } else {
-        grant.cdi_devices = names;
+        edits.cdi_devices = names;
     }
-    grant
+    edits
 }
 
 // === impl NodeExtras ===
@@ -155,9 +155,9 @@ pub fn share_edits(
 impl NodeExtras {
     /// True if a container with this device gets names of this kind.
     pub fn gets_names_of(&self, device: &Device, kind: &Kind) -> bool {
-        let begins = format!("{kind}=");
-        let extra = || self.cdi_extras.iter().any(|name| name.starts_with(&begins));
-        *kind == crate::kind_of(device) || (device.family().has_toolkit && extra())
+        let prefix = format!("{kind}=");
+        let has_extra_name = || self.cdi_extras.iter().any(|name| name.starts_with(&prefix));
+        *kind == crate::kind_of(device) || (device.family().has_toolkit && has_extra_name())
     }
 }
 
@@ -181,11 +181,11 @@ impl AllocationRequest<'_> {
         self.devices.iter().map(|device| crate::device_name(device, self.delivery.ids)).collect()
     }
 
-    fn add_cdi_names(&self, grant: &mut AllocationEdits) {
-        grant.envs.insert(resource_variable(self.resource), self.ids().join(","));
+    fn add_cdi_names(&self, edits: &mut AllocationEdits) {
+        edits.envs.insert(resource_variable(self.resource), self.ids().join(","));
         let ids = self.delivery.ids;
-        let in_documents = self.devices.iter().filter(|device| crate::has_edits(device));
-        let mut names: Vec<_> = in_documents
+        let named_devices = self.devices.iter().filter(|device| crate::has_edits(device));
+        let mut names: Vec<_> = named_devices
             .map(|device| crate::kind_of(device).qualify(crate::device_name(device, ids)))
             .collect();
         if let Some(kind) = self.devices.first().map(|device| crate::kind_of(device)) {
@@ -196,49 +196,50 @@ impl AllocationRequest<'_> {
         }
         if self.uses(DeviceListStrategy::CdiAnnotations) && !names.is_empty() {
             let key = annotation::key(&self.delivery.annotation_prefix, self.resource);
-            grant.annotations.insert(key, names.join(","));
+            edits.annotations.insert(key, names.join(","));
         }
         if self.uses(DeviceListStrategy::CdiCri) {
-            grant.cdi_devices = names;
+            edits.cdi_devices = names;
         }
     }
 
     /// Variables, mounts and nodes for NVIDIA's runtime and the container's programs.
-    fn add_nvidia_edits(&self, grant: &mut AllocationEdits) {
+    fn add_nvidia_edits(&self, edits: &mut AllocationEdits) {
         for feature in &self.delivery.features {
-            grant.envs.insert(feature_variable(*feature).to_owned(), "enabled".to_owned());
+            edits.envs.insert(feature_variable(*feature).to_owned(), "enabled".to_owned());
         }
         if self.uses(DeviceListStrategy::Envvar) {
-            grant.envs.insert(VISIBLE_DEVICES.to_owned(), self.names().join(","));
+            edits.envs.insert(VISIBLE_DEVICES.to_owned(), self.names().join(","));
             let channels: Vec<_> =
                 self.node_extras.imex_channels.iter().map(ToString::to_string).collect();
             if !channels.is_empty() {
-                grant.envs.insert("NVIDIA_IMEX_CHANNELS".to_owned(), channels.join(","));
+                edits.envs.insert("NVIDIA_IMEX_CHANNELS".to_owned(), channels.join(","));
             }
         }
         if self.uses(DeviceListStrategy::VolumeMounts) {
-            self.add_name_mounts(grant);
+            self.add_name_mounts(edits);
         }
         let is_by_runtime =
             self.uses(DeviceListStrategy::Envvar) || self.uses(DeviceListStrategy::VolumeMounts);
         // With CDI the nodes are in the container's own configuration, so the kubelet need not add them.
         if is_by_runtime && self.delivery.pass_device_specs {
             let devices = self.devices.iter().flat_map(|device| device.nodes.clone());
-            let channels = self.node_extras.imex_channels.iter().map(|n| crate::imex_node(*n));
-            let control = self.node_extras.control_nodes.iter().cloned();
-            let node_wide = control.chain(channels).map(DeviceNode::shared);
-            grant.nodes = devices.chain(node_wide).collect();
+            let channels =
+                self.node_extras.imex_channels.iter().map(|channel| crate::imex_node(*channel));
+            let control_nodes = self.node_extras.control_nodes.iter().cloned();
+            let shared_nodes = control_nodes.chain(channels).map(DeviceNode::shared);
+            edits.nodes = devices.chain(shared_nodes).collect();
         }
     }
 
     /// Names the devices by mounts. A pod can set the variable itself, but cannot forge these mounts.
-    fn add_name_mounts(&self, grant: &mut AllocationEdits) {
+    fn add_name_mounts(&self, edits: &mut AllocationEdits) {
         let folder = Path::new(MOUNTED_DEVICES);
-        grant.envs.insert(VISIBLE_DEVICES.to_owned(), MOUNTED_DEVICES.to_owned());
+        edits.envs.insert(VISIBLE_DEVICES.to_owned(), MOUNTED_DEVICES.to_owned());
         let channels = self.node_extras.imex_channels.iter();
         let channels = channels.map(|channel| folder.join("imex").join(channel.to_string()));
         let devices = self.names().into_iter().map(|name| folder.join(name));
-        grant.mounts.extend(devices.chain(channels).map(|container_path| Mount {
+        edits.mounts.extend(devices.chain(channels).map(|container_path| Mount {
             host_path: "/dev/null".into(),
             container_path,
             access: Access::ReadWrite,

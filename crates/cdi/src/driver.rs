@@ -48,14 +48,15 @@ pub(super) fn edits(
         None => mounts_in_loader_folders(driver, libraries),
     };
     mounts.extend(installation.files.iter().chain(&installation.sockets).cloned());
-    let mut taken = BTreeSet::new();
-    mounts.retain(|mount| taken.insert(mount.container_path.clone()));
-    let cuda = libraries.iter().filter(|library| library.name.starts_with("libcuda.so."));
-    let cuda = cuda.map(|library| match placing_toolkit {
+    let mut container_paths = BTreeSet::new();
+    mounts.retain(|mount| container_paths.insert(mount.container_path.clone()));
+    let libcuda_folders =
+        libraries.iter().filter(|library| library.name.starts_with("libcuda.so."));
+    let libcuda_folders = libcuda_folders.map(|library| match placing_toolkit {
         Some(_) => library.folder.display().to_string(),
         None => loader_folders(libraries).map(|folder| folder.display().to_string()).join(":"),
     });
-    let env = cuda.take(1).map(|folders| format!("{LIBCUDA_FOLDER}={folders}"));
+    let env = libcuda_folders.take(1).map(|folders| format!("{LIBCUDA_FOLDER}={folders}"));
     let hooks = toolkit.map(|toolkit| hooks(installation, toolkit)).unwrap_or_default();
     ContainerEdits { env: env.collect(), mounts, hooks, ..ContainerEdits::default() }
 }
@@ -87,8 +88,8 @@ fn loader_folders(libraries: &[Library]) -> [PathBuf; 2] {
     let folders = libraries.iter().flat_map(|library| library.folder.ancestors());
     let is_multiarch = |folder: &&Path| folder.to_string_lossy().ends_with(MULTIARCH);
     let name = folders.filter(is_multiarch).find_map(Path::file_name);
-    let of_agent = PathBuf::from(format!("{ARCH}{MULTIARCH}"));
-    let name = name.map_or(of_agent, PathBuf::from);
+    let agent_folder = PathBuf::from(format!("{ARCH}{MULTIARCH}"));
+    let name = name.map_or(agent_folder, PathBuf::from);
     [LIB64.into(), Path::new("/usr/lib").join(name)]
 }
 
@@ -98,14 +99,14 @@ fn hooks(installation: &Installation, toolkit: &Toolkit) -> Vec<windlass_core::c
         return Vec::new();
     }
     // If the toolkit does not place libraries, mounts have all names already.
-    let placed = if toolkit.updates_library_paths() { libraries.as_slice() } else { &[] };
-    let folders: BTreeSet<_> = placed.iter().map(|library| &library.folder).collect();
+    let placed_libraries = if toolkit.updates_library_paths() { libraries.as_slice() } else { &[] };
+    let folders: BTreeSet<_> = placed_libraries.iter().map(|library| &library.folder).collect();
     let folders =
         folders.iter().flat_map(|folder| ["--folder".to_owned(), folder.display().to_string()]);
     let folders: Vec<_> = folders.collect();
     let version = version.iter().map(|version| format!("--host-driver-version={version}"));
     [
-        toolkit.symlink_hook(placed.iter().flat_map(link_arguments)),
+        toolkit.symlink_hook(placed_libraries.iter().flat_map(link_arguments)),
         toolkit.hook(HookTask::EnableCudaCompat, version.collect()),
         (!folders.is_empty()).then(|| toolkit.hook(HookTask::UpdateLdcache, folders)).flatten(),
         toolkit.hook(HookTask::DisableDeviceNodeModification, Vec::new()),
@@ -118,7 +119,7 @@ fn hooks(installation: &Installation, toolkit: &Toolkit) -> Vec<windlass_core::c
 /// Links to a library, in the hook's form `target::link`.
 fn link_arguments(library: &Library) -> impl Iterator<Item = String> {
     library.links.iter().map(|link| {
-        let up = "../".repeat(link.matches('/').count());
-        format!("{up}{}::{}", library.name, library.folder.join(link).display())
+        let parents = "../".repeat(link.matches('/').count());
+        format!("{parents}{}::{}", library.name, library.folder.join(link).display())
     })
 }

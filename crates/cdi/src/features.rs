@@ -33,12 +33,12 @@ const CHANNELS: &str = "/dev/nvidia-caps-imex-channels";
 
 impl Features {
     pub(super) fn find(roots: &Roots, delivery: &Delivery) -> Self {
-        let mut found = Self::default();
+        let mut features = Self::default();
         for feature in &delivery.features {
-            found.add_feature(roots, *feature);
+            features.add_feature(roots, *feature);
         }
-        found.add_channels(roots, delivery.imex.channels.iter().copied());
-        found
+        features.add_channels(roots, delivery.imex.channels.iter().copied());
+        features
     }
 
     fn add_feature(&mut self, roots: &Roots, feature: Feature) {
@@ -59,9 +59,9 @@ impl Features {
         self.documents.push((kind, document));
     }
 
-    fn add_channels(&mut self, roots: &Roots, configured: impl Iterator<Item = u32>) {
+    fn add_channels(&mut self, roots: &Roots, channels: impl Iterator<Item = u32>) {
         let mut devices = Vec::new();
-        for channel in configured {
+        for channel in channels {
             let path = imex_node(channel);
             if !roots.dev.exists(&path) {
                 self.problems.push(format!("IMEX channel {channel}: no {}", path.display()));
@@ -109,9 +109,9 @@ fn matching(roots: &Roots, pattern: &str) -> Vec<PathBuf> {
 fn storage_files(roots: &Roots) -> Vec<Mount> {
     let file = |path: &str| {
         let trees = [&roots.driver, &roots.host].into_iter();
-        let found =
+        let path_on_node =
             trees.filter(|tree| tree.exists(path)).map(|tree| tree.path_on_node(path)).next();
-        Some(Mount::read_only(found?, path))
+        Some(Mount::read_only(path_on_node?, path))
     };
     ["/run/udev", "/etc/cufile.json"].into_iter().filter_map(file).collect()
 }

@@ -118,30 +118,32 @@ fn problem(driver: &Host, version: Option<&str>, libraries: &[Library]) -> Optio
     }
     let root = driver.path_on_node("/").components().collect::<PathBuf>();
     let root = root.display();
-    let others = version_of_files(driver).filter(|other| version.is_some_and(|it| it != other));
-    let found = match (version, others) {
+    let other_version =
+        version_of_files(driver).filter(|other| version.is_some_and(|version| version != other));
+    let detail = match (version, other_version) {
         (Some(loaded), Some(other)) => {
             format!("the loaded driver is {loaded}, and the libraries under {root} are {other}")
         }
         (Some(loaded), None) => format!("no libcuda.so.{loaded} under {root}"),
         (None, _) => format!("no libcuda.so.* under {root}"),
     };
-    Some(format!("{found}: containers get device nodes only"))
+    Some(format!("{detail}: containers get device nodes only"))
 }
 
 /// A mount of a file in the driver's tree.
-fn mount(driver: &Host, path: &Path, in_container: PathBuf) -> Option<Mount> {
-    Some(Mount::read_only(driver.path_on_node(driver.resolve_link(path)?), in_container))
+fn mount(driver: &Host, path: &Path, container_path: PathBuf) -> Option<Mount> {
+    Some(Mount::read_only(driver.path_on_node(driver.resolve_link(path)?), container_path))
 }
 
 fn programs(driver: &Host) -> impl Iterator<Item = Mount> {
-    let in_path = driver_folders::PROGRAMS.iter().map(|folder| (folder, *folder));
-    let own = driver_folders::UNUSUAL_PROGRAMS.iter().map(|folder| (folder, PROGRAM_FOLDER));
-    let folders: Vec<_> = in_path.chain(own).collect();
+    let path_folders = driver_folders::PROGRAMS.iter().map(|folder| (folder, *folder));
+    let unusual_folders =
+        driver_folders::UNUSUAL_PROGRAMS.iter().map(|folder| (folder, PROGRAM_FOLDER));
+    let folders: Vec<_> = path_folders.chain(unusual_folders).collect();
     PROGRAMS.iter().filter_map(move |program| {
-        folders.iter().find_map(|(folder, in_container)| {
+        folders.iter().find_map(|(folder, container_folder)| {
             let path = Path::new(folder).join(program);
-            mount(driver, &path, Path::new(in_container).join(program))
+            mount(driver, &path, Path::new(container_folder).join(program))
         })
     })
 }
@@ -150,9 +152,9 @@ fn programs(driver: &Host) -> impl Iterator<Item = Mount> {
 fn firmware(roots: &Roots, version: &str) -> Vec<Mount> {
     let Roots { host, driver, .. } = roots;
     let release = host.read_text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let configured = host.read_text("/sys/module/firmware_class/parameters/path");
+    let configured_folder = host.read_text("/sys/module/firmware_class/parameters/path");
     let folders = [
-        configured.filter(|path| !path.is_empty()),
+        configured_folder.filter(|path| !path.is_empty()),
         Some(format!("/lib/firmware/updates/{release}")),
         Some("/lib/firmware/updates".to_owned()),
         Some(format!("/lib/firmware/{release}")),
@@ -160,20 +162,21 @@ fn firmware(roots: &Roots, version: &str) -> Vec<Mount> {
     ];
     let folders = folders.into_iter().flatten();
     let folders = folders.map(|folder| Path::new(&folder).join("nvidia").join(version));
-    let of_gsp = |name: &String| name.starts_with("gsp") && name.strip_suffix(".bin").is_some();
-    let found = folders.map(|folder| {
-        let names = driver.entry_names(&folder).into_iter().filter(of_gsp);
+    let is_gsp_firmware =
+        |name: &String| name.starts_with("gsp") && name.strip_suffix(".bin").is_some();
+    let mounts_by_folder = folders.map(|folder| {
+        let names = driver.entry_names(&folder).into_iter().filter(is_gsp_firmware);
         let paths = names.map(|name| folder.join(name));
         paths.filter_map(|path| mount(driver, &path, path.clone())).collect::<Vec<_>>()
     });
-    found.into_iter().find(|mounts| !mounts.is_empty()).unwrap_or_default()
+    mounts_by_folder.into_iter().find(|mounts| !mounts.is_empty()).unwrap_or_default()
 }
 
 fn configs(driver: &Host) -> impl Iterator<Item = Mount> {
     CONFIGS.iter().filter_map(|config| {
-        CONFIG_FOLDERS.iter().find_map(|(folder, in_container)| {
+        CONFIG_FOLDERS.iter().find_map(|(folder, container_folder)| {
             let path = Path::new(folder).join(config);
-            mount(driver, &path, Path::new(in_container).join(config))
+            mount(driver, &path, Path::new(container_folder).join(config))
         })
     })
 }
@@ -188,10 +191,11 @@ fn xorg(driver: &Host) -> impl Iterator<Item = Mount> {
 fn sockets(roots: &Roots) -> Vec<Mount> {
     let socket = |paths: Vec<PathBuf>| {
         [&roots.driver, &roots.host].into_iter().find_map(|tree| {
-            let found = paths.iter().find(|path| tree.exists(path))?;
-            Some(Mount::socket(tree.path_on_node(tree.resolve_link(found)?), found))
+            let path = paths.iter().find(|path| tree.exists(path))?;
+            Some(Mount::socket(tree.path_on_node(tree.resolve_link(path)?), path))
         })
     };
-    let of_daemons = SOCKETS.map(|name| RUN_FOLDERS.map(|run| Path::new(run).join(name)).to_vec());
-    of_daemons.into_iter().chain([vec![MPS_PIPES.into()]]).filter_map(socket).collect()
+    let daemon_paths =
+        SOCKETS.map(|name| RUN_FOLDERS.map(|run| Path::new(run).join(name)).to_vec());
+    daemon_paths.into_iter().chain([vec![MPS_PIPES.into()]]).filter_map(socket).collect()
 }

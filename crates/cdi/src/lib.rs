@@ -47,7 +47,7 @@ pub struct CdiFiles {
     prefetched: Option<(Instant, Installation)>,
 }
 
-/// Documents for the present inventory.
+/// Documents for the current inventory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GeneratedDocuments {
     /// The documents by file name.
@@ -143,10 +143,10 @@ pub(crate) fn has_edits(device: &Device) -> bool {
 
 impl CdiFiles {
     /// Creates a writer of documents for this configuration. Reads and writes no file.
-    pub fn new(places: &HostPaths, delivery: Delivery) -> Self {
+    pub fn new(paths: &HostPaths, delivery: Delivery) -> Self {
         Self {
-            dir: places.cdi_dir.clone(),
-            roots: places.roots(),
+            dir: paths.cdi_dir.clone(),
+            roots: paths.roots(),
             names_by_index: delivery.ids == DeviceIdStrategy::Index,
             delivery,
             libraries: Libraries::default(),
@@ -171,8 +171,8 @@ impl CdiFiles {
             match write_document(&path, &documents[&kind.file_name()]) {
                 Ok(()) => drop(outcome.documents.insert(kind, path)),
                 Err(error) => {
-                    let why = error.to_string();
-                    outcome.document_errors.insert(kind, CdiError { path, reason: why });
+                    let reason = error.to_string();
+                    outcome.document_errors.insert(kind, CdiError { path, reason });
                 }
             }
         }
@@ -181,12 +181,12 @@ impl CdiFiles {
 
     /// Devices in the documents on disk whose GPUs can have memory limits. An unreadable document is skipped. Blocks.
     pub fn gpus_on_disk(&self) -> ReplicaDevices {
-        let on_disk = SourceName::with_limited_memory().filter_map(|source| {
+        let devices_by_kind = SourceName::with_limited_memory().filter_map(|source| {
             let kind = kind_of_source(&source);
             let document = read_document(&self.dir.join(kind.file_name()))?;
             Some((kind, document.devices))
         });
-        on_disk.collect()
+        devices_by_kind.collect()
     }
 
     /// Applies a changed delivery configuration.
@@ -199,21 +199,21 @@ impl CdiFiles {
 
     /// Kinds of documents that cannot be written because their file system is read-only. Writes nothing.
     pub fn read_only_errors(&self, inventory: &Inventory) -> DocumentErrors {
-        let present = self.dir.ancestors().find(|folder| folder.exists());
-        let flags = present.and_then(|folder| rustix::fs::statvfs(folder).ok());
+        let nearest_folder = self.dir.ancestors().find(|folder| folder.exists());
+        let flags = nearest_folder.and_then(|folder| rustix::fs::statvfs(folder).ok());
         let read_only = rustix::fs::StatVfsMountFlags::RDONLY;
         if !flags.is_some_and(|flags| flags.f_flag.contains(read_only)) {
             return DocumentErrors::new();
         }
-        let why = "the file system is mounted read-only".to_owned();
-        let error = CdiError { path: self.dir.clone(), reason: why };
+        let reason = "the file system is mounted read-only".to_owned();
+        let error = CdiError { path: self.dir.clone(), reason };
         inventory.devices.iter().map(|device| (kind_of(device), error.clone())).collect()
     }
 
     /// Finds the driver's files ahead of the first documents, which then need no search.
     pub fn prefetch_driver_files(&mut self) {
-        let found = Installation::find(&self.roots.for_one_scan(), &mut self.libraries);
-        self.prefetched = Some((Instant::now(), found));
+        let installation = Installation::find(&self.roots.for_one_scan(), &mut self.libraries);
+        self.prefetched = Some((Instant::now(), installation));
     }
 
     /// Builds the documents without writing them.
@@ -226,12 +226,12 @@ impl CdiFiles {
         });
         let kinds = self.by_kind(inventory);
         for (kind, devices) in &kinds {
-            let common =
+            let common_edits =
                 self.common_edits(&roots, kind, toolkit.as_ref(), &mut generated.missing_parts);
             let devices = devices.iter().map(|(name, device)| {
                 SpecDevice::new(name, nodes::device_edits(&roots, device, toolkit.as_ref()))
             });
-            generated.add_document(kind.clone(), Spec::new(kind, devices.collect(), common));
+            generated.add_document(kind.clone(), Spec::new(kind, devices.collect(), common_edits));
         }
         if kinds.contains_key(&GPU) {
             generated.add_features(Features::find(&roots, &self.delivery));
@@ -246,7 +246,7 @@ impl CdiFiles {
         for device in inventory.devices.iter().filter(|device| is_nameable(device)) {
             let devices = kinds.entry(kind_of(device)).or_default();
             for name in self.names(device) {
-                match devices.iter_mut().find(|(taken, _)| *taken == name) {
+                match devices.iter_mut().find(|(other_name, _)| *other_name == name) {
                     None => devices.push((name, device)),
                     Some((_, other)) if other.health.has_vanished() => *other = device,
                     Some(_) => {}
@@ -277,8 +277,8 @@ impl CdiFiles {
         if *kind != GPU {
             return ContainerEdits::default();
         }
-        let prefetched = self.prefetched.take().filter(|(found, installation)| {
-            found.elapsed() < PREFETCH_TTL && installation.problem.is_none()
+        let prefetched = self.prefetched.take().filter(|(searched_at, installation)| {
+            searched_at.elapsed() < PREFETCH_TTL && installation.problem.is_none()
         });
         let installation = match prefetched {
             Some((_, installation)) => installation,
@@ -326,7 +326,7 @@ pub fn read_document(path: &Path) -> Option<Spec> {
 
 /// The document as it is written to disk.
 pub fn to_json(document: &Spec) -> String {
-    let text = serde_json::to_string_pretty(document).expect("strings, numbers and lists");
+    let text = serde_json::to_string_pretty(document).expect("a CDI document serialises");
     format!("{text}\n")
 }
 

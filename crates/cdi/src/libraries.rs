@@ -79,40 +79,44 @@ impl Libraries {
             *self = Self { version: version.to_owned(), ..Self::default() };
         }
         let now = Instant::now();
-        let mut found = Vec::new();
-        let mut resolved = BTreeSet::new();
+        let mut libraries = Vec::new();
+        let mut searched_folders = BTreeSet::new();
         for parent in driver_folders::LIBRARIES {
-            for (subfolder, below) in SUBFOLDERS {
+            for (subfolder, container_subfolder) in SUBFOLDERS {
                 let folder = match subfolder {
                     "" => PathBuf::from(parent),
                     subfolder => Path::new(parent).join(subfolder),
                 };
                 // `/lib64` often links to `/usr/lib64`.
-                let Some(real) = driver.canonicalize(&folder) else { continue };
-                if resolved.insert(real) {
-                    found.extend_from_slice(self.in_folder(driver, &folder, below, now));
+                let Some(real_path) = driver.canonicalize(&folder) else { continue };
+                if searched_folders.insert(real_path) {
+                    libraries.extend_from_slice(self.in_folder(
+                        driver,
+                        &folder,
+                        container_subfolder,
+                        now,
+                    ));
                 }
             }
         }
-        found
+        libraries
     }
 
     fn in_folder(
         &mut self,
         driver: &Host,
         folder: &Path,
-        below: &'static str,
+        container_subfolder: &'static str,
         now: Instant,
     ) -> &[Library] {
         let modified = driver.modified(folder).unwrap_or(SystemTime::UNIX_EPOCH);
         let cached = self.folders.get(folder).filter(|cached| cached.modified == modified);
         if !cached.is_some_and(|cached| cached.is_final) {
-            let noticed = cached.map_or(now, |cached| cached.first_seen);
-            let is_settled = now.duration_since(noticed) > MTIME_GRANULARITY;
-            let libraries = search(driver, folder, below, &self.version);
-            let searched =
-                CachedFolder { modified, first_seen: noticed, is_final: is_settled, libraries };
-            self.folders.insert(folder.to_owned(), searched);
+            let first_seen = cached.map_or(now, |cached| cached.first_seen);
+            let is_final = now.duration_since(first_seen) > MTIME_GRANULARITY;
+            let libraries = search(driver, folder, container_subfolder, &self.version);
+            let cached_folder = CachedFolder { modified, first_seen, is_final, libraries };
+            self.folders.insert(folder.to_owned(), cached_folder);
         }
         self.folders.get(folder).map_or(&[], |cached| &cached.libraries)
     }
@@ -125,7 +129,12 @@ pub(super) fn version_of_files(driver: &Host) -> Option<String> {
     versions.find(|version| version.contains('.'))
 }
 
-fn search(driver: &Host, folder: &Path, below: &'static str, version: &str) -> Vec<Library> {
+fn search(
+    driver: &Host,
+    folder: &Path,
+    container_subfolder: &'static str,
+    version: &str,
+) -> Vec<Library> {
     let Ok(entries) = driver.read_dir(folder) else { return Vec::new() };
     let file = |entry: &Entry| {
         let path = folder.join(&entry.name);
@@ -133,23 +142,23 @@ fn search(driver: &Host, folder: &Path, below: &'static str, version: &str) -> V
     };
     let library = |entry: &Entry| {
         let (name, stem) = (&entry.name, stem(&entry.name));
-        let own = file(entry)?;
+        let resolved_file = file(entry)?;
         let is_link_to_file = |other: &&Entry| {
             let has_stem = other
                 .name
                 .strip_prefix(stem)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-            has_stem && other.name != *name && file(other).as_ref() == Some(&own)
+                .is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'));
+            has_stem && other.name != *name && file(other).as_ref() == Some(&resolved_file)
         };
-        let others = entries.iter().filter(is_link_to_file).map(|other| other.name.clone());
-        let required = REQUIRED_LINKS.iter().filter(|(prefix, _)| name.starts_with(prefix));
-        let required = required.map(|(_, link)| (*link).to_owned());
-        let links = others.chain(required).collect();
+        let existing_links = entries.iter().filter(is_link_to_file).map(|other| other.name.clone());
+        let required_links = REQUIRED_LINKS.iter().filter(|(prefix, _)| name.starts_with(prefix));
+        let required_links = required_links.map(|(_, link)| (*link).to_owned());
+        let links = existing_links.chain(required_links).collect();
         Some(Library {
             folder: folder.to_owned(),
-            subfolder: below,
+            subfolder: container_subfolder,
             name: name.clone(),
-            file: own,
+            file: resolved_file,
             links,
         })
     };
@@ -184,8 +193,8 @@ mod tests {
     struct Tree(tempfile::TempDir, SystemTime);
 
     impl Tree {
-        fn new(changed: SystemTime) -> Self {
-            let tree = Self(tempfile::tempdir().expect("a temporary folder"), changed);
+        fn new(modified: SystemTime) -> Self {
+            let tree = Self(tempfile::tempdir().expect("a temporary folder"), modified);
             fs::create_dir_all(tree.folder()).expect("made");
             tree
         }
@@ -210,8 +219,8 @@ mod tests {
 
         fn find(&self, cached: &mut Libraries, now: Instant) -> Vec<String> {
             cached.version = VERSION.to_owned();
-            let found = cached.in_folder(&self.host(), Path::new("/usr/lib64"), "", now);
-            found.iter().map(|library| stem(&library.name).to_owned()).collect()
+            let libraries = cached.in_folder(&self.host(), Path::new("/usr/lib64"), "", now);
+            libraries.iter().map(|library| stem(&library.name).to_owned()).collect()
         }
     }
 
@@ -219,20 +228,20 @@ mod tests {
     fn a_folder_is_read_again_until_its_modification_time_is_certain() {
         const HOUR: Duration = Duration::from_secs(3600);
         let clock = SystemTime::now();
-        for changed in [clock - HOUR, clock, clock + HOUR] {
+        for modified in [clock - HOUR, clock, clock + HOUR] {
             let (tree, mut cached, start) =
-                (Tree::new(changed), Libraries::default(), Instant::now());
+                (Tree::new(modified), Libraries::default(), Instant::now());
             tree.replace_libraries(&["libcuda"]);
             assert_eq!(tree.find(&mut cached, start), ["libcuda.so"]);
             // Within the tick of the file system's clock: the time of the change is the same.
             tree.replace_libraries(&["libcuda", "libnvcuvid"]);
-            let soon = tree.find(&mut cached, start + MTIME_GRANULARITY / 2);
-            assert_eq!(soon.len(), 2, "it may have changed: {changed:?}");
+            let second_search = tree.find(&mut cached, start + MTIME_GRANULARITY / 2);
+            assert_eq!(second_search.len(), 2, "it may have changed: {modified:?}");
             assert_eq!(tree.find(&mut cached, start + 2 * MTIME_GRANULARITY).len(), 2);
             // A late change with the same time would be missed: this shows that the folder is not read.
             tree.replace_libraries(&[]);
-            let later = tree.find(&mut cached, start + 3 * MTIME_GRANULARITY);
-            assert_eq!(later.len(), 2, "it cannot have changed: {changed:?}");
+            let late_search = tree.find(&mut cached, start + 3 * MTIME_GRANULARITY);
+            assert_eq!(late_search.len(), 2, "it cannot have changed: {modified:?}");
         }
     }
 

@@ -31,21 +31,21 @@ pub(super) fn device_edits(
     device: &Device,
     toolkit: Option<&Toolkit>,
 ) -> ContainerEdits {
-    let (own, extras) = (&device.nodes, &device.extras);
-    let links = extras.links.iter().filter_map(|(name, node)| link(own, name, node));
+    let (nodes, extras) = (&device.nodes, &device.extras);
+    let links = extras.links.iter().filter_map(|(name, node)| link(nodes, name, node));
     let hook = toolkit.and_then(|toolkit| toolkit.symlink_hook(links));
-    let grouped = own.iter().filter(|node| !is_graphics(&node.path));
+    let grouped_nodes = nodes.iter().filter(|node| !is_graphics(&node.path));
     let mut groups: Vec<_> =
-        grouped.filter_map(|node| roots.dev.needed_group(&node.path)).collect();
+        grouped_nodes.filter_map(|node| roots.dev.needed_group(&node.path)).collect();
     groups.sort_unstable();
     groups.dedup();
     ContainerEdits {
-        device_nodes: own
+        device_nodes: nodes
             .iter()
-            .map(|own| container_node(roots, own))
+            .map(|device_node| container_node(roots, device_node))
             .chain(extras.nodes.iter().map(|path| node(roots, path)))
             .collect(),
-        mounts: extras.mounts.iter().map(|it| mount(roots, it)).collect(),
+        mounts: extras.mounts.iter().map(|device_mount| mount(roots, device_mount)).collect(),
         hooks: hook.into_iter().collect(),
         additional_gids: groups,
         ..ContainerEdits::default()
@@ -54,18 +54,18 @@ pub(super) fn device_edits(
 
 /// Nodes of NVIDIA's driver that exist on this host.
 pub(super) fn nvidia_driver_nodes(roots: &Roots) -> Vec<DeviceNode> {
-    let present = NVIDIA_NODES.iter().filter(|node| roots.dev.exists(node));
-    present.map(|path| node(roots, Path::new(path))).collect()
+    let existing_nodes = NVIDIA_NODES.iter().filter(|node| roots.dev.exists(node));
+    existing_nodes.map(|path| node(roots, Path::new(path))).collect()
 }
 
 /// A node with the path in the container and the access that its source specifies.
-fn container_node(roots: &Roots, own: &device::DeviceNode) -> DeviceNode {
-    let on_node = roots.dev.path_on_node(&own.path);
-    let inside = own.container_path();
+fn container_node(roots: &Roots, node: &device::DeviceNode) -> DeviceNode {
+    let path_on_node = roots.dev.path_on_node(&node.path);
+    let container_path = node.container_path();
     DeviceNode {
-        host_path: (on_node != *inside).then_some(on_node),
-        permissions: Some(own.access.as_str().to_owned()),
-        ..DeviceNode::new(inside)
+        host_path: (path_on_node != *container_path).then_some(path_on_node),
+        permissions: Some(node.access.as_str().to_owned()),
+        ..DeviceNode::new(container_path)
     }
 }
 
@@ -75,8 +75,11 @@ fn mount(roots: &Roots, mount: &device::Mount) -> Mount {
 
 /// A node at the same path in the container as on the node.
 pub(super) fn node(roots: &Roots, path: &Path) -> DeviceNode {
-    let on_node = roots.dev.path_on_node(path);
-    DeviceNode { host_path: (on_node != path).then_some(on_node), ..DeviceNode::new(path) }
+    let path_on_node = roots.dev.path_on_node(path);
+    DeviceNode {
+        host_path: (path_on_node != path).then_some(path_on_node),
+        ..DeviceNode::new(path)
+    }
 }
 
 fn is_graphics(path: &Path) -> bool {
@@ -85,7 +88,7 @@ fn is_graphics(path: &Path) -> bool {
 
 /// A symlink to a node, in the hook's form `target::link`.
 fn link(nodes: &[device::DeviceNode], name: &Path, node: &PathBuf) -> Option<String> {
-    let own = nodes.iter().find(|own| own.path == *node);
-    let inside = own.map_or(node, device::DeviceNode::container_path);
-    Some(format!("../{}::{}", inside.file_name()?.to_str()?, name.display()))
+    let device_node = nodes.iter().find(|device_node| device_node.path == *node);
+    let container_path = device_node.map_or(node, device::DeviceNode::container_path);
+    Some(format!("../{}::{}", container_path.file_name()?.to_str()?, name.display()))
 }

@@ -49,19 +49,19 @@ impl Toolkit {
     /// Finds the host's toolkit. Fails if a configured program is missing: with its hooks in a document, no container
     /// would start.
     pub(super) fn find(host: &Host, hooks: &Hooks) -> Result<Option<Self>, String> {
-        let found = match &hooks.program {
-            Some(named) if !host.exists(named) => {
-                let named = named.display();
+        let program = match &hooks.program {
+            Some(configured_program) if !host.exists(configured_program) => {
                 return Err(format!(
-                    "the hook program {named} is not on the host: containers start without hooks"
+                    "the hook program {} is not on the host: containers start without hooks",
+                    configured_program.display()
                 ));
             }
-            Some(named) => Some(named.as_path()),
+            Some(configured_program) => Some(configured_program.as_path()),
             None => PROGRAMS.iter().map(Path::new).find(|path| host.exists(path)),
         };
         let disabled = &hooks.disabled;
-        let found = found.filter(|_| !disabled.contains(ALL));
-        Ok(found.map(|program| Self {
+        let program = program.filter(|_| !disabled.contains(ALL));
+        Ok(program.map(|program| Self {
             program: host.path_on_node(program),
             disabled: disabled.clone(),
         }))
@@ -81,11 +81,11 @@ impl Toolkit {
         }
         let name = self.program.file_name()?.to_string_lossy().into_owned();
         let subcommand = (name == CTK).then(|| "hook".to_owned());
-        let fixed = [name].into_iter().chain(subcommand).chain([task.name().to_owned()]);
+        let fixed_arguments = [name].into_iter().chain(subcommand).chain([task.name().to_owned()]);
         Some(cdi::Hook {
             hook_name: "createContainer".to_owned(),
             path: self.program.clone(),
-            args: fixed.chain(arguments).collect(),
+            args: fixed_arguments.chain(arguments).collect(),
             env: vec!["NVIDIA_CTK_DEBUG=false".to_owned()],
             timeout: None,
         })

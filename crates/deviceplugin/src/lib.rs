@@ -90,10 +90,13 @@ pub struct RecentAllocations(Arc<Shared<AllocationGroup>>);
 /// Socket path of a resource's server. The prefix avoids collisions with other plugins. Names that exceed
 /// the kernel's limit, such as those of FPGA functions, are shortened.
 pub fn socket_path(dir: &Path, resource: &ResourceName) -> Result<SocketPath, SocketError> {
-    let plain = resource.as_str().replace('/', "_");
-    let named = |name: &str| dir.join(format!("windlass-{name}.sock"));
-    let over = named(&plain).as_os_str().len().saturating_sub(MAX_PATH_BYTES);
-    SocketPath::new(named(&shortened(&plain, plain.len().saturating_sub(over))))
+    let resource_name = resource.as_str().replace('/', "_");
+    let path_with = |name: &str| dir.join(format!("windlass-{name}.sock"));
+    let excess = path_with(&resource_name).as_os_str().len().saturating_sub(MAX_PATH_BYTES);
+    SocketPath::new(path_with(&shortened(
+        &resource_name,
+        resource_name.len().saturating_sub(excess),
+    )))
 }
 
 /// Socket path of the kubelet's registration service.
@@ -114,29 +117,29 @@ impl PluginSupervisor {
     /// again after `check_interval`.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut served = BTreeSet::new();
-        let mut delayed = PendingRetries::new();
+        let mut pending_retries = PendingRetries::new();
         let mut servers = Servers::new();
         loop {
-            for resource in self.unserved_resources(&served, &delayed) {
+            for resource in self.unserved_resources(&served, &pending_retries) {
                 match self.start(&resource, &mut servers, &stop) {
                     Ok(()) => {
-                        delayed.remove(&resource);
+                        pending_retries.remove(&resource);
                         served.insert(resource);
                     }
-                    Err(error) => self.retry_later(resource, causes(&error), &mut delayed),
+                    Err(error) => self.retry_later(resource, causes(&error), &mut pending_retries),
                 }
             }
             // Withdrawn resources need no retry.
-            delayed.retain(|name, _| self.state.borrow().offers.contains_key(name));
-            let retry_at = delayed.values().map(|(until, _)| *until).min();
+            pending_retries.retain(|name, _| self.state.borrow().offers.contains_key(name));
+            let retry_at = pending_retries.values().map(|(time, _)| *time).min();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 changed = self.state.changed() => if changed.is_err() { break },
-                Some(ended) = servers.join_next() => {
-                    let resource = ended.expect("a server neither panics nor is cancelled");
+                Some(result) = servers.join_next() => {
+                    let resource = result.expect("a server neither panics nor is cancelled");
                     served.remove(&resource);
-                    self.retry_later(resource, "its server ended".to_owned(), &mut delayed);
+                    self.retry_later(resource, "its server ended".to_owned(), &mut pending_retries);
                 }
                 () = sleep_until(retry_at.unwrap_or_else(Instant::now)), if retry_at.is_some() => {}
             }
@@ -148,22 +151,27 @@ impl PluginSupervisor {
     fn unserved_resources(
         &mut self,
         served: &BTreeSet<ResourceName>,
-        delayed: &PendingRetries,
+        pending_retries: &PendingRetries,
     ) -> Vec<ResourceName> {
         let (state, now) = (self.state.borrow_and_update().clone(), Instant::now());
-        let is_delayed =
-            |name: &ResourceName| delayed.get(name).is_some_and(|(until, _)| now < *until);
-        let missing =
-            state.offers.keys().filter(|name| !served.contains(*name) && !is_delayed(name));
-        missing.cloned().collect()
+        let has_pending_retry =
+            |name: &ResourceName| pending_retries.get(name).is_some_and(|(time, _)| now < *time);
+        let unserved =
+            state.offers.keys().filter(|name| !served.contains(*name) && !has_pending_retry(name));
+        unserved.cloned().collect()
     }
 
     /// Schedules another attempt; logs the reason if it is new.
-    fn retry_later(&self, resource: ResourceName, why: String, delayed: &mut PendingRetries) {
-        if delayed.get(&resource).is_none_or(|(_, known)| *known != why) {
-            tracing::error!(%resource, why, "resource not served, trying again");
+    fn retry_later(
+        &self,
+        resource: ResourceName,
+        reason: String,
+        pending_retries: &mut PendingRetries,
+    ) {
+        if pending_retries.get(&resource).is_none_or(|(_, last_reason)| *last_reason != reason) {
+            tracing::error!(%resource, why = reason, "resource not served, trying again");
         }
-        delayed.insert(resource, (Instant::now() + self.limits.check_interval, why));
+        pending_retries.insert(resource, (Instant::now() + self.limits.check_interval, reason));
     }
 
     fn start(

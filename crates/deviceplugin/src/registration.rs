@@ -70,7 +70,8 @@ impl Registrations {
 
 impl RegistrationMetrics {
     pub(crate) fn set(&self, state: RegistrationState) {
-        self.states.send_if_modified(|all| all.insert(self.resource.clone(), state) != Some(state));
+        self.states
+            .send_if_modified(|states| states.insert(self.resource.clone(), state) != Some(state));
     }
 
     pub(crate) fn count_accepted(&self) {
@@ -85,7 +86,7 @@ impl RegistrationMetrics {
 
 impl Drop for RegistrationMetrics {
     fn drop(&mut self) {
-        self.states.send_if_modified(|all| all.remove(&self.resource).is_some());
+        self.states.send_if_modified(|states| states.remove(&self.resource).is_some());
     }
 }
 

@@ -122,20 +122,20 @@ impl DevicePlugin for Service {
         let guard = StreamGuard::open(&self.streams);
         let resource = self.resource.clone();
         let state = self.state.clone();
-        let newest = self.newest_list.clone();
-        let mut sent = None;
+        let newest_list = self.newest_list.clone();
+        let mut last_list = None;
         let lists =
-            send_reasons(&self.state, self.holders.rewrite_requests()).filter_map(move |cause| {
+            send_reasons(&self.state, self.holders.rewrite_requests()).filter_map(move |reason| {
                 let _open = &guard;
                 let state = state.borrow();
                 let offer = state.offers.get(&resource)?;
                 let list = wire::device_list(offer);
-                let is_changed = sent.as_ref() != Some(&list);
+                let is_changed = last_list.as_ref() != Some(&list);
                 if is_changed {
-                    log_list(&resource, offer, is_first(&newest, &list));
-                    sent = Some(list.clone());
+                    log_list(&resource, offer, is_first(&newest_list, &list));
+                    last_list = Some(list.clone());
                 }
-                (is_changed || cause == SendReason::CheckpointRequest).then_some(Ok(list))
+                (is_changed || reason == SendReason::CheckpointRequest).then_some(Ok(list))
             });
         Ok(Response::new(Box::pin(lists)))
     }
@@ -147,13 +147,13 @@ impl DevicePlugin for Service {
         let call = self.metrics.start_timer(Method::Prefer);
         let state = self.state.borrow().clone();
         let requests = request.into_inner().container_requests;
-        let answers = self
+        let preferences = self
             .check_container_count(requests.len())
             .and_then(|()| requests.iter().map(|request| self.prefer(&state, request)).collect());
-        let answers: Vec<_> =
-            call.observe(answers).inspect_err(|_| self.placements.count_refusal())?;
+        let preferences: Vec<_> =
+            call.observe(preferences).inspect_err(|_| self.placements.count_refusal())?;
         let container_responses =
-            answers.into_iter().map(|answer| self.record_response(answer)).collect();
+            preferences.into_iter().map(|preference| self.record_response(preference)).collect();
         Ok(Response::new(PreferredAllocationResponse { container_responses }))
     }
 
@@ -190,15 +190,15 @@ impl Service {
         let offer = self.offer(&state);
         self.check_known(&offer, ids)?;
         if offer.are_share_tokens(ids) {
-            let bound = self.shares.bind(&self.resource, ids).await;
-            return bound.map_err(|why| Refusal::Unbound { resource: self.name(), reason: why });
+            let outcome = self.shares.bind(&self.resource, ids).await;
+            return outcome.map_err(|reason| Refusal::Unbound { resource: self.name(), reason });
         }
         let devices: BTreeSet<_> = ids.iter().filter_map(|id| offer.device_of(id)).collect();
-        let prepared = self.cleanup.prepare(devices.into_iter().cloned()).await;
-        prepared.map_err(|NotReadyError { device, reason: why }| Refusal::NotReady {
+        let outcome = self.cleanup.prepare(devices.into_iter().cloned()).await;
+        outcome.map_err(|NotReadyError { device, reason }| Refusal::NotReady {
             resource: self.name(),
             id: device.to_string(),
-            reason: why,
+            reason,
         })
     }
 
@@ -212,11 +212,11 @@ impl Service {
     }
 
     fn check_known(&self, offer: &Offer, ids: &[String]) -> Result<(), Refusal> {
-        let unknown: Vec<_> =
+        let unknown_ids: Vec<_> =
             ids.iter().filter(|id| offer.resolve(id).is_none()).cloned().collect();
-        match unknown.as_slice() {
+        match unknown_ids.as_slice() {
             [] => Ok(()),
-            _ => Err(Refusal::UnknownIds { resource: self.name(), ids: unknown }),
+            _ => Err(Refusal::UnknownIds { resource: self.name(), ids: unknown_ids }),
         }
     }
 
@@ -232,16 +232,19 @@ fn send_reasons(
 ) -> impl Stream<Item = SendReason> + use<> {
     let changes = WatchStream::new(state.clone()).map(|_| Some(SendReason::StateChange));
     let rewrites = WatchStream::from_changes(rewrites).map(|_| Some(SendReason::CheckpointRequest));
-    let all = changes.chain(tokio_stream::once(None)).merge(rewrites);
-    all.map_while(|cause| cause)
+    let reasons = changes.chain(tokio_stream::once(None)).merge(rewrites);
+    reasons.map_while(|reason| reason)
 }
 
 /// True if no stream has sent this list.
-fn is_first(newest: &watch::Sender<ListAndWatchResponse>, list: &ListAndWatchResponse) -> bool {
-    newest.send_if_modified(|known| {
-        let is_first = known != list;
+fn is_first(
+    newest_list: &watch::Sender<ListAndWatchResponse>,
+    list: &ListAndWatchResponse,
+) -> bool {
+    newest_list.send_if_modified(|last_list| {
+        let is_first = last_list != list;
         if is_first {
-            known.clone_from(list);
+            last_list.clone_from(list);
         }
         is_first
     })

@@ -60,7 +60,7 @@ impl Session {
     pub(super) async fn run(mut self, endpoint: &mut Endpoint, stop: &CancellationToken) {
         let mut state = State::Starting;
         let mut call = None;
-        let mut options = self.pre_start_required();
+        let mut pre_start_required = self.pre_start_required();
         let mut input = self.check(endpoint);
         loop {
             let next = state.next(input, Instant::now(), &self.limits);
@@ -75,8 +75,8 @@ impl Session {
                 Some(event) = self.streams.recv() => Input::Stream(event),
                 Ok(()) = self.directory.changed() => self.check(endpoint),
                 () = or_pending(state.due().map(wait_until)) => Input::TimerElapsed,
-                () = options_changed(&mut self.state, &self.resource, options) => {
-                    options = self.pre_start_required();
+                () = options_changed(&mut self.state, &self.resource, pre_start_required) => {
+                    pre_start_required = self.pre_start_required();
                     Input::OptionsChanged
                 }
             };

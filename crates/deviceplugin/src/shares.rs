@@ -46,11 +46,11 @@ impl ShareHandle {
 
     /// Binds a share. Returns once its CDI document is written, or with the reason why it cannot be bound.
     pub(crate) async fn bind(&self, resource: &ResourceName, ids: &[String]) -> Result<(), String> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, outcome) = oneshot::channel();
         let ids = ids.iter().cloned().collect();
         // A task that has ended drops the reply.
         let _ = self.0.send(BindRequest { resource: resource.clone(), ids, reply }).await;
-        answer.await.unwrap_or_else(|_| Err(AGENT_STOPPING.to_owned()))
+        outcome.await.unwrap_or_else(|_| Err(AGENT_STOPPING.to_owned()))
     }
 }
 

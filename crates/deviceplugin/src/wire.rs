@@ -73,33 +73,33 @@ pub(super) struct Excluded(pub(super) Vec<(DeviceId, String)>);
 
 /// Converts an offer to a device list.
 pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
-    let devices = offer.list().map(|listed| Device {
-        id: listed.id.into_owned(),
-        health: match listed.state {
+    let devices = offer.list().map(|entry| Device {
+        id: entry.id.into_owned(),
+        health: match entry.state {
             Allocatability::Ready => HEALTHY.to_owned(),
             Allocatability::AfterCleanup(_) | Allocatability::Blocked(_) => UNHEALTHY.to_owned(),
         },
         // Without a NUMA node the whole message is absent: an empty one hides the device from the pod resources
         // API (`apis/podresources/server_v1.go`, GetAllocatableResources).
-        topology: listed
+        topology: entry
             .numa_node
             .map(|node| TopologyInfo { nodes: vec![NumaNode { id: node.into() }] }),
     });
     ListAndWatchResponse { devices: devices.collect() }
 }
 
-pub(super) fn container_response(grant: AllocationEdits, dev: &Host) -> ContainerAllocateResponse {
+pub(super) fn container_response(edits: AllocationEdits, dev: &Host) -> ContainerAllocateResponse {
     let node = |node: &DeviceNode| DeviceSpec {
         container_path: node.container_path().display().to_string(),
         host_path: dev.path_on_node(&node.path).display().to_string(),
         permissions: node.access.as_str().to_owned(),
     };
     ContainerAllocateResponse {
-        devices: grant.nodes.iter().map(node).collect(),
-        mounts: grant.mounts.iter().map(mount).collect(),
-        annotations: grant.annotations.into_iter().collect(),
-        envs: grant.envs.into_iter().collect(),
-        cdi_devices: grant.cdi_devices.into_iter().map(|name| CdiDevice { name }).collect(),
+        devices: edits.nodes.iter().map(node).collect(),
+        mounts: edits.mounts.iter().map(mount).collect(),
+        annotations: edits.annotations.into_iter().collect(),
+        envs: edits.envs.into_iter().collect(),
+        cdi_devices: edits.cdi_devices.into_iter().map(|name| CdiDevice { name }).collect(),
     }
 }
 
@@ -141,11 +141,11 @@ impl fmt::Display for Excluded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_slice() {
             [] => Ok(()),
-            [(id, why)] => write!(f, "; {id} is excluded: it cannot be allocated: {why}"),
-            [(id, why), more @ ..] => write!(
+            [(id, reason)] => write!(f, "; {id} is excluded: it cannot be allocated: {reason}"),
+            [(id, reason), others @ ..] => write!(
                 f,
-                "; {id} and {} more are excluded: {id} cannot be allocated: {why}",
-                more.len()
+                "; {id} and {} more are excluded: {id} cannot be allocated: {reason}",
+                others.len()
             ),
         }
     }

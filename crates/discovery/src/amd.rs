@@ -112,21 +112,24 @@ impl Scanner for Amd {
     }
 
     fn scan(&mut self, host: &Host) -> Scan {
-        let is_amd_gpu = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
+        let is_amd_gpu =
+            |kind: &PciKind| kind.is_of_class(&CLASSES) && kind.is_of_vendor(&[VENDOR]);
         let functions = host.pci_functions(is_amd_gpu);
         self.topology.refresh(host);
         let addresses = functions.iter().map(|function| function.address).collect();
         let nodes = self.topology.by_function(&addresses);
         update_unique_ids(&mut self.unique_ids, host, &functions, &nodes);
-        let unlisted = functions.iter().filter(|function| !nodes.contains_key(&function.address));
-        let unlisted = unlisted.collect::<Vec<_>>();
-        let unreadable = unreadable_nodes(host, &unlisted, self.topology.unreadable);
+        let unlisted_functions =
+            functions.iter().filter(|function| !nodes.contains_key(&function.address));
+        let unlisted_functions = unlisted_functions.collect::<Vec<_>>();
+        let unreadable = unreadable_nodes(host, &unlisted_functions, self.topology.unreadable);
         let mut conditions = self.conditions.read_failures(host, &functions, condition);
-        let scanned = |(index, function): (u32, &PciFunction)| {
-            let own = nodes.get(&function.address).map_or(&[][..], Vec::as_slice);
+        let devices_of = |(index, function): (u32, &PciFunction)| {
+            let own_nodes = nodes.get(&function.address).map_or(&[][..], Vec::as_slice);
             let others = nodes.iter().filter(|(address, _)| **address != function.address);
-            let link =
-                |others: &Vec<&kfd::Node>| own.iter().filter_map(|node| node.link_to(others)).max();
+            let link = |others: &Vec<&kfd::Node>| {
+                own_nodes.iter().filter_map(|node| node.link_to(others)).max()
+            };
             let xgmi = others.filter_map(|(address, nodes)| Some((*address, link(nodes)?)));
             let gpu = AmdGpu {
                 host,
@@ -134,17 +137,17 @@ impl Scanner for Amd {
                 function,
                 id: self.id(function),
                 mode: describe::partition_mode(host, &function.folder()),
-                nodes: own,
+                nodes: own_nodes,
                 unreadable,
                 condition: conditions.remove(&function.address),
                 xgmi: xgmi.collect(),
             };
             gpu.devices()
         };
-        let found: Vec<_> = (0..).zip(&functions).flat_map(scanned).collect();
+        let devices: Vec<_> = (0..).zip(&functions).flat_map(devices_of).collect();
         Scan {
             states: [(SourceName::AMD, state(host, functions.len()))].into(),
-            devices: found,
+            devices,
             ..Scan::default()
         }
     }
@@ -153,23 +156,28 @@ impl Scanner for Amd {
 impl Amd {
     /// Device id from the unique id, or from the PCI address if there is no unique id or two GPUs report the same.
     fn id(&self, function: &PciFunction) -> String {
-        let unique = self.unique_ids.get(&function.address);
-        let is_own =
-            |unique: &&String| self.unique_ids.values().filter(|it| it == unique).count() == 1;
+        let unique_id = self.unique_ids.get(&function.address);
+        let is_unique = |unique_id: &&String| {
+            self.unique_ids.values().filter(|id| id == unique_id).count() == 1
+        };
         let address = || function.id();
-        format!("{}-{}", SourceName::AMD, unique.filter(is_own).cloned().unwrap_or_else(address))
+        format!(
+            "{}-{}",
+            SourceName::AMD,
+            unique_id.filter(is_unique).cloned().unwrap_or_else(address)
+        )
     }
 }
 
 /// Updates the unique id of each GPU from its driver, or else from its KFD node.
 fn update_unique_ids(
-    unique: &mut BTreeMap<PciAddress, String>,
+    unique_ids: &mut BTreeMap<PciAddress, String>,
     host: &Host,
     functions: &[PciFunction],
     nodes: &BTreeMap<PciAddress, Vec<&kfd::Node>>,
 ) {
     // A moved GPU keeps its unique id, so entries of absent addresses are dropped.
-    unique.retain(|address, _| functions.iter().any(|function| function.address == *address));
+    unique_ids.retain(|address, _| functions.iter().any(|function| function.address == *address));
     for function in functions {
         let by_driver = host.read_text(function.folder().join("unique_id"));
         let by_driver = by_driver.and_then(|number| u64::from_str_radix(&number, 16).ok());
@@ -177,21 +185,23 @@ fn update_unique_ids(
         let by_topology = || Some(nodes.get(&function.address)?.first()?.unique_id);
         let number = by_driver.or_else(by_topology);
         if let Some(number) = number.filter(|number| *number > 0) {
-            unique.insert(function.address, format!("{number:016x}"));
+            unique_ids.insert(function.address, format!("{number:016x}"));
         }
     }
 }
 
 /// Compares the number of unreadable nodes with the GPUs that have no readable node.
-fn unreadable_nodes(host: &Host, unlisted: &[&PciFunction], nodes: usize) -> UnreadableNodes {
+fn unreadable_nodes(host: &Host, unlisted: &[&PciFunction], node_count: usize) -> UnreadableNodes {
     let has_driver = |function: &&&PciFunction| function.driver.as_deref() == Some(DRIVER);
     let unlisted: Vec<_> = unlisted.iter().filter(has_driver).collect();
     let is_partitioned = |function: &PciFunction| {
         describe::partition_mode(host, &function.folder()).is_some_and(|mode| mode.is_partitioned())
     };
-    match nodes {
+    match node_count {
         0 => UnreadableNodes::None,
-        _ if nodes == unlisted.len() && !unlisted.iter().any(|it| is_partitioned(it)) => {
+        _ if node_count == unlisted.len()
+            && !unlisted.iter().any(|function| is_partitioned(function)) =>
+        {
             UnreadableNodes::OnePerGpu
         }
         _ => UnreadableNodes::Ambiguous,
@@ -221,45 +231,45 @@ impl AmdGpu<'_> {
                 let device = self.with_nodes(self.gpu(), node, &self.function.folder());
                 vec![self.with_health(device, failure)]
             }
-            several => {
-                let whole = Device { partitioned: true, ..self.gpu() };
-                let parts = kfd::with_partition_numbers(several, self.function.address);
-                let parts =
-                    parts.filter_map(|(part, node)| self.partition_device(&whole, part, node));
-                let parts: Vec<_> =
-                    parts.map(|device| self.with_health(device, failure.clone())).collect();
-                let whole = (whole, failure::observation(failure));
-                [whole].into_iter().chain(parts).collect()
+            nodes => {
+                let gpu = Device { partitioned: true, ..self.gpu() };
+                let partitions = kfd::with_partition_numbers(nodes, self.function.address);
+                let partitions = partitions
+                    .filter_map(|(number, node)| self.partition_device(&gpu, number, node));
+                let partitions: Vec<_> =
+                    partitions.map(|device| self.with_health(device, failure.clone())).collect();
+                let gpu = (gpu, failure::observation(failure));
+                [gpu].into_iter().chain(partitions).collect()
             }
         }
     }
 
     fn gpu(&self) -> Device {
         let id = self.id.parse().expect("made of letters, digits and '-'");
-        let mut place = self.function.location();
-        place.xgmi.clone_from(&self.xgmi);
+        let mut location = self.function.location();
+        location.xgmi.clone_from(&self.xgmi);
         Device {
             index: self.index,
             attributes: describe::gpu_attributes(self.host, self.function, self.mode.as_ref()),
-            place,
-            withheld: failure::driver_failure(self.function, &[DRIVER]).map(|(_, why)| why),
+            place: location,
+            withheld: failure::driver_failure(self.function, &[DRIVER]).map(|(_, reason)| reason),
             ..Device::new(id, DeviceKind::Gpu, SourceName::AMD, Timestamp::UNIX_EPOCH)
         }
     }
 
     /// Device of a partition, with the topology of its GPU. The id contains the partition mode, because partition 2
     /// of four is a different device from partition 2 of eight.
-    fn partition_device(&self, whole: &Device, part: u32, node: &kfd::Node) -> Option<Device> {
+    fn partition_device(&self, gpu: &Device, number: u32, node: &kfd::Node) -> Option<Device> {
         let mode = self.mode.as_ref().map(|mode| format!("{}-{}-", mode.compute, mode.memory));
-        let id = format!("{}-{}{part}", self.id, mode.unwrap_or_default()).parse().ok()?;
+        let id = format!("{}-{}{number}", self.id, mode.unwrap_or_default()).parse().ok()?;
         let device = Device {
             id,
             partitioned: false,
             partition: None,
             partitions: [].into(),
-            parent: Some(whole.id.clone()),
-            part: Some(part),
-            ..whole.clone()
+            parent: Some(gpu.id.clone()),
+            part: Some(number),
+            ..gpu.clone()
         };
         let folder = format!("/sys/class/drm/renderD{}/device", node.render_minor);
         Some(self.with_nodes(device, Some(node), Path::new(&folder)))
@@ -269,12 +279,12 @@ impl AmdGpu<'_> {
     /// memory size.
     fn with_nodes(&self, device: Device, node: Option<&kfd::Node>, folder: &Path) -> Device {
         let folder = self.host.canonicalize(folder);
-        let own = folder.iter().flat_map(|folder| drm_nodes::nodes(self.host, folder));
-        let nodes = [DeviceNode::shared(KFD)].into_iter().chain(own).collect();
-        let described = node.map(describe::node_attributes).unwrap_or_default();
-        let attributes = device.attributes.into_iter().chain(described).collect();
-        let without = || describe::memory(self.host, self.function);
-        let capacity = node.map_or_else(without, describe::capacities);
+        let gpu_nodes = folder.iter().flat_map(|folder| drm_nodes::nodes(self.host, folder));
+        let nodes = [DeviceNode::shared(KFD)].into_iter().chain(gpu_nodes).collect();
+        let node_attributes = node.map(describe::node_attributes).unwrap_or_default();
+        let attributes = device.attributes.into_iter().chain(node_attributes).collect();
+        let driver_memory = || describe::memory(self.host, self.function);
+        let capacity = node.map_or_else(driver_memory, describe::capacities);
         Device { attributes, capacity, nodes, ..device }
     }
 
@@ -321,12 +331,12 @@ fn condition(host: &Host, folder: &Path) -> Option<Failure> {
 fn uncorrected_error_failure(host: &Host, folder: &Path) -> Option<Failure> {
     let folder = folder.join("ras");
     let names = host.entry_names(&folder).into_iter().filter(|name| name.ends_with("_err_count"));
-    let counted = names.filter_map(|name| {
+    let block_counts = names.filter_map(|name| {
         let text = host.read_text(folder.join(&name))?;
         let count = text.lines().find_map(|line| line.strip_prefix("ue:"))?.trim().parse().ok()?;
         Some((name.trim_end_matches("_err_count").to_owned(), count))
     });
-    let (block, count): (_, u64) = counted.into_iter().find(|(_, count)| *count > 0)?;
+    let (block, count): (_, u64) = block_counts.into_iter().find(|(_, count)| *count > 0)?;
     Some((Reason::UncorrectedEcc, format!("{count} in block {block}")))
 }
 
@@ -344,20 +354,20 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), "/");
         let (before, after) = (function("0000:0a:00.0"), function("0000:1b:00.0"));
-        for at in [&before, &after] {
-            let folder = host.path(at.folder());
+        for gpu in [&before, &after] {
+            let folder = host.path(gpu.folder());
             std::fs::create_dir_all(&folder).expect("made");
             std::fs::write(folder.join("unique_id"), "20381e03f416f184\n").expect("written");
         }
         let mut amd = Amd::default();
-        for at in [&before, &after] {
+        for gpu in [&before, &after] {
             update_unique_ids(
                 &mut amd.unique_ids,
                 &host,
-                std::slice::from_ref(at),
+                std::slice::from_ref(gpu),
                 &BTreeMap::new(),
             );
-            assert_eq!(amd.id(at), "amd-20381e03f416f184");
+            assert_eq!(amd.id(gpu), "amd-20381e03f416f184");
         }
     }
 }

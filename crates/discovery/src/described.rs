@@ -89,18 +89,18 @@ struct SourceScan {
 
 impl ConfiguredSources {
     /// Creates the scanner, and the task that probes its devices.
-    pub(super) fn new(places: &HostPaths, policy: &Policy, host: &Host) -> (Self, Prober) {
+    pub(super) fn new(paths: &HostPaths, policy: &Policy, host: &Host) -> (Self, Prober) {
         let (handle, prober) = probe::channel(host.clone());
-        let described = Self {
+        let sources = Self {
             rules: policy.sources.clone(),
-            kubelet_dir: places.kubelet_dir.clone(),
+            kubelet_dir: paths.kubelet_dir.clone(),
             drivers: BTreeMap::new(),
             serials: Serials::default(),
             file_attributes: FileAttributes::default(),
             probe_interval: policy.health.probe_interval,
             probes: handle,
         };
-        (described, prober)
+        (sources, prober)
     }
 
     fn rule(&self, source: &SourceName) -> Option<&SourceRule> {
@@ -111,11 +111,11 @@ impl ConfiguredSources {
     fn observe(
         &self,
         rule: &SourceRule,
-        built: &BuiltDevice,
+        built_device: &BuiltDevice,
         specs: &mut ProbeSpecs,
     ) -> Observation {
-        let device = &built.device;
-        if let Some((reason, detail)) = built.failure.clone() {
+        let device = &built_device.device;
+        if let Some((reason, detail)) = built_device.failure.clone() {
             return Observation::Failed(reason, detail);
         }
         let Some(probe) = &rule.probe else { return Observation::Passed };
@@ -150,15 +150,15 @@ impl Scanner for ConfiguredSources {
             let source_scan = scan_source(rule, env, &mut self.file_attributes, drivers);
             let state = match &source_scan {
                 Ok(source_scan) => source_scan.state(),
-                Err(why) => {
+                Err(reason) => {
                     scan.failed_sources.insert(rule.name.clone());
-                    SourceState::Failing(why.clone())
+                    SourceState::Failing(reason.clone())
                 }
             };
             scan.states.insert(rule.name.clone(), state);
-            for built in source_scan.unwrap_or_default().devices {
-                let observation = self.observe(rule, &built, &mut specs);
-                scan.devices.push((built.device, observation));
+            for built_device in source_scan.unwrap_or_default().devices {
+                let observation = self.observe(rule, &built_device, &mut specs);
+                scan.devices.push((built_device.device, observation));
             }
         }
         self.file_attributes.end_scan();
@@ -196,16 +196,16 @@ fn scan_source(
     let builder = DeviceBuilder { host, rule, kubelet_dir, nodes: &nodes };
     let mut source_scan = SourceScan { notes, ..SourceScan::default() };
     let selected = source_scan.select(&builder, candidates, drivers);
-    let (groups, left) = unit::groups(rule, selected);
-    source_scan.notes.extend(left);
+    let (groups, leftover) = unit::groups(rule, selected);
+    source_scan.notes.extend(leftover);
     let (mut ids, mut owners) = (BTreeSet::new(), Owners::new());
     for (index, group) in (0..).zip(&groups) {
-        let Some(mut built) = builder.build(index, group) else { continue };
-        if ids.insert(built.device.id.clone()) {
-            reserve_nodes(&mut owners, &mut built.device);
-            source_scan.devices.push(built);
+        let Some(mut built_device) = builder.build(index, group) else { continue };
+        if ids.insert(built_device.device.id.clone()) {
+            reserve_nodes(&mut owners, &mut built_device.device);
+            source_scan.devices.push(built_device);
         } else {
-            source_scan.notes.push(format!("two devices have the name {}", built.device.id));
+            source_scan.notes.push(format!("two devices have the name {}", built_device.device.id));
         }
     }
     Ok(source_scan)
@@ -220,11 +220,11 @@ fn reserve_nodes(owners: &mut Owners, device: &mut Device) {
         return;
     }
     let nodes: Vec<_> = device.own_nodes().collect();
-    let taken = nodes.iter().find_map(|node| Some((node, owners.get(&node.path)?)));
-    if let Some((node, owner)) = taken {
+    let conflict = nodes.iter().find_map(|node| Some((node, owners.get(&node.path)?)));
+    if let Some((node, owner)) = conflict {
         let node = node.path.display();
-        let why = format!("{node} also belongs to {owner}: group them, or write shared: true");
-        device.withheld = Some(why);
+        let reason = format!("{node} also belongs to {owner}: group them, or write shared: true");
+        device.withheld = Some(reason);
         return;
     }
     owners.extend(nodes.into_iter().map(|node| (node.path.clone(), device.id.clone())));
@@ -242,7 +242,7 @@ impl SourceScan {
         drivers: &mut BTreeMap<String, String>,
     ) -> Vec<Candidate> {
         let Some(expression) = &builder.rule.expression else { return candidates };
-        let (mut selected, mut missing, total) = (Vec::new(), None, candidates.len());
+        let (mut selected, mut missing_attribute, total) = (Vec::new(), None, candidates.len());
         for (index, mut candidate) in (0..).zip(candidates) {
             let driver = candidate.text("driver").map(str::to_owned);
             match expression.matches(&builder.preview(index, &candidate)) {
@@ -253,18 +253,22 @@ impl SourceScan {
                     continue;
                 }
                 Ok(false) => {}
-                Err(error) if error.is_missing_attribute() => drop(missing.get_or_insert(error)),
+                Err(error) if error.is_missing_attribute() => {
+                    drop(missing_attribute.get_or_insert(error));
+                }
                 Err(error) => drop(self.selector_error.get_or_insert_with(|| error.to_string())),
             }
-            if let Some(known) = drivers.get(&candidate.identity).filter(|_| driver.is_none()) {
-                let text = format!("its driver {known} is no longer bound");
+            if let Some(last_driver) = drivers.get(&candidate.identity).filter(|_| driver.is_none())
+            {
+                let text = format!("its driver {last_driver} is no longer bound");
                 candidate.failure = Some((Reason::DriverUnbound, text));
                 selected.push(candidate);
             }
         }
         if selected.is_empty() && total > 0 {
-            let missing = missing.map(|missing| format!(", {missing}")).unwrap_or_default();
-            self.notes.push(format!("none of {total} matches{missing}"));
+            let missing_attribute =
+                missing_attribute.map(|error| format!(", {error}")).unwrap_or_default();
+            self.notes.push(format!("none of {total} matches{missing_attribute}"));
         }
         selected
     }
@@ -275,7 +279,7 @@ impl SourceScan {
             notes.push(format!("and {} more", self.notes.len() - MAX_NOTES));
         }
         match (&self.selector_error, self.devices.len()) {
-            (Some(why), _) => SourceState::Failing(why.clone()),
+            (Some(error), _) => SourceState::Failing(error.clone()),
             (None, 0) if notes.is_empty() => SourceState::Absent("nothing matches".to_owned()),
             (None, 0) => SourceState::Absent(notes.join("; ")),
             (None, count) => {

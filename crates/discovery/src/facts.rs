@@ -21,23 +21,23 @@ pub(super) fn function_attributes(host: &Host, function: &PciFunction) -> Attrib
             ("driver", function.driver.as_ref().and_then(text_value)),
         ],
     );
-    let all = function.attributes().into_iter().chain(identifiers);
-    all.chain(virtualization_attributes(host, function)).collect()
+    let values = function.attributes().into_iter().chain(identifiers);
+    values.chain(virtualization_attributes(host, function)).collect()
 }
 
 /// SR-IOV and IOMMU attributes. Every function has `isSriovVf`, so that selectors can test it on any.
 pub(super) fn virtualization_attributes(host: &Host, function: &PciFunction) -> Attributes {
     let folder = function.folder();
-    let physical = host.link_name(folder.join("physfn"));
+    let physical_function = host.link_name(folder.join("physfn"));
     let number = |file: &str| host.read_text(folder.join(file))?.parse::<u32>().ok();
     let has_sriov = number("sriov_totalvfs").is_some_and(|total| total > 0);
     let vfs = has_sriov.then(|| number("sriov_numvfs").unwrap_or(0).into());
-    let is_virtual = AttributeValue::Bool(physical.is_some());
+    let is_virtual = AttributeValue::Bool(physical_function.is_some());
     attributes(
         "windlass.dev",
         [
             ("isSriovVf", Some(is_virtual)),
-            ("pfPciAddress", physical.and_then(text_value)),
+            ("pfPciAddress", physical_function.and_then(text_value)),
             ("sriovVfs", vfs.map(AttributeValue::Int)),
             ("iommuGroup", host.link_name(folder.join("iommu_group")).and_then(text_value)),
         ],

@@ -66,17 +66,17 @@ impl ConditionReader {
         functions: &[PciFunction],
         read: fn(&Host, &Path) -> Option<Failure>,
     ) -> BTreeMap<PciAddress, Failure> {
-        let bound = functions.iter().filter(|function| function.driver.is_some());
-        let failures = bound.filter_map(|function| {
+        let bound_functions = functions.iter().filter(|function| function.driver.is_some());
+        let failures = bound_functions.filter_map(|function| {
             let (host, folder) = (host.clone(), function.folder());
-            let answer = self.pool.call(function.address, move || read(&host, &folder));
+            let result = self.pool.call(function.address, move || read(&host, &folder));
             Some((
                 function.address,
-                answer.unwrap_or_else(|DeadlineExceeded| Some(unresponsive()))?,
+                result.unwrap_or_else(|DeadlineExceeded| Some(unresponsive()))?,
             ))
         });
         let failures = failures.collect();
-        self.pool.end_scan(|address| functions.iter().any(|it| it.address == *address));
+        self.pool.end_scan(|address| functions.iter().any(|function| function.address == *address));
         failures
     }
 }

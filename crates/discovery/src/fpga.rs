@@ -72,25 +72,25 @@ impl Scanner for Fpga {
     }
 
     fn scan(&mut self, host: &Host) -> Scan {
-        let mut found = self.read(host);
-        self.restore_attributes(&mut found);
+        let mut devices = self.read(host);
+        self.restore_attributes(&mut devices);
         match self.rules.unit {
             FpgaUnit::Card => {
-                self.mark_incomplete_cards(&mut found);
-                found = merge_cards(self.with_missing_boards(found));
+                self.mark_incomplete_cards(&mut devices);
+                devices = merge_cards(self.with_missing_boards(devices));
             }
-            FpgaUnit::Board => self.boards = by_id(&found),
+            FpgaUnit::Board => self.boards = by_id(&devices),
         }
         let mut limits = EntryLimits::default();
-        let mut others = self.regions.devices(host, &mut limits, self.rules.mode);
-        others.extend(self.managers.devices(host, &mut limits, &self.rules.nodes));
-        self.restore_attributes(&mut others);
-        found.extend(others);
-        for (index, (device, _)) in (0..).zip(&mut found) {
+        let mut logic_devices = self.regions.devices(host, &mut limits, self.rules.mode);
+        logic_devices.extend(self.managers.devices(host, &mut limits, &self.rules.nodes));
+        self.restore_attributes(&mut logic_devices);
+        devices.extend(logic_devices);
+        for (index, (device, _)) in (0..).zip(&mut devices) {
             device.index = index;
         }
-        let state = state(found.len(), &limits);
-        Scan { states: [(SourceName::FPGA, state)].into(), devices: found, ..Scan::default() }
+        let state = state(devices.len(), &limits);
+        Scan { states: [(SourceName::FPGA, state)].into(), devices, ..Scan::default() }
     }
 
     fn apply_policy(&mut self, policy: &Policy) {
@@ -101,34 +101,35 @@ impl Scanner for Fpga {
 impl Fpga {
     /// Alveo boards, each read with a deadline. A board that misses it keeps its last attributes.
     fn read(&mut self, host: &Host) -> Vec<ObservedDevice> {
-        let (mut found, mut present) = (Vec::new(), BTreeSet::new());
+        let (mut boards, mut addresses) = (Vec::new(), BTreeSet::new());
         for (address, board) in alveo::boards(host) {
-            present.insert(address);
-            let Some(bare) = board.device() else { continue };
+            addresses.insert(address);
+            let Some(device) = board.device() else { continue };
             let (host, rules) = (host.clone(), self.rules.clone());
-            let observed = self.pool.call(address, move || board.observe(&host, &rules));
-            found.extend(observed.unwrap_or_else(|DeadlineExceeded| {
-                let last = self.boards.get(&bare.id).cloned();
-                Some((last.unwrap_or(bare), unresponsive()))
+            let result = self.pool.call(address, move || board.observe(&host, &rules));
+            boards.extend(result.unwrap_or_else(|DeadlineExceeded| {
+                let last_device = self.boards.get(&device.id).cloned();
+                Some((last_device.unwrap_or(device), unresponsive()))
             }));
         }
-        self.pool.end_scan(|address| present.contains(address));
-        found
+        self.pool.end_scan(|address| addresses.contains(address));
+        boards
     }
 
     /// Marks possibly incomplete cards as not ready: an unresponsive board without a serial number may belong to any
     /// card outside `complete_cards`.
-    fn mark_incomplete_cards(&mut self, found: &mut [ObservedDevice]) {
+    fn mark_incomplete_cards(&mut self, boards: &mut [ObservedDevice]) {
         let has_unknown_card = |(board, observation): &ObservedDevice| {
             serial(board).is_none() && *observation == unresponsive()
         };
-        if !found.iter().any(has_unknown_card) {
-            let serials = found.iter().filter_map(|(board, _)| serial(board));
+        if !boards.iter().any(has_unknown_card) {
+            let serials = boards.iter().filter_map(|(board, _)| serial(board));
             self.complete_cards = serials.map(str::to_owned).collect();
             return;
         }
-        for (board, observation) in found {
-            let is_partial = serial(board).is_some_and(|of| !self.complete_cards.contains(of));
+        for (board, observation) in boards {
+            let is_partial = serial(board)
+                .is_some_and(|serial_number| !self.complete_cards.contains(serial_number));
             if is_partial && *observation == Observation::Passed {
                 *observation = not_ready("a board that does not answer may be a part of it");
             }
@@ -137,15 +138,20 @@ impl Fpga {
 
     /// Adds the missing boards of present cards as not ready, since a card is allocated as a whole. Removes a card
     /// once all its boards are missing.
-    fn with_missing_boards(&mut self, found: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
-        let present: BTreeSet<_> = found.iter().filter_map(|(board, _)| serial(board)).collect();
-        self.boards.retain(|_, board| serial(board).is_some_and(|of| present.contains(of)));
+    fn with_missing_boards(&mut self, observed_boards: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
+        let serials: BTreeSet<_> =
+            observed_boards.iter().filter_map(|(board, _)| serial(board)).collect();
+        self.boards.retain(|_, board| {
+            serial(board).is_some_and(|serial_number| serials.contains(serial_number))
+        });
         let mut boards: BTreeMap<_, _> = std::mem::take(&mut self.boards)
             .into_iter()
             .map(|(id, board)| (id, (board, not_ready("an FPGA of the card is not there"))))
             .collect();
         boards.extend(
-            found.into_iter().map(|(board, observation)| (board.id.clone(), (board, observation))),
+            observed_boards
+                .into_iter()
+                .map(|(board, observation)| (board.id.clone(), (board, observation))),
         );
         let boards: Vec<_> = boards.into_values().collect();
         self.boards = by_id(&boards);
@@ -153,22 +159,22 @@ impl Fpga {
     }
 
     /// Restores attributes that devices do not report now, and stores attributes that determine a resource.
-    fn restore_attributes(&mut self, found: &mut [ObservedDevice]) {
-        for (device, _) in found {
+    fn restore_attributes(&mut self, devices: &mut [ObservedDevice]) {
+        for (device, _) in devices {
             self.restore_device_attributes(device);
         }
     }
 
     fn restore_device_attributes(&mut self, device: &mut Device) {
-        let last = self.last_attributes.get(&device.id).and_then(|last| last.get(&SERIAL));
-        if let Some(serial) = last.filter(|_| !device.attributes.contains_key(&SERIAL)) {
+        let last_serial = self.last_attributes.get(&device.id).and_then(|last| last.get(&SERIAL));
+        if let Some(serial) = last_serial.filter(|_| !device.attributes.contains_key(&SERIAL)) {
             device.attributes.insert(SERIAL, serial.clone());
         }
         if resource(device).is_some() {
             self.last_attributes.insert(device.id.clone(), device.attributes.clone());
-        } else if let Some(last) = self.last_attributes.get(&device.id) {
+        } else if let Some(last_attributes) = self.last_attributes.get(&device.id) {
             let current = std::mem::take(&mut device.attributes);
-            device.attributes = last.clone().into_iter().chain(current).collect();
+            device.attributes = last_attributes.clone().into_iter().chain(current).collect();
         } else {
             device.withheld = Some(UNKNOWN_FUNCTION.to_owned());
         }
@@ -221,11 +227,11 @@ fn merge_cards(boards: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
 }
 
 fn add_board(card: &mut Device, board: Device) {
-    let before = match card.attributes.get(&FPGAS) {
+    let fpga_count = match card.attributes.get(&FPGAS) {
         Some(AttributeValue::Int(count)) => *count,
         _ => 1,
     };
-    card.attributes.insert(FPGAS, AttributeValue::Int(before + 1));
+    card.attributes.insert(FPGAS, AttributeValue::Int(fpga_count + 1));
     card.nodes.extend(board.nodes);
     card.withheld = card.withheld.take().or(board.withheld);
 }

@@ -53,8 +53,9 @@ impl HealthFile {
         let Some(earlier) = self.0.load() else { return HealthRecords::new() };
         // An unknown boot counts as the same boot: an unnecessary quiet period is safer than a missing one.
         let rebooted = earlier.boot == Boot::Earlier;
-        let recent = earlier.content.into_iter().filter(|(_, record)| is_recent(record, now));
-        recent
+        let recent_records =
+            earlier.content.into_iter().filter(|(_, record)| is_recent(record, now));
+        recent_records
             .map(|(id, record)| (id, if rebooted { record.into_history() } else { record }))
             .collect()
     }
@@ -77,16 +78,16 @@ impl HealthFile {
         }
         let mut failure = None;
         loop {
-            let (ended, cause) = tokio::select! {
+            let (is_ended, cause) = tokio::select! {
                 () = stop.cancelled() => (true, WriteCause::Change),
                 changed = records.changed() => (changed.is_err(), WriteCause::Change),
                 () = sleep(RETRY_DELAY), if failure.is_some() => (false, WriteCause::Retry),
             };
-            if !ended || failure.is_some() || records.has_changed().unwrap_or(false) {
-                let newest = records.borrow_and_update().clone();
-                failure = self.write(newest, cause, failure).await;
+            if !is_ended || failure.is_some() || records.has_changed().unwrap_or(false) {
+                let newest_records = records.borrow_and_update().clone();
+                failure = self.write(newest_records, cause, failure).await;
             }
-            if ended {
+            if is_ended {
                 return;
             }
         }
@@ -96,23 +97,24 @@ impl HealthFile {
     /// retry. An error equal to `last_error` is not logged again, unless the reserve was used.
     async fn write(
         &self,
-        newest: HealthRecords,
+        records: HealthRecords,
         cause: WriteCause,
         last_error: Option<String>,
     ) -> Option<String> {
         let file = self.0.clone();
         let write = move || {
-            let error = match file.write(&newest) {
+            let error = match file.write(&records) {
                 // Without a new reserve the next write has no space, so it is retried.
                 Ok(()) => return file.reserve().err().map(|error| (error, None)),
                 Err(error) => error,
             };
-            let filled = (cause == WriteCause::Change).then(|| file.write_into_reserve(&newest));
-            Some((error, filled))
+            let reserve_result =
+                (cause == WriteCause::Change).then(|| file.write_into_reserve(&records));
+            Some((error, reserve_result))
         };
-        let (error, filled) = blocking(write).await?;
+        let (error, reserve_result) = blocking(write).await?;
         let (error, path) = (error.to_string(), self.0.path().display());
-        match filled {
+        match reserve_result {
             Some(Ok(())) => {
                 tracing::warn!(%path, error, "health records written into reserved space: disk is full");
             }
@@ -126,8 +128,8 @@ impl HealthFile {
 }
 
 fn is_recent(record: &HealthRecord, now: Timestamp) -> bool {
-    let newest = record.failures.iter().map(|failure| failure.last).max();
-    newest.is_some_and(|last| now.duration_since(last) < RETENTION)
+    let last_failure = record.failures.iter().map(|failure| failure.last).max();
+    last_failure.is_some_and(|last| now.duration_since(last) < RETENTION)
 }
 
 #[cfg(test)]
@@ -143,52 +145,52 @@ mod tests {
 
     const ID: &str = "GPU-1";
 
-    fn at(second: i64) -> Timestamp {
+    fn timestamp(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("a small number")
     }
 
     /// A file below its own host, and records of a GPU that failed at second 10.
-    fn failed() -> (TempDir, HealthFile, HealthRecords) {
+    fn failed_gpu() -> (TempDir, HealthFile, HealthRecords) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(folder.path(), folder.path());
         let file = HealthFile::new(&folder.path().join("state"), "nvidia", host);
-        let mut tracker = HealthTracker::new(Duration::from_secs(60), at(0));
+        let mut tracker = HealthTracker::new(Duration::from_secs(60), timestamp(0));
         let fault = Observation::Fault(Reason::Xid(79), "fell off".to_owned());
-        tracker.observe(&fault, at(10));
+        tracker.observe(&fault, timestamp(10));
         let records = [(ID.parse().expect("an id"), tracker.record())].into();
         (folder, file, records)
     }
 
-    fn boot(folder: &TempDir, id: &str) {
+    fn set_boot(folder: &TempDir, id: &str) {
         let path = folder.path().join(BOOT_ID.trim_start_matches('/'));
-        fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+        fs::create_dir_all(path.parent().expect("the path has a parent")).expect("made");
         fs::write(path, id).expect("written");
     }
 
     #[test]
     fn records_read_back_as_they_were_and_old_ones_are_dropped() {
-        let (_folder, file, records) = failed();
-        assert_eq!(file.load(at(11)), HealthRecords::new(), "no file, no failures");
+        let (_folder, file, records) = failed_gpu();
+        assert_eq!(file.load(timestamp(11)), HealthRecords::new(), "no file, no failures");
         file.0.write(&records).expect("written");
-        assert_eq!(file.load(at(11)), records);
-        assert_eq!(file.load(at(31 * 24 * 3600)), HealthRecords::new());
+        assert_eq!(file.load(timestamp(11)), records);
+        assert_eq!(file.load(timestamp(31 * 24 * 3600)), HealthRecords::new());
     }
 
     #[test]
     fn after_a_reboot_records_are_history() {
-        let (folder, file, records) = failed();
-        boot(&folder, "one");
+        let (folder, file, records) = failed_gpu();
+        set_boot(&folder, "one");
         file.0.write(&records).expect("written");
-        assert_eq!(file.load(at(11)), records, "the same boot");
-        boot(&folder, "two");
-        let loaded = file.load(at(11)).into_values().next().expect("still there");
+        assert_eq!(file.load(timestamp(11)), records, "the same boot");
+        set_boot(&folder, "two");
+        let loaded = file.load(timestamp(11)).into_values().next().expect("still there");
         assert_eq!((loaded.state, loaded.last_failure), (HealthState::Unknown, None));
         assert_eq!(loaded.failures.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_failed_write_is_retried_until_it_succeeds() {
-        let (folder, file, records) = failed();
+        let (folder, file, records) = failed_gpu();
         let state = folder.path().join("state");
         fs::write(&state, "a file where the folder should be").expect("written");
         let (sender, receiver) = watch::channel(HealthRecords::new());
@@ -196,15 +198,15 @@ mod tests {
         tasks.spawn(file.clone().persist(receiver, CancellationToken::new()));
         sender.send_replace(records.clone());
         sleep(RETRY_DELAY / 2).await;
-        assert_eq!(file.load(at(11)), HealthRecords::new());
+        assert_eq!(file.load(timestamp(11)), HealthRecords::new());
         fs::remove_file(&state).expect("there");
         sleep(RETRY_DELAY).await;
-        assert_eq!(file.load(at(11)), records);
+        assert_eq!(file.load(timestamp(11)), records);
     }
 
     #[tokio::test]
     async fn records_are_written_into_reserved_space_on_a_full_disk() {
-        let (_folder, file, records) = failed();
+        let (_folder, file, records) = failed_gpu();
         let (sender, receiver) = watch::channel(HealthRecords::new());
         let stop = CancellationToken::new();
         stop.cancel();
@@ -216,27 +218,27 @@ mod tests {
             fs::create_dir(file.0.path().with_file_name(draft)).expect("made");
         }
         // One change per device, each with a new writer, as after a restart of the agent.
-        let mut all = HealthRecords::new();
+        let mut expected = HealthRecords::new();
         for id in [ID, "GPU-2", "GPU-3"] {
-            all.insert(id.parse().expect("an id"), records[ID].clone());
-            sender.send_replace(all.clone());
+            expected.insert(id.parse().expect("an id"), records[ID].clone());
+            sender.send_replace(expected.clone());
             file.clone().persist(receiver.clone(), stop.clone()).await;
-            assert_eq!(file.load(at(11)), all);
+            assert_eq!(file.load(timestamp(11)), expected);
         }
     }
 
     #[tokio::test]
     async fn an_unreadable_file_is_set_aside_and_a_change_is_written() {
-        let (_folder, file, records) = failed();
+        let (_folder, file, records) = failed_gpu();
         file.0.write(&HealthRecords::new()).expect("written");
         fs::write(file.0.path(), r#"{"version": 2}"#).expect("written");
-        assert_eq!(file.load(at(11)), HealthRecords::new());
+        assert_eq!(file.load(timestamp(11)), HealthRecords::new());
         let (sender, receiver) = watch::channel(HealthRecords::new());
         let stop = CancellationToken::new();
         sender.send_replace(records.clone());
         stop.cancel();
         file.clone().persist(receiver, stop).await;
         assert!(file.0.path().with_extension("json.unreadable").exists(), "kept for inspection");
-        assert_eq!(file.load(at(11)), records, "the last change is written before the end");
+        assert_eq!(file.load(timestamp(11)), records, "the last change is written before the end");
     }
 }

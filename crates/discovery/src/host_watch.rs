@@ -71,6 +71,8 @@ impl HostWatch {
 }
 
 /// Result of a subscription. A failure is logged once at debug level, as an explanation of late scans.
-fn log_failed_subscription<T>(attempt: std::io::Result<T>, what: &str) -> Option<T> {
-    attempt.map_err(|error| tracing::debug!(%error, what, "host events unavailable")).ok()
+fn log_failed_subscription<T>(subscription: std::io::Result<T>, description: &str) -> Option<T> {
+    subscription
+        .map_err(|error| tracing::debug!(%error, what = description, "host events unavailable"))
+        .ok()
 }

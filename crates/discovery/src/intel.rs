@@ -101,20 +101,21 @@ impl Scanner for Intel {
     }
 
     fn scan(&mut self, host: &Host) -> Scan {
-        let is_intel_gpu = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
+        let is_intel_gpu =
+            |kind: &PciKind| kind.is_of_class(&CLASSES) && kind.is_of_vendor(&[VENDOR]);
         let functions = host.pci_functions(is_intel_gpu);
         let mut conditions =
             self.conditions.read_failures(host, &functions, failure::overheating_failure);
-        let scanned = |(index, function): (u32, &PciFunction)| {
+        let gpu_of = |(index, function): (u32, &PciFunction)| {
             let condition = conditions.remove(&function.address);
             IntelGpu { host, rules: &self.rules, function, condition }.gpu(index)
         };
-        let found: Vec<_> = (0..).zip(&functions).map(scanned).collect();
-        let state = match found.len() {
+        let devices: Vec<_> = (0..).zip(&functions).map(gpu_of).collect();
+        let state = match devices.len() {
             0 => SourceState::Absent("no PCI function is a GPU of Intel's".to_owned()),
             count => SourceState::Ready(count_text(count, "GPU")),
         };
-        Scan { states: [(SourceName::INTEL, state)].into(), devices: found, ..Scan::default() }
+        Scan { states: [(SourceName::INTEL, state)].into(), devices, ..Scan::default() }
     }
 
     fn apply_policy(&mut self, policy: &Policy) {
@@ -157,9 +158,9 @@ impl IntelGpu<'_> {
     fn attributes(&self) -> Attributes {
         let function = self.function;
         let id = function.device.as_deref().unwrap_or_default();
-        let line = PRODUCT_LINES.iter().find(|(begin, _)| id.starts_with(begin));
+        let line = PRODUCT_LINES.iter().find(|(prefix, _)| id.starts_with(prefix));
         let driver = function.driver.as_deref().filter(|driver| DRIVERS.contains(driver));
-        let own = attributes(
+        let intel_attributes = attributes(
             DOMAIN,
             [
                 ("driver", driver.and_then(text_value)),
@@ -169,7 +170,7 @@ impl IntelGpu<'_> {
                 ("virtualFunction", Some(AttributeValue::Bool(self.is_virtual()))),
             ],
         );
-        own.into_iter().chain(function_attributes(self.host, function)).collect()
+        intel_attributes.into_iter().chain(function_attributes(self.host, function)).collect()
     }
 
     /// True for the integrated GPU's fixed function on the root bus. Cards are below a port, or elsewhere on
@@ -188,8 +189,8 @@ impl IntelGpu<'_> {
     /// Local memory: reported by the card under i915, by its tiles under xe.
     fn memory(&self, folder: &Path) -> Option<u64> {
         let number = |path: &Path| self.host.read_text(path)?.parse::<u64>().ok();
-        let of_cards = self.host.entry_names(folder.join("drm")).into_iter();
-        let by_card = of_cards.map(|card| folder.join("drm").join(card).join("lmem_total_bytes"));
+        let cards = self.host.entry_names(folder.join("drm")).into_iter();
+        let by_card = cards.map(|card| folder.join("drm").join(card).join("lmem_total_bytes"));
         let tiles =
             self.host.entry_names(folder).into_iter().filter(|name| name.starts_with("tile"));
         let by_tile = tiles.map(|tile| folder.join(tile).join("physical_vram_size_bytes"));
@@ -199,12 +200,14 @@ impl IntelGpu<'_> {
 
     /// Reason to withhold the GPU.
     fn withhold_reason(&self) -> Option<String> {
-        let functions = self.host.read_text(self.function.folder().join("sriov_numvfs"));
-        let functions =
-            functions.and_then(|count| count.parse().ok()).filter(|count: &u32| *count > 0);
-        let replaced = |count| format!("its {count} virtual functions are offered in its place");
-        let unbound = || failure::driver_failure(self.function, &DRIVERS).map(|(_, why)| why);
-        unbound().or_else(|| functions.map(replaced))
+        let virtual_functions = self.host.read_text(self.function.folder().join("sriov_numvfs"));
+        let virtual_functions =
+            virtual_functions.and_then(|count| count.parse().ok()).filter(|count: &u32| *count > 0);
+        let replacement_reason =
+            |count| format!("its {count} virtual functions are offered in its place");
+        let driver_reason =
+            || failure::driver_failure(self.function, &DRIVERS).map(|(_, reason)| reason);
+        driver_reason().or_else(|| virtual_functions.map(replacement_reason))
     }
 
     fn failure(&self, nodes: &[DeviceNode]) -> Option<Failure> {
@@ -223,10 +226,11 @@ impl IntelGpu<'_> {
 
     /// Sets the path of a render node inside the container to `renderD128`, if the configuration asks for it.
     fn with_container_path(&self, node: DeviceNode) -> DeviceNode {
-        let inside = Path::new(FIRST_RENDER_NODE);
-        if !self.rules.render_as_128 || !drm_nodes::is_render(&node) || node.path == inside {
+        let container_path = Path::new(FIRST_RENDER_NODE);
+        if !self.rules.render_as_128 || !drm_nodes::is_render(&node) || node.path == container_path
+        {
             return node;
         }
-        DeviceNode { inside: Some(inside.to_owned()), ..node }
+        DeviceNode { inside: Some(container_path.to_owned()), ..node }
     }
 }

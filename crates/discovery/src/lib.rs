@@ -104,11 +104,11 @@ enum DiscoveryMethod {
 
 #[rustfmt::skip]
 static BUILT_IN: &[BuiltInSource] = &[
-    BuiltInSource { name: SourceName::NVIDIA, method: DiscoveryMethod::Driver, resource: nvidia::resource, cleanup: |it| Some(&it.families.gpu) },
-    BuiltInSource { name: SourceName::NICS, method: DiscoveryMethod::HostScan("nics", |it| Box::new(nics::Nics::new(it)), Some(nics::sample)), resource: |_, _| None, cleanup: |it| Some(&it.nics.cleanup) },
+    BuiltInSource { name: SourceName::NVIDIA, method: DiscoveryMethod::Driver, resource: nvidia::resource, cleanup: |policy| Some(&policy.families.gpu) },
+    BuiltInSource { name: SourceName::NICS, method: DiscoveryMethod::HostScan("nics", |policy| Box::new(nics::Nics::new(policy)), Some(nics::sample)), resource: |_, _| None, cleanup: |policy| Some(&policy.nics.cleanup) },
     BuiltInSource { name: SourceName::AMD, method: DiscoveryMethod::HostScan("amd GPUs", |_| Box::new(amd::Amd::default()), Some(amd::sample)), resource: amd::resource, cleanup: |_| None },
     BuiltInSource { name: SourceName::INTEL, method: DiscoveryMethod::HostScan("intel GPUs", |_| Box::new(intel::Intel::default()), Some(intel::sample)), resource: intel::resource, cleanup: |_| None },
-    BuiltInSource { name: SourceName::FPGA, method: DiscoveryMethod::HostScan("FPGAs", |_| Box::new(fpga::Fpga::default()), None), resource: |_, it| fpga::resource(it), cleanup: |it| Some(&it.families.fpga.cleanup) },
+    BuiltInSource { name: SourceName::FPGA, method: DiscoveryMethod::HostScan("FPGAs", |_| Box::new(fpga::Fpga::default()), None), resource: |_, device| fpga::resource(device), cleanup: |policy| Some(&policy.families.fpga.cleanup) },
     BuiltInSource { name: SourceName::NVME, method: DiscoveryMethod::HostScan("NVMe drives", |_| Box::new(nvme::Nvme), None), resource: |_, _| None, cleanup: |_| None },
 ];
 
@@ -138,13 +138,14 @@ pub fn sources(
     stop: &CancellationToken,
 ) -> Vec<Source> {
     let initial = policy.borrow().clone();
-    let (described, prober) = described::ConfiguredSources::new(places, &initial, host);
+    let (configured_sources, prober) = described::ConfiguredSources::new(places, &initial, host);
     let triggers = ScanTriggers { policies: policy.clone(), host_events: changes.clone() };
     let builder = SourceBuilder { places, host, clock, triggers, reconciler, stop };
-    let described = builder.scanning_source("described devices", Box::new(described));
-    let described = described.with_task(prober.run(stop.clone()));
+    let configured_sources =
+        builder.scanning_source("described devices", Box::new(configured_sources));
+    let configured_sources = configured_sources.with_task(prober.run(stop.clone()));
     let built_in = BUILT_IN.iter().map(|built_in| builder.built_in(&built_in.method, &initial));
-    built_in.chain([described]).collect()
+    built_in.chain([configured_sources]).collect()
 }
 
 struct SourceBuilder<'a> {
@@ -157,8 +158,8 @@ struct SourceBuilder<'a> {
 }
 
 impl SourceBuilder<'_> {
-    fn built_in(&self, search: &DiscoveryMethod, policy: &Policy) -> Source {
-        match *search {
+    fn built_in(&self, method: &DiscoveryMethod, policy: &Policy) -> Source {
+        match *method {
             DiscoveryMethod::Driver => self.nvidia(),
             DiscoveryMethod::HostScan(name, scanner, None) => {
                 self.scanning_source(name, scanner(policy))
@@ -197,8 +198,8 @@ impl SourceBuilder<'_> {
 
     fn scanning_source(&self, name: &'static str, scanner: Box<dyn Scanner>) -> Source {
         let (publisher, snapshots) = Publisher::new(scanner.names(), self.reconciler);
-        let watcher = ScannerTask::new(scanner, self.host.clone(), self.clock);
-        let run = watcher.run(self.triggers.clone(), publisher, self.stop.clone());
+        let task = ScannerTask::new(scanner, self.host.clone(), self.clock);
+        let run = task.run(self.triggers.clone(), publisher, self.stop.clone());
         Source {
             name,
             snapshots,
@@ -251,14 +252,18 @@ impl Publisher {
 
     /// Reports a scan that missed its deadline: publishes the last devices, sets all sources to `Failing`, and logs a
     /// warning.
-    fn publish_timeout(&self, why: &str) {
+    fn publish_timeout(&self, reason: &str) {
         let mut snapshot = self.snapshots.borrow().clone();
         let sources: Vec<_> = snapshot.states.keys().map(SourceName::as_str).collect();
-        tracing::warn!(sources = sources.join(" "), why, "scan is late: devices stay as last seen");
+        tracing::warn!(
+            sources = sources.join(" "),
+            why = reason,
+            "scan is late: devices stay as last seen"
+        );
         snapshot
             .states
             .values_mut()
-            .for_each(|state| *state = SourceState::Failing(why.to_owned()));
+            .for_each(|state| *state = SourceState::Failing(reason.to_owned()));
         self.publish(snapshot);
     }
 

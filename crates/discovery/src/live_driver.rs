@@ -40,11 +40,11 @@ impl LiveDriver {
     pub fn library_on_node(&self) -> Option<PathBuf> {
         let path = self.roots.nvml_library(self.configured_path.clone())?;
         let host = &self.roots.host;
-        let at_runtime = [&self.roots.driver, host]
+        let runtime_path = [&self.roots.driver, host]
             .into_iter()
             .find_map(|root| root.agent_to_runtime_path(&path));
         // On a host that shares the agent's paths, the path needs no translation.
-        let is_same = host.path("/") == host.path_on_node("/");
-        at_runtime.or_else(|| is_same.then_some(path)).filter(|path| path.is_absolute())
+        let shares_paths = host.path("/") == host.path_on_node("/");
+        runtime_path.or_else(|| shares_paths.then_some(path)).filter(|path| path.is_absolute())
     }
 }

@@ -162,20 +162,20 @@ pub enum MigFailure {
 const MAX_REQUESTS: usize = 64;
 
 /// Creates handle and worker. `library` has NVML while it is initialised. `notices` receives finished tasks;
-/// `releases` passes on requests to shut NVML down. A caller waits for a task no longer than `limit`.
+/// `releases` passes on requests to shut NVML down. A caller waits for a task no longer than `timeout`.
 pub fn channel(
-    limit: Duration,
+    timeout: Duration,
     library: watch::Receiver<Option<Nvml>>,
     nvidia_smi: NvidiaSmi,
     (notices, releases): (mpsc::Sender<MigNotice>, NvmlShutdownHandle),
 ) -> (MigHandle, MigWorker) {
-    let (send, requests) = mpsc::channel(MAX_REQUESTS);
+    let (request_sender, requests) = mpsc::channel(MAX_REQUESTS);
     let handle = MigHandle {
-        requests: send,
+        requests: request_sender,
         notices: notices.clone(),
         releases,
         nvidia_smi,
-        timeout: limit,
+        timeout,
     };
     (handle, MigWorker::new(requests, library, notices))
 }
@@ -190,16 +190,16 @@ impl MigHandle {
 
     /// Makes the partition unless it exists. Returns the UUID of its MIG device.
     pub async fn create(&self, partition: &Partition) -> Result<DeviceId, PartitionError> {
-        let requested = partition.clone();
-        let job = move |nvml: &Nvml| instance::create(nvml, &requested);
+        let requested_partition = partition.clone();
+        let job = move |nvml: &Nvml| instance::create(nvml, &requested_partition);
         self.request(MigTask::Create(partition.clone()), job).await
     }
 
     /// Removes the instance at that placement, if it exists.
     pub async fn remove(&self, partition: &Partition) -> Result<(), PartitionError> {
-        let (existing, notices) = (partition.clone(), self.notices.clone());
+        let (existing_partition, notices) = (partition.clone(), self.notices.clone());
         let job = move |nvml: &Nvml| {
-            if let Some(device) = instance::remove(nvml, &existing)? {
+            if let Some(device) = instance::remove(nvml, &existing_partition)? {
                 notify_removed(&notices, device);
             }
             Ok(())
@@ -266,15 +266,15 @@ impl MigHandle {
         task: MigTask,
         job: impl FnOnce(&Nvml) -> Result<T, MigFailure> + Send + 'static,
     ) -> Result<T, PartitionError> {
-        let (answer, wait) = oneshot::channel();
-        let request = MigRequest::new(task.gpu().clone(), answer, job);
-        let answered = async {
+        let (reply, result) = oneshot::channel();
+        let request = MigRequest::new(task.gpu().clone(), reply, job);
+        let send_and_wait = async {
             self.requests.send(request).await.map_err(|_| MigFailure::Stopped)?;
-            wait.await.map_err(|_| MigFailure::Stopped)?
+            result.await.map_err(|_| MigFailure::Stopped)?
         };
-        let outcome = deadline::timeout(self.timeout, answered).await;
+        let outcome = deadline::timeout(self.timeout, send_and_wait).await;
         let outcome = outcome.unwrap_or(Err(MigFailure::Timeout(self.timeout)));
-        outcome.map_err(|why| PartitionError { task, failure: why })
+        outcome.map_err(|failure| PartitionError { task, failure })
     }
 }
 

@@ -99,16 +99,19 @@ impl Scanner for Nics {
         let FunctionList { mut functions, skipped, limits } =
             function::find_functions(host, &mut self.ports);
         functions.sort_by_cached_key(Function::sort_key);
-        let view = NicScan::new(host, &self.policy, &functions);
-        let had_rdma = &mut self.rdma_history;
-        let seen = (0..).zip(&functions).filter_map(|(index, function)| {
-            let (device, observed) = view.device(index, function)?;
-            let lost = had_rdma.update(&device.id, function) && view.has_lost_rdma(function);
-            Some((device, if lost { lost_rdma_observation(function) } else { observed }))
+        let nic_scan = NicScan::new(host, &self.policy, &functions);
+        let rdma_history = &mut self.rdma_history;
+        let observed_devices = (0..).zip(&functions).filter_map(|(index, function)| {
+            let (device, observation) = nic_scan.device(index, function)?;
+            let has_lost_rdma =
+                rdma_history.update(&device.id, function) && nic_scan.has_lost_rdma(function);
+            let observation =
+                if has_lost_rdma { lost_rdma_observation(function) } else { observation };
+            Some((device, observation))
         });
-        let found = seen.collect();
-        let state = view.state(&skipped, &limits);
-        Scan { states: [(SourceName::NICS, state)].into(), devices: found, ..Scan::default() }
+        let devices = observed_devices.collect();
+        let state = nic_scan.state(&skipped, &limits);
+        Scan { states: [(SourceName::NICS, state)].into(), devices, ..Scan::default() }
     }
 
     fn apply_policy(&mut self, policy: &Policy) {
@@ -124,10 +127,11 @@ impl Scanner for Nics {
 
 impl<'a> NicScan<'a> {
     fn new(host: &'a Host, policy: &'a NicPolicy, functions: &'a [Function]) -> Self {
-        let with_virtual = functions.iter().filter(|function| function.has_virtual_functions());
+        let physical_functions =
+            functions.iter().filter(|function| function.has_virtual_functions());
         let mut subfunctions = BTreeMap::new();
-        for part in functions.iter().filter(|function| function.is_subfunction()) {
-            *subfunctions.entry(part.address).or_default() += 1;
+        for subfunction in functions.iter().filter(|function| function.is_subfunction()) {
+            *subfunctions.entry(subfunction.address).or_default() += 1;
         }
         Self {
             host,
@@ -135,7 +139,9 @@ impl<'a> NicScan<'a> {
             host_use: InterfaceUse::read(host),
             rdma_netns: RdmaNetns::read(host),
             functions,
-            physical_functions: with_virtual.map(|function| (function.address, function)).collect(),
+            physical_functions: physical_functions
+                .map(|function| (function.address, function))
+                .collect(),
             subfunctions,
         }
     }
@@ -150,8 +156,8 @@ impl<'a> NicScan<'a> {
                 vec![format!("{}, {with_rdma} with RDMA", count_text(count, "network interface"))]
             }
         };
-        if let Some(networks) = self.rdma_netns.name().filter(|_| with_rdma > 0) {
-            parts.push(format!("RDMA network namespaces: {networks}"));
+        if let Some(netns_mode) = self.rdma_netns.name().filter(|_| with_rdma > 0) {
+            parts.push(format!("RDMA network namespaces: {netns_mode}"));
         }
         if !skipped.is_empty() {
             let names = first_names(skipped.iter().cloned(), " ");
@@ -184,8 +190,8 @@ impl<'a> NicScan<'a> {
 
 fn lost_rdma_observation(function: &Function) -> Observation {
     let driver = function.driver.as_deref().unwrap_or_default();
-    let why = format!("its RDMA device is gone, while its driver is still {driver}");
-    Observation::Failed(Reason::NotReady, why)
+    let detail = format!("its RDMA device is gone, while its driver is still {driver}");
+    Observation::Failed(Reason::NotReady, detail)
 }
 
 // === impl RdmaHistory ===

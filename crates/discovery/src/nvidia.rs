@@ -138,7 +138,7 @@ const CALLS_PER_MIG_TASK: u32 = 4;
 
 impl Nvidia {
     pub(super) fn new(
-        places: &HostPaths,
+        paths: &HostPaths,
         policy: HealthPolicyWatch,
         host: Host,
         clock: Clock,
@@ -147,15 +147,15 @@ impl Nvidia {
         let (mig_notice_sender, mig_notices) = mpsc::channel(MAX_NOTICES);
         let (shutdown_handle, shutdown_requests) = NvmlShutdownHandle::new();
         Self {
-            library: places.nvml_library.clone(),
-            roots: places.driver.roots(host.clone()),
+            library: paths.nvml_library.clone(),
+            roots: paths.driver.roots(host.clone()),
             policy,
             tracked: TrackedDevices::new(quiet_period, clock),
             baselines: Baselines::new(),
             state: SourceState::Starting,
             simulated: None,
             attempt: JoinSet::new(),
-            health_file: HealthFile::new(&places.state_dir, "nvidia", host),
+            health_file: HealthFile::new(&paths.state_dir, "nvidia", host),
             records: watch::Sender::new(HealthRecords::new()),
             lost_gpu_delay: quiet_period,
             telemetry: watch::Sender::default(),
@@ -168,10 +168,10 @@ impl Nvidia {
     }
 
     pub(super) fn mig_channel(&self) -> (MigHandle, MigWorker) {
-        let limit = self.policy.current().call_deadline * CALLS_PER_MIG_TASK;
-        let to_source = (self.mig_notice_sender.clone(), self.shutdown_handle.clone());
+        let timeout = self.policy.current().call_deadline * CALLS_PER_MIG_TASK;
+        let source_channels = (self.mig_notice_sender.clone(), self.shutdown_handle.clone());
         let (library, smi) = (self.initialised_nvml.subscribe(), NvidiaSmi::new(&self.roots));
-        mig::channel(limit, library, smi, to_source)
+        mig::channel(timeout, library, smi, source_channels)
     }
 
     /// The driver library while it is initialised.
@@ -233,7 +233,7 @@ impl Nvidia {
         }
     }
 
-    /// Keeps NVML shut down until all releases are dropped, or the agent stops.
+    /// Keeps NVML shut down until all guards are dropped, or the agent stops.
     async fn hold_nvml_shutdown(
         &mut self,
         first: oneshot::Sender<NvmlShutdownGuard>,
@@ -257,7 +257,7 @@ impl Nvidia {
         match deadline::timeout(deadline, self.attempt.join_next()).await {
             Ok(Some(Ok(driver))) => {
                 let policy = self.policy.current();
-                let samples = TelemetryReader::new(self.telemetry.clone());
+                let telemetry_reader = TelemetryReader::new(self.telemetry.clone());
                 let baselines = self.baselines.clone();
                 Ok(Connection::new(
                     driver?,
@@ -265,7 +265,7 @@ impl Nvidia {
                     policy,
                     self.lost_gpu_delay,
                     baselines,
-                    samples,
+                    telemetry_reader,
                 ))
             }
             Ok(Some(Err(_)) | None) | Err(_) => Err(ConnectError::Timeout(deadline)),
@@ -281,13 +281,13 @@ impl Nvidia {
         let driver = connection.driver();
         let DriverFacts { version, cuda, simulated } = driver;
         tracing::info!(version, cuda, simulated, "NVIDIA driver found");
-        let ready = SourceState::Ready(describe_driver(driver));
+        let ready_state = SourceState::Ready(describe_driver(driver));
         self.simulated = simulated.clone().or_else(|| self.roots.host.simulated());
         self.initialised_nvml.send_replace(Some(connection.nvml()));
-        let ended = self.process_events(&mut connection, &ready, publisher, stop).await;
+        let end = self.process_events(&mut connection, &ready_state, publisher, stop).await;
         self.initialised_nvml.send_replace(None);
         self.baselines = connection.baselines();
-        match ended {
+        match end {
             ConnectionEnd::Stopped => {
                 connection.abandon();
                 return ConnectionEnd::Stopped;
@@ -300,24 +300,24 @@ impl Nvidia {
                 tracing::info!("NVML is shut down while a GPU is reset");
             }
             ConnectionEnd::GpuLost => {
-                let after = self.lost_gpu_delay;
-                tracing::info!(?after, "a GPU stays lost; initialising NVML again");
+                let delay = self.lost_gpu_delay;
+                tracing::info!(after = ?delay, "a GPU stays lost; initialising NVML again");
                 self.lost_gpu_delay = (self.lost_gpu_delay * 2).min(MAX_LOST_GPU_DELAY);
             }
         }
-        shut_down(connection, ended, stop).await
+        shut_down(connection, end, stop).await
     }
 
     /// Handles events and publishes snapshots until the connection ends.
     async fn process_events(
         &mut self,
         connection: &mut Connection,
-        ready: &SourceState,
+        ready_state: &SourceState,
         publisher: &Publisher,
         stop: &CancellationToken,
     ) -> ConnectionEnd {
         loop {
-            let ended = tokio::select! {
+            let end = tokio::select! {
                 () = stop.cancelled() => Some(ConnectionEnd::Stopped),
                 () = self.policy.changed() => {
                     self.tracked.set_quiet_period(self.quiet_period());
@@ -333,17 +333,17 @@ impl Nvidia {
                 }
                 Some(request) = self.shutdown_requests.recv() =>
                     Some(ConnectionEnd::ShutdownRequested(request)),
-                ended = connection.step(&mut self.tracked) => ended,
+                end = connection.step(&mut self.tracked) => end,
             };
-            if let Some(ended) = ended {
-                return ended;
+            if let Some(end) = end {
+                return end;
             }
             if connection.has_seen_every_gpu() {
                 if connection.reset_lost_gpu_delay(self.quiet_period()) {
                     self.lost_gpu_delay = self.quiet_period();
                 }
-                let failing = |why: &str| SourceState::Failing(why.to_owned());
-                self.state = connection.error().map_or_else(|| ready.clone(), failing);
+                let failing = |error: &str| SourceState::Failing(error.to_owned());
+                self.state = connection.error().map_or_else(|| ready_state.clone(), failing);
                 self.publish(publisher);
             }
         }
@@ -355,16 +355,20 @@ impl Nvidia {
 
     /// Marks all tracked devices as unhealthy without a connection, and logs a new error.
     fn publish_unconnected(&mut self, error: &ConnectError, publisher: &Publisher) {
-        let why = causes(error);
-        let absent = error.is_absence();
-        let state = if absent { SourceState::Absent } else { SourceState::Failing }(why.clone());
-        if self.state != state && absent {
-            tracing::info!(why, "no NVIDIA driver: GPUs appear once it is installed");
+        let reason = causes(error);
+        let is_absent = error.is_absence();
+        let state =
+            if is_absent { SourceState::Absent } else { SourceState::Failing }(reason.clone());
+        if self.state != state && is_absent {
+            tracing::info!(why = reason, "no NVIDIA driver: GPUs appear once it is installed");
         } else if self.state != state {
-            tracing::warn!(why, "NVIDIA driver failing, trying again: fix the cause or reboot");
+            tracing::warn!(
+                why = reason,
+                "NVIDIA driver failing, trying again: fix the cause or reboot"
+            );
         }
         self.state = state;
-        self.tracked.fail_all(Reason::DriverGone, &why);
+        self.tracked.fail_all(Reason::DriverGone, &reason);
         self.publish(publisher);
     }
 
@@ -380,12 +384,12 @@ impl Nvidia {
 /// Shuts NVML down before the next initialisation, unless the agent stops first.
 async fn shut_down(
     connection: Connection,
-    ended: ConnectionEnd,
+    end: ConnectionEnd,
     stop: &CancellationToken,
 ) -> ConnectionEnd {
     tokio::select! {
         () = stop.cancelled() => ConnectionEnd::Stopped,
-        () = connection.shut_down() => ended,
+        () = connection.shut_down() => end,
     }
 }
 
@@ -414,7 +418,7 @@ impl ConnectError {
             LoadError::Open(path, _) if path.is_relative() => match host.has_pci_vendor(VENDOR) {
                 Ok(true) => Self::Load(error),
                 Ok(false) => Self::NoGpu,
-                Err(why) => Self::UnreadableBus(why),
+                Err(detail) => Self::UnreadableBus(detail),
             },
             _ => Self::Load(error),
         }
@@ -428,16 +432,16 @@ fn load(
     event_wait: Duration,
 ) -> Result<Driver, ConnectError> {
     let host = &roots.host;
-    let found = roots.nvml_library(library);
-    let library =
-        found.ok_or_else(|| ConnectError::NoLibrary { searched: searched_folders(roots) })?;
+    let library_path = roots.nvml_library(library);
+    let library = library_path
+        .ok_or_else(|| ConnectError::NoLibrary { searched: searched_folders(roots) })?;
     // Read before NVML is loaded, so that a driver change during loading is noticed.
     let fingerprint = procfs::fingerprint(host);
     let nvml = Nvml::load(&library).map_err(|error| ConnectError::from_load_error(error, host))?;
     let facts = DriverFacts::read(&nvml)?;
-    let listening = start_listener(&nvml, event_wait)?;
+    let listener = start_listener(&nvml, event_wait)?;
     tracing::debug!(library = %library.display(), "NVML loaded");
-    Ok(Driver { nvml, facts, listener: listening, fingerprint })
+    Ok(Driver { nvml, facts, listener, fingerprint })
 }
 
 /// Searched folders: the driver root's, then the host's.
@@ -475,8 +479,8 @@ mod tests {
             let error = ConnectError::from_load_error(error, &host);
             (error.is_absence(), causes(&error))
         };
-        let (is_absent, why) = absence();
-        assert!(is_absent && why.starts_with("no NVIDIA GPU on the PCI bus"), "{why}");
+        let (is_absent, reason) = absence();
+        assert!(is_absent && reason.starts_with("no NVIDIA GPU on the PCI bus"), "{reason}");
 
         let bus = root.path().join("sys/bus/pci");
         let plug = |address: &str, vendor: &str| {
@@ -487,13 +491,13 @@ mod tests {
         plug("0000:00:1f.0", "0x8086\n");
         assert!(absence().0, "another vendor's function");
         plug("0000:01:00.0", "0x10de\n");
-        let (is_absent, why) = absence();
-        assert!(!is_absent && why.starts_with("cannot load libnvidia-nowhere.so.1"), "{why}");
+        let (is_absent, reason) = absence();
+        assert!(!is_absent && reason.starts_with("cannot load libnvidia-nowhere.so.1"), "{reason}");
 
         fs::remove_dir_all(bus.join("devices")).expect("removed");
         // A file in place of the folder makes the bus unreadable even for root.
         fs::write(bus.join("devices"), "").expect("written");
-        let (is_absent, why) = absence();
-        assert!(!is_absent && why.contains("cannot read /sys/bus/pci/devices: "), "{why}");
+        let (is_absent, reason) = absence();
+        assert!(!is_absent && reason.contains("cannot read /sys/bus/pci/devices: "), "{reason}");
     }
 }

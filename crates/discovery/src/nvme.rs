@@ -37,14 +37,14 @@ impl Scanner for Nvme {
     }
 
     fn scan(&mut self, host: &Host) -> Scan {
-        let functions = host.pci_functions(|it| it.is_of_class(&CLASSES));
-        let found: Vec<_> =
+        let functions = host.pci_functions(|kind| kind.is_of_class(&CLASSES));
+        let devices: Vec<_> =
             (0..).zip(&functions).map(|(index, function)| drive(host, index, function)).collect();
-        let state = match found.len() {
+        let state = match devices.len() {
             0 => SourceState::Absent("no PCI function is an NVMe drive".to_owned()),
             count => SourceState::Ready(count_text(count, "drive")),
         };
-        Scan { states: [(SourceName::NVME, state)].into(), devices: found, ..Scan::default() }
+        Scan { states: [(SourceName::NVME, state)].into(), devices, ..Scan::default() }
     }
 }
 
@@ -64,7 +64,7 @@ fn drive(host: &Host, index: u32, function: &PciFunction) -> (Device, Observatio
 /// Attributes of a drive. The serial number is omitted, because no selector needs it.
 fn drive_attributes(host: &Host, function: &PciFunction) -> Attributes {
     let attribute = |file: &str| controller_attribute(host, function, file).and_then(text_value);
-    let own = attributes(
+    let nvme_attributes = attributes(
         "windlass.dev",
         [
             ("model", attribute("model")),
@@ -72,13 +72,14 @@ fn drive_attributes(host: &Host, function: &PciFunction) -> Attributes {
             ("transport", attribute("transport")),
         ],
     );
-    own.into_iter().chain(function_attributes(host, function)).collect()
+    nvme_attributes.into_iter().chain(function_attributes(host, function)).collect()
 }
 
 fn failure_of(host: &Host, function: &PciFunction) -> Option<Failure> {
     let state = || controller_attribute(host, function, "state").filter(|state| state != LIVE);
-    let not_live = || state().map(|state| (Reason::NotReady, format!("its controller is {state}")));
-    failure::driver_failure(function, &DRIVERS).or_else(not_live)
+    let state_failure =
+        || state().map(|state| (Reason::NotReady, format!("its controller is {state}")));
+    failure::driver_failure(function, &DRIVERS).or_else(state_failure)
 }
 
 fn controller_attribute(host: &Host, function: &PciFunction, file: &str) -> Option<String> {

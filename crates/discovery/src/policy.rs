@@ -25,8 +25,8 @@ impl HealthPolicyWatch {
 
     /// Waits for a changed health policy and makes it the current one. Waits forever once the sender is dropped.
     pub(super) async fn changed(&mut self) {
-        let other = self.policies.wait_for(|policy| policy.health != self.current).await;
-        match other.map(|policy| policy.health.clone()) {
+        let changed_policy = self.policies.wait_for(|policy| policy.health != self.current).await;
+        match changed_policy.map(|policy| policy.health.clone()) {
             Ok(policy) => self.current = policy,
             Err(_) => std::future::pending().await,
         }
@@ -44,15 +44,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_a_changed_health_policy_ends_the_wait() {
-        let (send, policies) = watch::channel(Arc::new(Policy::default()));
+        let (sender, policies) = watch::channel(Arc::new(Policy::default()));
         let mut watch = HealthPolicyWatch::new(policies);
-        send.send_modify(|policy| Arc::make_mut(policy).mig = MigStrategy::Single);
+        sender.send_modify(|policy| Arc::make_mut(policy).mig = MigStrategy::Single);
         let minute = Duration::from_secs(60);
         timeout(minute, watch.changed()).await.expect_err("other parts do not wake the source");
-        send.send_modify(|policy| Arc::make_mut(policy).health.ignored_xids = [79].into());
+        sender.send_modify(|policy| Arc::make_mut(policy).health.ignored_xids = [79].into());
         timeout(minute, watch.changed()).await.expect("changed");
         assert_eq!(watch.current().ignored_xids, BTreeSet::from([79]));
-        drop(send);
+        drop(sender);
         timeout(minute, watch.changed()).await.expect_err("the last policy stays");
     }
 }

@@ -124,9 +124,9 @@ const MIN_SCAN_INTERVAL: Duration = Duration::from_millis(500);
 // === impl Scan ===
 
 impl Scan {
-    fn failed(names: Vec<SourceName>, why: &str) -> Self {
+    fn failed(names: Vec<SourceName>, error: &str) -> Self {
         let failed_sources = names.iter().cloned().collect();
-        let failing = |name| (name, SourceState::Failing(why.to_owned()));
+        let failing = |name| (name, SourceState::Failing(error.to_owned()));
         let states = names.into_iter().map(failing).collect();
         Self { states, failed_sources, devices: Vec::new() }
     }
@@ -162,10 +162,10 @@ impl ScannerTask {
             self.apply_policy(&triggers);
             triggers.host_events.mark_unchanged();
             let deadline = self.health.call_deadline;
-            let scanning = spawn_blocking(move || self.scan_and_apply());
+            let scan_handle = spawn_blocking(move || self.scan_and_apply());
             self = tokio::select! {
                 () = stop.cancelled() => return,
-                scanned = await_scan(scanning, deadline, &publisher) => scanned,
+                task = await_scan(scan_handle, deadline, &publisher) => task,
             };
             publisher.publish(self.snapshot());
             let delay = self.early_scan_delay();
@@ -187,23 +187,23 @@ impl ScannerTask {
     /// Delay of an early scan, if the last scan was uncertain. If scans stay uncertain, the delay grows to the
     /// shortest interval of scans.
     fn early_scan_delay(&mut self) -> Option<Duration> {
-        let pause = if self.was_early { MIN_SCAN_INTERVAL } else { EARLY_SCAN_DELAY };
+        let delay = if self.was_early { MIN_SCAN_INTERVAL } else { EARLY_SCAN_DELAY };
         self.was_early = self.is_uncertain;
-        self.was_early.then_some(pause)
+        self.was_early.then_some(delay)
     }
 
     /// One scan. An unreadable host leaves all devices unknown.
     fn scan(&mut self) -> Scan {
         let host = self.host.for_one_scan();
         let mut folders = self.scanner.folders().iter();
-        if let Some(why) = folders.find_map(|folder| host.folder_error(folder)) {
-            return Scan::failed(self.scanner.names(), &why);
+        if let Some(error) = folders.find_map(|folder| host.folder_error(folder)) {
+            return Scan::failed(self.scanner.names(), &error);
         }
         let mut scan = self.scanner.scan(&host);
         // An unreadable function hides no other device. But if the scan found none, the function may be a device of
         // this source.
-        if let Some(why) = host.pci_function_error().filter(|_| scan.devices.is_empty()) {
-            return Scan::failed(self.scanner.names(), &why);
+        if let Some(error) = host.pci_function_error().filter(|_| scan.devices.is_empty()) {
+            return Scan::failed(self.scanner.names(), &error);
         }
         scan.devices.iter_mut().for_each(|(device, _)| drm_nodes::add_links(&host, device));
         scan
@@ -211,21 +211,22 @@ impl ScannerTask {
 
     /// Scans once and applies the result to the tracked devices.
     fn scan_and_apply(mut self) -> Self {
-        let Scan { states, devices: found, failed_sources } = self.scan();
+        let Scan { states, devices: found_devices, failed_sources } = self.scan();
         let seen_once = std::mem::take(&mut self.new_devices);
-        let mut seen = self.apply_found(found, &seen_once);
-        for (source, state) in states.iter().filter(|(name, it)| self.states.get(*name) != Some(it))
+        let mut seen_ids = self.apply_found(found_devices, &seen_once);
+        for (source, state) in
+            states.iter().filter(|(name, state)| self.states.get(*name) != Some(state))
         {
             log::source_changed(source, state);
         }
         self.states = states;
         let has_failed_source = |device: &Device| failed_sources.contains(&device.source);
         let devices = self.tracked.values().map(|tracked| &tracked.device);
-        seen.extend(
+        seen_ids.extend(
             devices.filter(|device| has_failed_source(device)).map(|device| device.id.clone()),
         );
-        let replaced = self.replaced_devices(&seen);
-        self.apply_missed(&seen, &replaced);
+        let replaced_ids = self.replaced_devices(&seen_ids);
+        self.apply_missed(&seen_ids, &replaced_ids);
         let is_missed = |tracked: &TrackedDevice| {
             (1..MAX_MISSES).contains(&tracked.missed_scans) && !has_failed_source(&tracked.device)
         };
@@ -242,13 +243,13 @@ impl ScannerTask {
     /// device, unless this is the first scan of its source.
     fn apply_found(
         &mut self,
-        found: Vec<(Device, Observation)>,
+        found_devices: Vec<(Device, Observation)>,
         seen_once: &BTreeMap<DeviceId, Device>,
     ) -> BTreeSet<DeviceId> {
-        let mut seen = BTreeSet::new();
-        for (device, observation) in found {
+        let mut seen_ids = BTreeSet::new();
+        for (device, observation) in found_devices {
             // The first device with a duplicate id counts.
-            if !seen.insert(device.id.clone()) {
+            if !seen_ids.insert(device.id.clone()) {
                 continue;
             }
             let was_found =
@@ -259,49 +260,49 @@ impl ScannerTask {
                 self.new_devices.insert(device.id.clone(), device);
             }
         }
-        seen
+        seen_ids
     }
 
     fn track(&mut self, device: Device, observation: &Observation) {
-        let (now, quiet) = (self.clock.now(), self.quiet_period(&device));
+        let (now, quiet_period) = (self.clock.now(), self.quiet_period(&device));
         let new_entry = || TrackedDevice {
             device: device.clone(),
-            tracker: HealthTracker::new(quiet, now),
+            tracker: HealthTracker::new(quiet_period, now),
             missed_scans: 0,
         };
         let tracked = self.tracked.entry(device.id.clone()).or_insert_with(new_entry);
-        tracked.tracker.set_quiet_period(quiet);
+        tracked.tracker.set_quiet_period(quiet_period);
         tracked.observe(observation, now);
         (tracked.missed_scans, tracked.device) = (0, device);
     }
 
     /// Missing devices that are certainly gone: a present device has one of their nodes, or their parent is present
     /// without them.
-    fn replaced_devices(&self, seen: &BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
+    fn replaced_devices(&self, seen_ids: &BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
         let present = self.tracked.values().map(|tracked| &tracked.device);
         let present =
-            present.filter(|device| seen.contains(&device.id)).chain(self.new_devices.values());
+            present.filter(|device| seen_ids.contains(&device.id)).chain(self.new_devices.values());
         let nodes = present.flat_map(Device::own_nodes);
-        let taken: BTreeSet<_> = nodes.map(|node| &node.path).collect();
+        let taken_paths: BTreeSet<_> = nodes.map(|node| &node.path).collect();
         let is_replaced = |device: &Device| {
-            device.parent.as_ref().is_some_and(|whole| seen.contains(whole))
-                || device.own_nodes().any(|node| taken.contains(&node.path))
+            device.parent.as_ref().is_some_and(|parent| seen_ids.contains(parent))
+                || device.own_nodes().any(|node| taken_paths.contains(&node.path))
         };
-        let missing = self.tracked.iter().filter(|(id, _)| !seen.contains(*id));
+        let missing = self.tracked.iter().filter(|(id, _)| !seen_ids.contains(*id));
         missing
             .filter(|(_, tracked)| is_replaced(&tracked.device))
             .map(|(id, _)| id.clone())
             .collect()
     }
 
-    fn apply_missed(&mut self, seen: &BTreeSet<DeviceId>, replaced: &BTreeSet<DeviceId>) {
+    fn apply_missed(&mut self, seen_ids: &BTreeSet<DeviceId>, replaced_ids: &BTreeSet<DeviceId>) {
         let now = self.clock.now();
-        for (id, tracked) in self.tracked.iter_mut().filter(|(id, _)| !seen.contains(*id)) {
-            let step = if replaced.contains(id) { MAX_MISSES } else { 1 };
+        for (id, tracked) in self.tracked.iter_mut().filter(|(id, _)| !seen_ids.contains(*id)) {
+            let step = if replaced_ids.contains(id) { MAX_MISSES } else { 1 };
             tracked.missed_scans = tracked.missed_scans.saturating_add(step);
             if tracked.missed_scans >= MAX_MISSES {
-                let gone = Observation::Failed(Reason::Vanished, "no longer there".to_owned());
-                tracked.observe(&gone, now);
+                let vanished = Observation::Failed(Reason::Vanished, "no longer there".to_owned());
+                tracked.observe(&vanished, now);
             }
         }
     }
@@ -322,19 +323,20 @@ impl ScannerTask {
 // === impl ScanTriggers ===
 
 impl ScanTriggers {
-    /// Waits for a policy change, a host event or the end of the pause. After an event, waits for [`EVENT_DEBOUNCE`] and until
-    /// [`MIN_SCAN_INTERVAL`] has passed since the last scan.
-    async fn next_scan(&mut self, pause: Duration) {
-        let scanned = Instant::now();
-        let regular = scanned + pause;
-        let (mut next, mut has_event) = (regular, false);
+    /// Waits for a policy change, a host event or the end of the probe interval. After an event, waits for
+    /// [`EVENT_DEBOUNCE`] and until [`MIN_SCAN_INTERVAL`] has passed since the last scan.
+    async fn next_scan(&mut self, probe_interval: Duration) {
+        let last_scan = Instant::now();
+        let regular_scan = last_scan + probe_interval;
+        let (mut next_scan, mut has_event) = (regular_scan, false);
         loop {
             tokio::select! {
-                () = sleep_until(next) => return,
+                () = sleep_until(next_scan) => return,
                 Ok(()) = self.policies.changed() => return,
                 Ok(()) = self.host_events.changed(), if !has_event => {
-                    let after_burst = (Instant::now() + EVENT_DEBOUNCE).max(scanned + MIN_SCAN_INTERVAL);
-                    (next, has_event) = (regular.min(after_burst), true);
+                    let after_debounce = Instant::now() + EVENT_DEBOUNCE;
+                    let after_debounce = after_debounce.max(last_scan + MIN_SCAN_INTERVAL);
+                    (next_scan, has_event) = (regular_scan.min(after_debounce), true);
                 }
             }
         }
@@ -358,18 +360,18 @@ impl TrackedDevice {
 
 /// Waits for a scan without a limit. Publishes a failing source once the deadline has passed.
 async fn await_scan(
-    mut scanning: JoinHandle<ScannerTask>,
+    mut scan_handle: JoinHandle<ScannerTask>,
     deadline: Duration,
     publisher: &Publisher,
 ) -> ScannerTask {
-    let in_time = deadline::timeout(deadline, &mut scanning).await;
-    let scanned = if let Ok(scanned) = in_time {
-        scanned
+    let timely_result = deadline::timeout(deadline, &mut scan_handle).await;
+    let result = if let Ok(result) = timely_result {
+        result
     } else {
         publisher.publish_timeout(&format!("the host did not answer within {deadline:?}"));
-        scanning.await
+        scan_handle.await
     };
-    scanned.expect("scanning neither panics nor is cancelled")
+    result.expect("a scan neither panics nor is cancelled")
 }
 
 #[cfg(test)]

@@ -67,10 +67,10 @@ impl SensorReader {
             if devices.is_empty() {
                 continue;
             }
-            let reading = spawn_blocking(move || self.take_samples(devices, interval));
+            let handle = spawn_blocking(move || self.take_samples(devices, interval));
             self = tokio::select! {
                 () = stop.cancelled() => return,
-                read = reading => read.expect("reading neither panics nor is cancelled"),
+                result = handle => result.expect("a read neither panics nor is cancelled"),
             };
         }
     }
@@ -88,18 +88,17 @@ impl SensorReader {
         let ids: Vec<_> = devices.iter().map(|device| device.id.clone()).collect();
         let samples = devices.into_iter().filter_map(|device| {
             let (read, host, id) = (self.read, self.host.clone(), device.id.clone());
-            let at = self.clock.now();
+            let read_at = self.clock.now();
             let sample = self.pool.call(id.clone(), move || read(&host, &device)).ok()?;
             let is_empty = sample == Sample::default();
-            (!is_empty).then_some((id, Sample { read_at: at, ..sample }))
+            (!is_empty).then_some((id, Sample { read_at, ..sample }))
         });
         let samples: Vec<_> = samples.collect();
         self.pool.end_scan(|id| ids.contains(id));
-        // Hanging devices delay a round; the samples of the others are valid from its end.
+        // Hanging devices delay the reads; the samples of the others are valid from the end of all reads.
         let now = self.clock.now();
-        let until = telemetry::expires_at(now, interval);
-        let samples =
-            samples.into_iter().map(|(id, sample)| (id, Sample { stale_at: until, ..sample }));
+        let stale_at = telemetry::expires_at(now, interval);
+        let samples = samples.into_iter().map(|(id, sample)| (id, Sample { stale_at, ..sample }));
         telemetry::publish(&self.sender, samples.collect(), now);
         self
     }

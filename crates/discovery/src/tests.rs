@@ -64,7 +64,8 @@ fn config(folder: &TempDir, machine: &Machine) -> Config {
 /// Waits until every device of a source has this state.
 async fn wait_for_state(snapshots: &mut watch::Receiver<SourceSnapshot>, state: HealthState) {
     let reached = snapshots.wait_for(|snapshot| {
-        !snapshot.devices.is_empty() && snapshot.devices.iter().all(|one| one.health.state == state)
+        !snapshot.devices.is_empty()
+            && snapshot.devices.iter().all(|device| device.health.state == state)
     });
     let reached = timeout(TIMEOUT, reached).await;
     drop(reached.expect("in time").expect("the source runs"));
@@ -85,8 +86,10 @@ impl RunningSource {
         let clock = Clock::starting_at(Timestamp::now());
         let (_, changes) = watch::channel(0);
         let host = config.places.host();
-        let all = sources(&config.places, &host, &policies, &changes, clock, &reconciler, &stop);
-        let nvidia = all.into_iter().find(|source| source.name == "nvidia").expect("built in");
+        let all_sources =
+            sources(&config.places, &host, &policies, &changes, clock, &reconciler, &stop);
+        let nvidia =
+            all_sources.into_iter().find(|source| source.name == "nvidia").expect("built in");
         let mut tasks = JoinSet::new();
         tasks.spawn(nvidia.run);
         Self { policy, snapshots: nvidia.snapshots, stop, tasks }
@@ -117,19 +120,19 @@ async fn a_gpu_that_vanishes_leaves_its_neighbours_healthy_though_their_indices_
     let (folder, machine) = machine_of("dgx-h100");
     let mut nvidia = RunningSource::start(&config(&folder, &machine));
     wait_for_state(&mut nvidia.snapshots, HealthState::Healthy).await;
-    for left in (5..8).rev() {
+    for remaining in (5..8).rev() {
         machine.update(|model| drop(model.gpus.remove(2))).expect("changed");
-        let is_published = |snapshot: &SourceSnapshot| healthy(snapshot) < left + 1;
+        let is_published = |snapshot: &SourceSnapshot| healthy(snapshot) < remaining + 1;
         let published = timeout(TIMEOUT, nvidia.snapshots.wait_for(is_published)).await;
         let published = healthy(&published.expect("in time").expect("the source runs"));
-        assert_eq!(published, left, "one vanished");
+        assert_eq!(published, remaining, "one vanished");
     }
     nvidia.end().await;
 }
 
 fn healthy(snapshot: &SourceSnapshot) -> usize {
     let healthy = |health| health == HealthState::Healthy;
-    snapshot.devices.iter().filter(|one| healthy(one.health.state)).count()
+    snapshot.devices.iter().filter(|device| healthy(device.health.state)).count()
 }
 
 /// Waits until exactly `count` devices are healthy.

@@ -46,19 +46,19 @@ const PLAIN_MASTERS: [(&str, &str); 2] = [("bonding", "bond"), ("bridge", "bridg
 impl InterfaceUse {
     /// Reads the route tables of the host.
     pub fn read(host: &Host) -> Self {
-        let mut uses = Self::default();
-        let ipv4 = uses.read_table(host, IPV4, parse_ipv4);
+        let mut host_use = Self::default();
+        let ipv4 = host_use.read_table(host, IPV4, parse_ipv4);
         // Kernels without IPv6 have no such table.
-        let ipv6 = match uses.read_table(host, IPV6, parse_ipv6) {
+        let ipv6 = match host_use.read_table(host, IPV6, parse_ipv6) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             read => read,
         };
-        let failed = ipv4.err().map(|error| (IPV4, error));
-        let failed = failed.or_else(|| ipv6.err().map(|error| (IPV6, error)));
-        uses.unknown = failed.map(|(path, why)| {
-            format!("the host's routes cannot be read, and one may use it: {path}: {why}")
+        let failure = ipv4.err().map(|error| (IPV4, error));
+        let failure = failure.or_else(|| ipv6.err().map(|error| (IPV6, error)));
+        host_use.unknown = failure.map(|(path, error)| {
+            format!("the host's routes cannot be read, and one may use it: {path}: {error}")
         });
-        uses
+        host_use
     }
 
     /// Reads line by line, since tables may be large.
@@ -76,8 +76,8 @@ impl InterfaceUse {
             routes += 1;
         }
         if routes > MAX_ROUTES + 1 || table.get_ref().limit() == 0 {
-            let why = format!("it has more than {MAX_ROUTES}");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+            let detail = format!("it has more than {MAX_ROUTES}");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, detail));
         }
         Ok(())
     }
@@ -92,14 +92,14 @@ impl InterfaceUse {
 
     /// Reason why an interface cannot be used exclusively by a container.
     pub fn exclusive_use_refusal(&self, host: &Host, interface: &str) -> Option<String> {
-        let all = with_upper_interfaces(host, interface);
-        let over = |routes: &BTreeSet<String>, what: &str| {
-            let route = all.iter().find(|name| routes.contains(*name))?;
-            let made_of = (route != interface).then(|| format!(", which is made of {interface}"));
-            Some(format!("{what} is over {route}{}", made_of.unwrap_or_default()))
+        let interfaces = with_upper_interfaces(host, interface);
+        let conflict_over = |routes: &BTreeSet<String>, subject: &str| {
+            let route = interfaces.iter().find(|name| routes.contains(*name))?;
+            let suffix = (route != interface).then(|| format!(", which is made of {interface}"));
+            Some(format!("{subject} is over {route}{}", suffix.unwrap_or_default()))
         };
-        over(&self.default_routes, "the host's default route")
-            .or_else(|| over(&self.other_routes, "a route of the host"))
+        conflict_over(&self.default_routes, "the host's default route")
+            .or_else(|| conflict_over(&self.other_routes, "a route of the host"))
             .or_else(|| part_in_use(host, interface))
             .or_else(|| self.unknown.clone())
     }
@@ -114,7 +114,7 @@ pub fn is_in_bond(host: &Host, interface: &str) -> bool {
 fn part_in_use(host: &Host, interface: &str) -> Option<String> {
     let master = host.link_name(format!("{NET}/{interface}/master"))?;
     let folder = format!("{NET}/{master}");
-    let kind = PLAIN_MASTERS.iter().find(|(own, _)| host.exists(format!("{folder}/{own}")));
+    let kind = PLAIN_MASTERS.iter().find(|(marker, _)| host.exists(format!("{folder}/{marker}")));
     match kind {
         None => Some(format!("{interface} is a part of {master}")),
         Some(_) if host.read_text(format!("{folder}/operstate")).as_deref() == Some("down") => None,
@@ -126,15 +126,15 @@ fn part_in_use(host: &Host, interface: &str) -> Option<String> {
 
 /// An interface and all interfaces built on it: bonds, bridges, VLANs.
 fn with_upper_interfaces(host: &Host, interface: &str) -> Vec<String> {
-    let mut all = vec![interface.to_owned()];
-    let mut next = 0;
-    while let Some(name) = all.get(next) {
-        let above: Vec<_> =
-            upper_interfaces(host, name).filter(|upper| !all.contains(upper)).collect();
-        all.extend(above);
-        next += 1;
+    let mut interfaces = vec![interface.to_owned()];
+    let mut index = 0;
+    while let Some(name) = interfaces.get(index) {
+        let uppers: Vec<_> =
+            upper_interfaces(host, name).filter(|upper| !interfaces.contains(upper)).collect();
+        interfaces.extend(uppers);
+        index += 1;
     }
-    all
+    interfaces
 }
 
 fn upper_interfaces(host: &Host, interface: &str) -> impl Iterator<Item = String> {

@@ -132,13 +132,13 @@ pub fn unready_devices(
     states: &CleanupStates,
     plans: &CleanupPlans,
 ) -> BTreeMap<DeviceId, &'static str> {
-    let word = |id: &DeviceId| states.get(id).map_or(Some("not-known"), State::unready);
-    plans.keys().filter_map(|id| Some((id.clone(), word(id)?))).collect()
+    let unready_state = |id: &DeviceId| states.get(id).map_or(Some("not-known"), State::unready);
+    plans.keys().filter_map(|id| Some((id.clone(), unready_state(id)?))).collect()
 }
 
 /// Recorded states of devices, as an agent would resume them. Blocks.
-pub fn recorded_states(places: &HostPaths) -> CleanupStates {
-    RecordFile::new(&places.state_dir, places.host()).load()
+pub fn recorded_states(paths: &HostPaths) -> CleanupStates {
+    RecordFile::new(&paths.state_dir, paths.host()).load()
 }
 
 // === impl Cleanup ===
@@ -146,19 +146,19 @@ pub fn recorded_states(places: &HostPaths) -> CleanupStates {
 impl Cleanup {
     /// Builds the task, its handle and a receiver of its states. Reads nothing yet.
     pub fn new(
-        places: &HostPaths,
+        paths: &HostPaths,
         limits: CleanupLimits,
         deps: Deps,
         clock: Clock,
         metrics: CleanupMetrics,
     ) -> (Self, CleanupHandle, watch::Receiver<Arc<CleanupStates>>) {
         let (states, receiver) = watch::channel(Arc::default());
-        let host = places.host();
+        let host = paths.host();
         let env = Env {
             clock,
-            file: RecordFile::new(&places.state_dir, host.clone()),
+            file: RecordFile::new(&paths.state_dir, host.clone()),
             host,
-            scrubber: Scrubber::new(places),
+            scrubber: Scrubber::new(paths),
             limits,
         };
         let (handle, requests) =
@@ -182,7 +182,7 @@ impl Cleanup {
 
     /// Runs until stopped. Running steps are interrupted as in a crash: the next agent finds the device dirty.
     pub async fn run(mut self, stop: CancellationToken) {
-        let writer = self.writer.take().expect("it runs once");
+        let writer = self.writer.take().expect("`run` consumes the task");
         let until_stopped = async move {
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -196,7 +196,7 @@ impl Cleanup {
         self.load().await;
         let mut allocations = self.deps.allocations.watch();
         loop {
-            let due = self.next_due();
+            let next_cleaning = self.next_due();
             tokio::select! {
                 Ok(()) = self.deps.plans.changed() => self.apply_plans().await,
                 Some(request) = self.requests.recv() => {
@@ -208,10 +208,11 @@ impl Cleanup {
                 }
                 Some((id, outcome)) = self.running_steps.join_next() => self.work_done(&id, outcome),
                 Some(_) = self.replies.join_next() => {}
-                () = wait_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.clean_due(),
+                () = wait_until(next_cleaning.unwrap_or_else(Instant::now)),
+                    if next_cleaning.is_some() => self.clean_due(),
                 Ok(()) = allocations.changed() => {
-                    let newest = allocations.borrow_and_update().clone();
-                    self.apply_releases(&newest);
+                    let newest_allocations = allocations.borrow_and_update().clone();
+                    self.apply_releases(&newest_allocations);
                 }
             }
         }
@@ -278,10 +279,10 @@ impl Cleanup {
         let slot = self.slots.get_mut(&request.device);
         let is_tenant = slot.as_ref().is_some_and(|slot| slot.is_used_by(&request.tenant));
         let plan = slot.as_ref().and_then(|slot| slot.plan.as_ref());
-        let refused = plan.and_then(|plan| {
+        let refusal = plan.and_then(|plan| {
             plan.blocked_reason.clone().or_else(|| plan.unverifiable_reason.clone())
         });
-        match (slot, refused.filter(|_| !is_tenant)) {
+        match (slot, refusal.filter(|_| !is_tenant)) {
             (Some(slot), None) if slot.plan.is_some() => {
                 let id = request.device.clone();
                 slot.waiting_starts.push(request);
@@ -289,7 +290,7 @@ impl Cleanup {
             }
             // The receiver is dropped if the caller was cancelled.
             (_, None) => drop(request.reply.send(Ok(()))),
-            (_, Some(why)) => drop(request.reply.send(Err(why))),
+            (_, Some(reason)) => drop(request.reply.send(Err(reason))),
         }
     }
 
@@ -316,10 +317,10 @@ impl Cleanup {
 
     /// Replies to a request once the journal is on disk.
     fn reply_when_recorded(&mut self, reply: Reply) {
-        let recorded = self.journal.wait_written();
+        let on_disk = self.journal.wait_written();
         self.replies.spawn(async move {
             // The receiver is dropped if the kubelet cancelled its request.
-            let _ = reply.send(recorded.await);
+            let _ = reply.send(on_disk.await);
         });
     }
 
@@ -365,11 +366,11 @@ impl Cleanup {
         let Some(slot) = self.slots.get_mut(id) else { return };
         match outcome {
             Ok(()) => self.apply_input(id, Input::Done),
-            Err(why) => {
+            Err(reason) => {
                 for request in std::mem::take(&mut slot.waiting_starts) {
-                    let _ = request.reply.send(Err(why.clone()));
+                    let _ = request.reply.send(Err(reason.clone()));
                 }
-                self.apply_input(id, Input::Failed { reason: why, at: self.env.clock.now() });
+                self.apply_input(id, Input::Failed { reason, at: self.env.clock.now() });
             }
         }
         self.apply_pending_releases(id);
@@ -385,13 +386,13 @@ impl Cleanup {
     fn clean_due(&mut self) {
         let now = Instant::now();
         let is_due =
-            |slot: &Slot| slot.is_reachable() && slot.next_cleaning.is_some_and(|due| due <= now);
-        let due = self.slots.iter_mut().filter(|(_, slot)| is_due(slot));
-        let due = due.map(|(id, slot)| {
+            |slot: &Slot| slot.is_reachable() && slot.next_cleaning.is_some_and(|time| time <= now);
+        let due_slots = self.slots.iter_mut().filter(|(_, slot)| is_due(slot));
+        let due_devices = due_slots.map(|(id, slot)| {
             slot.next_cleaning = None;
             id.clone()
         });
-        for id in due.collect::<Vec<_>>() {
+        for id in due_devices.collect::<Vec<_>>() {
             self.apply_input(&id, Input::TimerElapsed);
         }
     }

@@ -19,7 +19,7 @@ pub struct GpuUse {
     /// Used memory in bytes that the driver counts for no process: managed memory (`cudaMallocManaged`), and about a
     /// hundred MiB of the driver. `None` if the driver does not report the memory of every process.
     pub uncounted_bytes: Option<u64>,
-    /// The driver's answers, for the next measurement.
+    /// Cache for the next measurement.
     pub cache: DriverCache,
 }
 
@@ -84,8 +84,8 @@ const LIST_INTERVAL: Duration = Duration::from_secs(5);
 // === impl GpuUse ===
 
 impl GpuUse {
-    /// Measures the use of an NVIDIA GPU. `answers` are those of the previous measurement. Waits for the driver, which
-    /// may never answer.
+    /// Measures the use of an NVIDIA GPU. `cache` is that of the previous measurement. Waits for the driver, which may
+    /// never answer.
     ///
     /// # Errors
     ///
@@ -93,17 +93,17 @@ impl GpuUse {
     pub async fn measure(
         driver: &LiveDriver,
         gpu: &DeviceId,
-        answers: DriverCache,
+        cache: DriverCache,
     ) -> Result<Self, ProcessError> {
         let (driver, gpu) = (driver.clone(), gpu.clone());
-        blocking(move || Self::measure_blocking(&driver, &gpu, answers)).await
+        blocking(move || Self::measure_blocking(&driver, &gpu, cache)).await
     }
 
     /// Blocking form of [`Self::measure`].
     fn measure_blocking(
         driver: &LiveDriver,
         gpu: &DeviceId,
-        mut answers: DriverCache,
+        mut cache: DriverCache,
     ) -> Result<Self, ProcessError> {
         // NVML is shut down when its last clone is dropped: this clone keeps it until the driver has answered.
         let nvml = driver.nvml().ok_or(ProcessError::NoDriver)?;
@@ -112,13 +112,14 @@ impl GpuUse {
             return Err(ProcessError::ProcessesHidden);
         }
         let gpu = nvml.gpu_with_uuid(gpu.as_str())?;
-        let list = answers.list(&gpu)?;
+        let list = cache.list(&gpu)?;
         let sizes = list.processes.iter().map(|process| process.memory_bytes);
-        let counted = sizes.sum::<Option<u64>>();
-        let uncounted_bytes = list.used.zip(counted).map(|(used, all)| used.saturating_sub(all));
-        let time_samples = answers.compute_samples(&gpu);
-        let percent = |pid: u32| {
-            let samples = time_samples.as_ref()?.iter().filter(|sample| sample.pid == pid);
+        let counted_bytes = sizes.sum::<Option<u64>>();
+        let uncounted_bytes =
+            list.used.zip(counted_bytes).map(|(used, counted)| used.saturating_sub(counted));
+        let compute_samples = cache.compute_samples(&gpu);
+        let compute_percent_of = |pid: u32| {
+            let samples = compute_samples.as_ref()?.iter().filter(|sample| sample.pid == pid);
             Some(samples.map(|sample| sample.sm_percent).max().unwrap_or(0))
         };
         let mut processes = Vec::new();
@@ -132,17 +133,17 @@ impl GpuUse {
             // A process outside containers is skipped before its size is needed: graphics programs may have none.
             let Some(container) = container else { continue };
             let memory_bytes = process.memory_bytes.ok_or(ProcessError::MemoryUnsupported)?;
-            let (pid, compute_percent) = (process.pid, percent(process.pid));
+            let (pid, compute_percent) = (process.pid, compute_percent_of(process.pid));
             processes.push(GpuProcess { pid, container, memory_bytes, compute_percent });
         }
-        Ok(Self { processes, uncounted_bytes, cache: answers })
+        Ok(Self { processes, uncounted_bytes, cache })
     }
 }
 
 // === impl DriverCache ===
 
 impl DriverCache {
-    /// The answers without the list of processes, so that the next measurement lists them again.
+    /// The cache without the list of processes, so that the next measurement lists them again.
     #[must_use]
     pub fn without_list(self) -> Self {
         Self { list: None, ..self }
@@ -151,11 +152,11 @@ impl DriverCache {
     /// The processes, listed again if the GPU's used memory has changed, or after [`LIST_INTERVAL`].
     fn list(&mut self, gpu: &Gpu) -> Result<ProcessList, NvmlError> {
         let used = gpu.memory_used().ok();
-        let is_current = |last: &&ProcessList| {
-            used.is_some() && last.used == used && last.read_at.elapsed() < LIST_INTERVAL
+        let is_current = |cached: &&ProcessList| {
+            used.is_some() && cached.used == used && cached.read_at.elapsed() < LIST_INTERVAL
         };
-        if let Some(last) = self.list.as_ref().filter(is_current) {
-            return Ok(last.clone());
+        if let Some(cached) = self.list.as_ref().filter(is_current) {
+            return Ok(cached.clone());
         }
         let newest = ProcessList { read_at: Instant::now(), processes: gpu.processes()?, used };
         self.list = Some(newest.clone());
@@ -164,9 +165,10 @@ impl DriverCache {
 
     /// Samples of compute time. `None` for old GPUs and those in MIG mode, whose memory is measured all the same.
     fn compute_samples(&mut self, gpu: &Gpu) -> Option<Vec<ProcessUtilization>> {
-        let is_current = |last: &&ComputeSamples| last.read_at.elapsed() < COMPUTE_SAMPLE_INTERVAL;
-        if let Some(last) = self.compute_samples.as_ref().filter(is_current) {
-            return last.samples.clone();
+        let is_current =
+            |cached: &&ComputeSamples| cached.read_at.elapsed() < COMPUTE_SAMPLE_INTERVAL;
+        if let Some(cached) = self.compute_samples.as_ref().filter(is_current) {
+            return cached.samples.clone();
         }
         let samples = gpu.process_utilization(recent_since_us()).ok();
         self.compute_samples =

@@ -76,7 +76,7 @@ pub enum MpsState {
     Starting,
     /// The daemon answers, and its limits are set.
     Ready,
-    /// The daemon failed for this reason, and is started again after a pause.
+    /// The daemon failed for this reason, and is started again after a delay.
     Failed(String),
 }
 
@@ -103,7 +103,7 @@ impl MpsState {
         match self {
             Self::Ready => None,
             Self::Starting => Some("MPS daemon: starting".to_owned()),
-            Self::Failed(why) => Some(format!("MPS daemon: {why}")),
+            Self::Failed(reason) => Some(format!("MPS daemon: {reason}")),
         }
     }
 }
@@ -114,14 +114,14 @@ impl Mps {
     /// Creates the supervisor, and starts no daemon yet. `wake` is notified of each change of a state, and of
     /// each daemon that ended.
     pub fn new(
-        places: &HostPaths,
+        paths: &HostPaths,
         settings: &MpsSettings,
         demand: watch::Receiver<Arc<MpsDemand>>,
         wake: &Arc<Notify>,
     ) -> (Self, watch::Receiver<Arc<MpsStates>>) {
         let (states, receiver) = watch::channel(Arc::default());
         let mps = Self {
-            env: Arc::new(Env::new(places, settings)),
+            env: Arc::new(Env::new(paths, settings)),
             demand,
             states,
             wake: wake.clone(),
@@ -166,14 +166,14 @@ impl Mps {
                 self.set_spec(&device, None, stop);
             }
         }
-        let current = self.states.borrow().clone();
-        let state = |device| current.get(device).cloned().unwrap_or(MpsState::Starting);
+        let current_states = self.states.borrow().clone();
+        let state = |device| current_states.get(device).cloned().unwrap_or(MpsState::Starting);
         self.publish_states(specs.keys().map(|device| (device.clone(), state(device))).collect());
     }
 
     fn set_spec(&mut self, device: &DeviceId, spec: Option<&MpsSpec>, stop: &CancellationToken) {
-        if let Some(task) = self.spec_senders.get(device) {
-            publish_if_changed(task, spec.cloned());
+        if let Some(spec_sender) = self.spec_senders.get(device) {
+            publish_if_changed(spec_sender, spec.cloned());
             return;
         }
         let (sender, receiver) = watch::channel(spec.cloned());
@@ -206,14 +206,14 @@ pub struct MpsClients(Arc<Env>);
 /// Stops every daemon that an agent left running, before Windlass is removed from a node. A running agent
 /// would restart them. Returns the outcome by device.
 pub async fn stop_all(
-    places: &HostPaths,
+    paths: &HostPaths,
     settings: &MpsSettings,
 ) -> BTreeMap<DeviceId, Result<(), String>> {
-    let env = Arc::new(Env::new(places, settings));
+    let env = Arc::new(Env::new(paths, settings));
     let mut outcomes = BTreeMap::new();
     for device in env.folders.recorded_devices() {
-        let stopped = env.stop(&mut env.instance(device.clone())).await;
-        outcomes.insert(device, stopped.map_err(|error| causes(&error)));
+        let outcome = env.stop(&mut env.instance(device.clone())).await;
+        outcomes.insert(device, outcome.map_err(|error| causes(&error)));
     }
     outcomes
 }
@@ -222,8 +222,8 @@ pub async fn stop_all(
 
 impl MpsClients {
     /// A handle for the daemons in the configured folders.
-    pub fn new(places: &HostPaths, settings: &MpsSettings) -> Self {
-        Self(Arc::new(Env::new(places, settings)))
+    pub fn new(paths: &HostPaths, settings: &MpsSettings) -> Self {
+        Self(Arc::new(Env::new(paths, settings)))
     }
 
     /// Makes the daemon of a device destroy the contexts of these client processes, one after the other, within the
@@ -245,22 +245,22 @@ impl MpsClients {
             return Ok(());
         }
         let program = self.0.program().map_err(|error| causes(&error))?;
-        let (place, answer) =
+        let (folder, answer_deadline) =
             (self.0.folders.daemon_folder(device), self.0.settings.answer_deadline);
-        let all = async {
+        let terminate_all = async {
             let mut outcome = Ok(());
             for client in clients {
                 let container = host.container_of(client.pid).ok().flatten();
                 if container.as_ref() != Some(&client.container) {
                     continue;
                 }
-                if let Err(error) = program.terminate(&place, client.pid, answer).await {
+                if let Err(error) = program.terminate(&folder, client.pid, answer_deadline).await {
                     outcome = outcome.and(Err(causes(&error)));
                 }
             }
             outcome
         };
-        let late = |_| Err(format!("not all are terminated within {limit:?}"));
-        deadline::timeout(limit, all).await.unwrap_or_else(late)
+        let timeout_error = |_| Err(format!("not all are terminated within {limit:?}"));
+        deadline::timeout(limit, terminate_all).await.unwrap_or_else(timeout_error)
     }
 }

@@ -48,9 +48,11 @@ fn lengths(path: &Path) -> io::Result<(u64, u64)> {
     file.seek(SeekFrom::Start(e_phoff))?;
     let mut segments = Vec::new();
     file.take(size).read_to_end(&mut segments)?;
-    let loaded = segments.chunks(SEGMENT).filter(|segment| number(&segment[..4]) == PT_LOAD);
+    let loaded_segments =
+        segments.chunks(SEGMENT).filter(|segment| number(&segment[..4]) == PT_LOAD);
     // p_offset, p_filesz.
-    let ends = loaded.map(|it| number(&it[8..16]).saturating_add(number(&it[32..40])));
+    let ends = loaded_segments
+        .map(|segment| number(&segment[8..16]).saturating_add(number(&segment[32..40])));
     Ok((length, ends.max().unwrap_or(0)))
 }
 

@@ -39,8 +39,8 @@ pub enum LoadError {
     Init(PathBuf, #[source] NvmlError),
 }
 
-/// Our own code for a successful call with an impossible answer. It differs from all codes of `nvmlReturn_t`, which are
-/// small.
+/// Code of this crate for a successful call with an impossible answer. It differs from all codes of `nvmlReturn_t`,
+/// which are small.
 const INVALID_ANSWER: u32 = u32::MAX;
 
 // === impl NvmlError ===
@@ -130,7 +130,7 @@ impl NvmlError {
     /// Meaning of the code (`nvmlReturn_t` in `nvml.h`). NVML's own function is not used, because the library may have
     /// been unloaded or may hang.
     fn meaning(self) -> String {
-        let words = match self.code {
+        let meaning = match self.code {
             sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED => "NVML is not initialised",
             sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT => "invalid argument",
             sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED => "not supported",
@@ -164,7 +164,7 @@ impl NvmlError {
             sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN => "an internal driver error",
             other => return format!("NVML error {other}"),
         };
-        words.to_owned()
+        meaning.to_owned()
     }
 }
 

@@ -71,8 +71,8 @@ impl EventSet {
         if types == 0 {
             return Ok(false);
         }
-        let added = call!(self.table, nvmlDeviceRegisterEvents, gpu.handle.0, types, self.set.0);
-        Ok(added.unsupported_as_none()?.is_some())
+        let result = call!(self.table, nvmlDeviceRegisterEvents, gpu.handle.0, types, self.set.0);
+        Ok(result.unsupported_as_none()?.is_some())
     }
 
     /// Blocks until a fault occurs. Returns `None` after the timeout.

@@ -142,12 +142,12 @@ impl FabricHealth {
 
     /// Health from `NVML_GPU_FABRIC_HEALTH_MASK_*`. Each "width" in nvml.h is a bit mask.
     fn from_mask(mask: u32) -> Self {
-        let part = |shift: u32, width: u32| (mask >> shift) & width;
-        let route = part(
+        let bits = |shift: u32, width: u32| (mask >> shift) & width;
+        let route = bits(
             sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY,
             sys::NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY,
         );
-        let bandwidth = part(
+        let bandwidth = bits(
             sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW,
             sys::NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_DEGRADED_BW,
         );

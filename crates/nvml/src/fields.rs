@@ -75,15 +75,23 @@ impl Gpu {
             Field::of_gpu(id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL),
         ];
         let values = self.fields(fields).unsupported_as_none()?.unwrap_or_default();
-        let [corrected_errors, pcie_replays, sent_kib, received_kib, flits, data, again, trained] =
-            values;
+        let [
+            corrected_errors,
+            pcie_replays,
+            sent_kib,
+            received_kib,
+            crc_flit_errors,
+            crc_data_errors,
+            replays,
+            recoveries,
+        ] = values;
         let nvlink = NvLinkCounters {
             sent_kib,
             received_kib,
-            crc_flit_errors: flits,
-            crc_data_errors: data,
-            replays: again,
-            recoveries: trained,
+            crc_flit_errors,
+            crc_data_errors,
+            replays,
+            recoveries,
         };
         Ok(Counters { corrected_errors, pcie_replays, nvlink })
     }

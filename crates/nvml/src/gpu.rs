@@ -121,7 +121,7 @@ impl Gpu {
     /// successful call proves that the GPU responds.
     pub fn memory(&self) -> Result<Option<Memory>> {
         match self.memory_v2().unsupported_as_none()? {
-            Some(newer) => Ok(Some(Memory { total: newer.total, used: newer.used })),
+            Some(memory) => Ok(Some(Memory { total: memory.total, used: memory.used })),
             None => self.memory_before_510(),
         }
     }

@@ -88,8 +88,8 @@ impl Gpu {
 
     /// The parent GPU of a MIG device.
     pub fn parent_gpu(&self) -> Result<Self> {
-        let own = self.handle.0;
-        let handle = get!(self.table, nvmlDeviceGetDeviceHandleFromMigDeviceHandle, own)?;
+        let mig_handle = self.handle.0;
+        let handle = get!(self.table, nvmlDeviceGetDeviceHandleFromMigDeviceHandle, mig_handle)?;
         Ok(Self::new(self.table.clone(), handle))
     }
 
@@ -100,9 +100,9 @@ impl Gpu {
 
     /// GPU instances of one profile.
     pub fn gpu_instances_of(&self, profile_id: u32) -> Result<Vec<GpuInstance>> {
-        let (table, own) = (&self.table, self.handle.0);
-        let found = get_handles!(table, nvmlDeviceGetGpuInstances, own, profile_id)?;
-        Ok(found.map(|handle| GpuInstance { table: table.clone(), handle }).collect())
+        let (table, gpu_handle) = (&self.table, self.handle.0);
+        let handles = get_handles!(table, nvmlDeviceGetGpuInstances, gpu_handle, profile_id)?;
+        Ok(handles.map(|handle| GpuInstance { table: table.clone(), handle }).collect())
     }
 }
 
@@ -120,23 +120,24 @@ impl GpuInstance {
     pub fn create_compute_instance(&self) -> Result<ComputeInstance> {
         let profiles = self.compute_profiles()?;
         // Of equally large profiles, the first has no additional engines. `max_by_key` returns the last, hence `rev`.
-        let filling = profiles.iter().rev().max_by_key(|profile| profile.sliceCount);
-        let filling = filling.ok_or(NvmlError {
+        let largest_profile = profiles.iter().rev().max_by_key(|profile| profile.sliceCount);
+        let largest_profile = largest_profile.ok_or(NvmlError {
             call: "nvmlGpuInstanceGetComputeInstanceProfileInfo",
             code: sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
         })?;
-        let (table, own) = (&self.table, self.handle);
-        let handle = get!(table, nvmlGpuInstanceCreateComputeInstance, own, filling.id)?;
+        let (table, instance_handle) = (&self.table, self.handle);
+        let handle =
+            get!(table, nvmlGpuInstanceCreateComputeInstance, instance_handle, largest_profile.id)?;
         Ok(ComputeInstance { table: table.clone(), handle })
     }
 
     /// Compute instances of any size in this GPU instance.
     pub fn compute_instances(&self) -> Result<Vec<ComputeInstance>> {
         let profiles = self.compute_profiles()?;
-        let of =
+        let instances_of_profile =
             |profile: &sys::nvmlComputeInstanceProfileInfo_t| self.compute_instances_of(profile.id);
-        let found: Result<Vec<_>> = profiles.iter().map(of).collect();
-        Ok(found?.into_iter().flatten().collect())
+        let instances: Result<Vec<_>> = profiles.iter().map(instances_of_profile).collect();
+        Ok(instances?.into_iter().flatten().collect())
     }
 
     /// Destroys this GPU instance, which must have no compute instance.
@@ -146,14 +147,14 @@ impl GpuInstance {
 
     fn compute_profiles(&self) -> Result<Vec<sys::nvmlComputeInstanceProfileInfo_t>> {
         let profile = |number| {
-            let answer = get!(
+            let result = get!(
                 self.table,
                 nvmlGpuInstanceGetComputeInstanceProfileInfo,
                 self.handle,
                 number,
                 sys::NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
             );
-            match answer {
+            match result {
                 // An unknown profile number is an invalid argument.
                 Err(error) if error.is_absent() => None,
                 profile => profile.unsupported_as_none().transpose(),
@@ -163,9 +164,10 @@ impl GpuInstance {
     }
 
     fn compute_instances_of(&self, profile_id: u32) -> Result<Vec<ComputeInstance>> {
-        let (table, own) = (&self.table, self.handle);
-        let found = get_handles!(table, nvmlGpuInstanceGetComputeInstances, own, profile_id)?;
-        Ok(found.map(|handle| ComputeInstance { table: table.clone(), handle }).collect())
+        let (table, instance_handle) = (&self.table, self.handle);
+        let handles =
+            get_handles!(table, nvmlGpuInstanceGetComputeInstances, instance_handle, profile_id)?;
+        Ok(handles.map(|handle| ComputeInstance { table: table.clone(), handle }).collect())
     }
 }
 

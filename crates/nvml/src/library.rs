@@ -94,9 +94,9 @@ pub(crate) use get;
 
 /// Gets a number, as `get!` does. A number above the limit, after `;`, is an impossible answer.
 macro_rules! get_at_most {
-    ($table:expr, $function:ident $(, $argument:expr)*; $most:expr) => {
+    ($table:expr, $function:ident $(, $argument:expr)*; $max:expr) => {
         $crate::library::get!($table, $function $(, $argument)*)
-            .and_then(|value| $crate::error::at_most(stringify!($function), value, $most))
+            .and_then(|value| $crate::error::at_most(stringify!($function), value, $max))
     };
 }
 pub(crate) use get_at_most;

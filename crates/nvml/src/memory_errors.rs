@@ -26,7 +26,7 @@ impl Gpu {
     /// Row remapping; `None` if unsupported.
     pub fn row_remapping(&self) -> Result<Option<RowRemapping>> {
         let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
-        let answer = call!(
+        let result = call!(
             self.table,
             nvmlDeviceGetRemappedRows,
             self.handle.0,
@@ -37,24 +37,24 @@ impl Gpu {
         );
         let (pending, failed) = (pending != 0, failed != 0);
         let remapping = RowRemapping { corrected, uncorrected, pending, failed };
-        Ok(answer.unsupported_as_none()?.map(|()| remapping))
+        Ok(result.unsupported_as_none()?.map(|()| remapping))
     }
 
     /// True if a page retirement is pending until the next reset; `None` on GPUs without it, such as those
     /// with row remapping.
     pub fn page_retirement_pending(&self) -> Result<Option<bool>> {
-        let answer: Result<u32> =
+        let result: Result<u32> =
             get!(self.table, nvmlDeviceGetRetiredPagesPendingStatus, self.handle.0);
-        Ok(answer
+        Ok(result
             .unsupported_as_none()?
             .map(|pending| pending == sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED))
     }
 
     /// Uncorrected ECC errors since the driver was loaded; `None` without ECC.
     pub fn uncorrected_errors(&self) -> Result<Option<u64>> {
-        let kind = sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED;
-        let since = sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC;
-        get!(self.table, nvmlDeviceGetTotalEccErrors, self.handle.0, kind, since)
+        let error_type = sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED;
+        let counter_type = sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC;
+        get!(self.table, nvmlDeviceGetTotalEccErrors, self.handle.0, error_type, counter_type)
             .unsupported_as_none()
     }
 }

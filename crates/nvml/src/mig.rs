@@ -61,14 +61,14 @@ impl Gpu {
     /// Current MIG mode.
     pub fn mig_mode(&self) -> Result<MigMode> {
         let (mut current, mut pending) = (0, 0);
-        let answer = call!(
+        let result = call!(
             self.table,
             nvmlDeviceGetMigMode,
             self.handle.0,
             &raw mut current,
             &raw mut pending
         );
-        Ok(match answer.unsupported_as_none()? {
+        Ok(match result.unsupported_as_none()? {
             None => MigMode::Unsupported,
             Some(()) if current == sys::NVML_DEVICE_MIG_ENABLE => MigMode::Enabled,
             Some(()) => MigMode::Disabled,
@@ -95,8 +95,9 @@ impl Gpu {
 
     /// Instances in NVML's order, each with its own error. Indexes without an instance are skipped.
     pub fn mig_instances(&self) -> Result<Vec<Result<MigInstance>>> {
-        let (table, own) = (&self.table, self.handle.0);
-        let indexes = get_at_most!(table, nvmlDeviceGetMaxMigDeviceCount, own; MAX_INSTANCES)?;
+        let (table, gpu_handle) = (&self.table, self.handle.0);
+        let indexes =
+            get_at_most!(table, nvmlDeviceGetMaxMigDeviceCount, gpu_handle; MAX_INSTANCES)?;
         let exists = |instance: &Result<MigInstance>| {
             !instance.as_ref().is_err_and(|error| error.is_absent())
         };

@@ -26,17 +26,17 @@ impl Gpu {
     /// Indexes of active links; empty without NVLink. An unreadable link counts as down, unless the GPU is
     /// lost.
     pub fn nvlinks_up(&self) -> Result<Vec<u32>> {
-        let mut up = Vec::new();
+        let mut up_links = Vec::new();
         for link in 0..MAX_LINKS {
             match self.link_is_up(link) {
-                Ok(true) => up.push(link),
+                Ok(true) => up_links.push(link),
                 // The GPU has no link with this index, nor with a higher one.
                 Err(error) if error.is_unsupported() || error.is_absent() => break,
                 Err(error) if error.is_lost() => return Err(error),
                 Ok(false) | Err(_) => {}
             }
         }
-        Ok(up)
+        Ok(up_links)
     }
 
     fn link_is_up(&self, link: u32) -> Result<bool> {

@@ -28,11 +28,12 @@ const MAX_WIDTH: u32 = 32;
 impl Gpu {
     /// The link; `None` for a GPU on another bus.
     pub fn pcie_link(&self) -> Result<Option<PcieLink>> {
-        let own = self.handle.0;
-        let generation =
-            get_at_most!(self.table, nvmlDeviceGetCurrPcieLinkGeneration, own; MAX_GENERATION);
+        let gpu_handle = self.handle.0;
+        let generation = get_at_most!(
+            self.table, nvmlDeviceGetCurrPcieLinkGeneration, gpu_handle; MAX_GENERATION
+        );
         let Some(generation) = generation.unsupported_as_none()? else { return Ok(None) };
-        let width = get_at_most!(self.table, nvmlDeviceGetCurrPcieLinkWidth, own; MAX_WIDTH);
+        let width = get_at_most!(self.table, nvmlDeviceGetCurrPcieLinkWidth, gpu_handle; MAX_WIDTH);
         Ok(width.unsupported_as_none()?.map(|width| PcieLink { generation, width }))
     }
 }

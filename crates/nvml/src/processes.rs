@@ -48,16 +48,16 @@ macro_rules! process_list {
             let mut capacity = INITIAL_CAPACITY;
             loop {
                 let (mut count, mut infos) = (capacity, vec![NO_PROCESS; capacity as usize]);
-                let answer =
+                let result =
                     call!(self.table, $call, self.handle.0, &raw mut count, infos.as_mut_ptr());
-                match answer {
+                match result {
                     // The list is longer than the buffer. More processes may start before the next call.
                     Err(error) if error.is_insufficient_size() && count > capacity => {
                         capacity = at_most(stringify!($call), count, MAX_PROCESSES)? + INITIAL_CAPACITY;
                     }
-                    answer => {
+                    result => {
                         infos.truncate(count as usize);
-                        return answer.map(|()| infos.iter().map(GpuProcess::from_info).collect());
+                        return result.map(|()| infos.iter().map(GpuProcess::from_info).collect());
                     }
                 }
             }
@@ -91,12 +91,15 @@ impl Gpu {
         let mps = self.mps_processes().unsupported_as_none()?.unwrap_or_default();
         let graphics = self.graphics_processes().unsupported_as_none()?.unwrap_or_default();
         // A process on two lists has the same memory on both.
-        let mut all = BTreeMap::new();
+        let mut memory_by_pid = BTreeMap::new();
         for GpuProcess { pid, memory_bytes } in compute.into_iter().chain(mps).chain(graphics) {
-            let known: &mut Option<u64> = all.entry(pid).or_default();
-            *known = (*known).max(memory_bytes);
+            let memory: &mut Option<u64> = memory_by_pid.entry(pid).or_default();
+            *memory = (*memory).max(memory_bytes);
         }
-        Ok(all.into_iter().map(|(pid, memory_bytes)| GpuProcess { pid, memory_bytes }).collect())
+        Ok(memory_by_pid
+            .into_iter()
+            .map(|(pid, memory_bytes)| GpuProcess { pid, memory_bytes })
+            .collect())
     }
 
     /// The latest sample of each process that used a GPU since `since_us`, in microseconds since 1970; 0 means the
@@ -105,7 +108,7 @@ impl Gpu {
         let mut capacity = INITIAL_CAPACITY;
         loop {
             let (mut count, mut samples) = (capacity, vec![NO_SAMPLE; capacity as usize]);
-            let answer = call!(
+            let result = call!(
                 self.table,
                 nvmlDeviceGetProcessUtilization,
                 self.handle.0,
@@ -113,16 +116,16 @@ impl Gpu {
                 &raw mut count,
                 since_us
             );
-            match answer {
+            match result {
                 // No process used the GPU in this time.
                 Err(error) if error.is_not_found() => return Ok(Vec::new()),
                 Err(error) if error.is_insufficient_size() && count > capacity => {
                     capacity = at_most("nvmlDeviceGetProcessUtilization", count, MAX_PROCESSES)?
                         + INITIAL_CAPACITY;
                 }
-                answer => {
+                result => {
                     samples.truncate(count as usize);
-                    return answer.map(|()| {
+                    return result.map(|()| {
                         samples.iter().filter_map(ProcessUtilization::from_sample).collect()
                     });
                 }

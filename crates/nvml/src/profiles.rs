@@ -64,25 +64,25 @@ impl Gpu {
         )?;
         let length =
             at_most("nvmlDeviceGetGpuInstancePossiblePlacements_v2", count, MAX_PLACEMENTS)?;
-        let unset = sys::nvmlGpuInstancePlacement_t { start: 0, size: 0 };
-        let mut places = vec![unset; length as usize];
+        let empty_placement = sys::nvmlGpuInstancePlacement_t { start: 0, size: 0 };
+        let mut placements = vec![empty_placement; length as usize];
         call!(
             self.table,
             nvmlDeviceGetGpuInstancePossiblePlacements_v2,
             self.handle.0,
             profile_id,
-            places.as_mut_ptr(),
+            placements.as_mut_ptr(),
             &raw mut count
         )?;
-        places.truncate(count as usize);
-        Ok(places.into_iter().map(MigPlacement::from).collect())
+        placements.truncate(count as usize);
+        Ok(placements.into_iter().map(MigPlacement::from).collect())
     }
 
     fn mig_profile(&self, number: u32) -> Result<MigProfile> {
         let version = versioned::<sys::nvmlGpuInstanceProfileInfo_v2_t>(2);
         let request = sys::nvmlGpuInstanceProfileInfo_v2_t { version, ..Zeros::zeros() };
-        let (table, own) = (&self.table, self.handle.0);
-        let info = get!(table, nvmlDeviceGetGpuInstanceProfileInfoV, own, number; request)?;
+        let (table, gpu_handle) = (&self.table, self.handle.0);
+        let info = get!(table, nvmlDeviceGetGpuInstanceProfileInfoV, gpu_handle, number; request)?;
         let name = text_in(&info.name);
         Ok(MigProfile {
             id: info.id,

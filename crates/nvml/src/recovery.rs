@@ -23,8 +23,8 @@ impl Gpu {
     /// Requested action; `None` if unsupported, as before driver 570.
     pub fn recovery_action(&self) -> Result<Option<RecoveryAction>> {
         let action = Field::of_gpu(sys::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
-        let answer = self.fields([action]).unsupported_as_none()?;
-        Ok(answer.and_then(|[action]| action).map(RecoveryAction::from_code))
+        let values = self.fields([action]).unsupported_as_none()?;
+        Ok(values.and_then(|[action]| action).map(RecoveryAction::from_code))
     }
 }
 

@@ -65,9 +65,9 @@ impl SlowdownCause {
 impl Gpu {
     /// Current causes; `None` if unsupported.
     pub fn slowdown(&self) -> Result<Option<Slowdown>> {
-        let newer: Result<u64> =
+        let result: Result<u64> =
             get!(self.table, nvmlDeviceGetCurrentClocksEventReasons, self.handle.0);
-        let reasons = match newer.unsupported_as_none()? {
+        let reasons = match result.unsupported_as_none()? {
             // Name before driver 535.
             None => get!(self.table, nvmlDeviceGetCurrentClocksThrottleReasons, self.handle.0)
                 .unsupported_as_none()?,

@@ -76,8 +76,8 @@ impl Gpu {
 
     /// Energy in millijoules since the driver was loaded.
     pub fn energy_millijoules(&self) -> Result<Option<u64>> {
-        let own = self.handle.0;
-        get_at_most!(self.table, nvmlDeviceGetTotalEnergyConsumption, own; MAX_MILLIJOULES)
+        let gpu_handle = self.handle.0;
+        get_at_most!(self.table, nvmlDeviceGetTotalEnergyConsumption, gpu_handle; MAX_MILLIJOULES)
             .unsupported_as_none()
     }
 }

@@ -93,8 +93,11 @@ fn check_telemetry(gpu: &Gpu) {
         Ok(samples) => assert!(samples.iter().all(|sample| sample.sm_percent <= 100)),
         Err(error) => assert!(error.is_unsupported(), "{error}"),
     }
-    if let Some(busy) = gpu.utilization().expect("utilisation, or none") {
-        assert!(busy.compute_percent <= 100 && busy.memory_percent <= 100, "{busy:?}");
+    if let Some(utilization) = gpu.utilization().expect("utilisation, or none") {
+        assert!(
+            utilization.compute_percent <= 100 && utilization.memory_percent <= 100,
+            "{utilization:?}"
+        );
     }
     let celsius = gpu.temperature_celsius().expect("a temperature, or none");
     assert!(celsius.is_none_or(|celsius| (1..150).contains(&celsius)), "{celsius:?}");
@@ -179,12 +182,12 @@ fn one_sample_of_each_working_process_is_returned() {
     let processes: Vec<_> = (1..=80).map(|pid| (pid, pid % 2 * 7)).map(process).collect();
     machine.update(|model| model.gpus[0].live.processes = processes).expect("changed");
     let samples = gpu.process_utilization(0).expect("samples");
-    let found: Vec<_> = samples.iter().map(|sample| (sample.pid, sample.sm_percent)).collect();
+    let actual: Vec<_> = samples.iter().map(|sample| (sample.pid, sample.sm_percent)).collect();
     let expected: Vec<_> = (1..=80).step_by(2).map(|pid| (pid, 7)).collect();
-    assert_eq!(found, expected);
-    let later =
+    assert_eq!(actual, expected);
+    let after_last_sample =
         samples.iter().map(|sample| sample.timestamp_us).max().expect("samples") + 3_600_000_000;
-    assert_eq!(gpu.process_utilization(later).expect("nothing new"), []);
+    assert_eq!(gpu.process_utilization(after_last_sample).expect("nothing new"), []);
     assert_eq!(nvml.gpu(1).expect("a GPU").process_utilization(0).expect("idle"), []);
 }
 
@@ -235,17 +238,16 @@ fn a_refused_memory_limit_has_a_reason() {
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(0).expect("a GPU");
     let limits = MemoryLimits { soft: 0, hard: Some(1 << 30) };
-    let missing =
-        gpu.set_memory_limits(&folder.path().join("gone"), limits).expect_err("no cgroup");
-    assert!(missing.is_absent(), "{missing}");
-    let with_nul = gpu.set_memory_limits(Path::new("/a\0b"), limits).expect_err("no path");
-    assert!(with_nul.is_absent(), "{with_nul}");
+    let error = gpu.set_memory_limits(&folder.path().join("gone"), limits).expect_err("no cgroup");
+    assert!(error.is_absent(), "{error}");
+    let error = gpu.set_memory_limits(Path::new("/a\0b"), limits).expect_err("no path");
+    assert!(error.is_absent(), "{error}");
     let mut instances = (0..nvml.gpu_count().expect("a number")).filter_map(|index| {
         nvml.gpu(index).expect("a GPU").mig_instances().ok()?.into_iter().next()
     });
     let instance = instances.next().expect("a GPU with instances").expect("an instance");
-    let refused = instance.device.set_memory_limits(folder.path(), limits).expect_err("MIG");
-    assert!(refused.is_unsupported(), "{refused}");
+    let error = instance.device.set_memory_limits(folder.path(), limits).expect_err("MIG");
+    assert!(error.is_unsupported(), "{error}");
     machine.inject(&Fault::Garbage { gpu: 0 }).expect("injected");
     gpu.set_memory_limits(folder.path(), limits).expect("set");
     assert!(gpu.memory_limits(folder.path()).is_err(), "garbage is an error");
@@ -257,9 +259,9 @@ fn a_driver_before_615_lacks_the_functions_of_memory_limits() {
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     assert!(!nvml.has_memory_limits());
     let gpu = nvml.gpu(0).expect("a GPU");
-    let set = gpu.set_memory_limits(folder.path(), MemoryLimits { soft: 0, hard: None });
-    let codes =
-        [set, gpu.memory_limits(folder.path()).map(drop)].map(|it| it.map_err(|it| it.code));
+    let set_result = gpu.set_memory_limits(folder.path(), MemoryLimits { soft: 0, hard: None });
+    let codes = [set_result, gpu.memory_limits(folder.path()).map(drop)]
+        .map(|result| result.map_err(|error| error.code));
     assert_eq!(codes, [Err(13), Err(13)], "NVML_ERROR_FUNCTION_NOT_FOUND");
 }
 
@@ -293,9 +295,9 @@ fn links_end_at_switches_or_at_other_gpus() {
         let gpu = nvml.gpu(0).expect("a GPU");
         let links = gpu.nvlinks_up().expect("links");
         let ends: Vec<_> = links.into_iter().map(|link| gpu.nvlink_remote(link)).collect();
-        let switched = ends.iter().filter(|end| matches!(end, Remote::Switch(Some(_))));
-        let direct = ends.iter().filter(|end| matches!(end, Remote::Gpu(_)));
-        (switched.count(), direct.count())
+        let switch_ends = ends.iter().filter(|end| matches!(end, Remote::Switch(Some(_))));
+        let gpu_ends = ends.iter().filter(|end| matches!(end, Remote::Gpu(_)));
+        (switch_ends.count(), gpu_ends.count())
     };
     assert_eq!(ends("dgx-h100"), (18, 0));
     assert_eq!(ends("mixed-models"), (0, 12));
@@ -323,10 +325,12 @@ fn only_an_event_of_an_instance_names_an_instance() {
     let instance =
         instances.into_iter().next().expect("the GPU has instances").expect("an instance");
     assert!(events.watch(&gpu).expect("it reports faults"));
-    let named = instance.gpu_instance;
-    machine.inject(&Fault::InstanceXid { gpu: 0, instance: named, code: 79 }).expect("injected");
+    let gpu_instance = instance.gpu_instance;
+    machine
+        .inject(&Fault::InstanceXid { gpu: 0, instance: gpu_instance, code: 79 })
+        .expect("injected");
     machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
-    for expected in [Some((named, instance.compute_instance)), None] {
+    for expected in [Some((gpu_instance, instance.compute_instance)), None] {
         let event = events.wait(Duration::from_secs(5)).expect("a wait").expect("an event");
         assert_eq!(event.gpu_instance.zip(event.compute_instance), expected);
     }
@@ -385,8 +389,8 @@ fn clocks_limits_and_counters_match_the_card() {
 
     let (_folder, machine) = self::machine("l40s-pcie");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
-    let without = nvml.gpu(0).expect("a GPU").counters().expect("an answer").nvlink;
-    assert_eq!(without, NvLinkCounters::default());
+    let no_nvlink = nvml.gpu(0).expect("a GPU").counters().expect("an answer").nvlink;
+    assert_eq!(no_nvlink, NvLinkCounters::default());
 }
 
 #[test]
@@ -442,8 +446,9 @@ const CLUSTER: &str = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";
 fn create_instance(gpu: &Gpu, name: &str, start: u32) -> Result<GpuInstance, NvmlError> {
     let profiles = gpu.mig_profiles().expect("profiles");
     let profile = profiles.into_iter().find(|profile| profile.name == name).expect(name);
-    let places = gpu.mig_placements(profile.id).expect("places");
-    let placement = places.into_iter().find(|place| place.start == start).expect("a placement");
+    let placements = gpu.mig_placements(profile.id).expect("placements");
+    let placement =
+        placements.into_iter().find(|candidate| candidate.start == start).expect("a placement");
     gpu.create_gpu_instance(profile.id, placement)
 }
 
@@ -454,8 +459,8 @@ fn gpu_instances_are_created_at_chosen_placements_and_destroyed() {
     let gpu = nvml.gpu(0).expect("a GPU");
     let profiles = gpu.mig_profiles().expect("profiles");
     assert_eq!(gpu.mig_placements(profiles[0].id).expect("an answer while MIG is off").len(), 7);
-    let off = gpu.gpu_instances_of(profiles[0].id).expect_err("MIG is off");
-    assert!(off.is_unsupported(), "{off}");
+    let error = gpu.gpu_instances_of(profiles[0].id).expect_err("MIG is off");
+    assert!(error.is_unsupported(), "{error}");
     gpu.enable_mig().expect("the mode changes without a reset");
 
     let names: BTreeSet<_> = profiles.iter().map(|profile| profile.name.as_str()).collect();
@@ -464,20 +469,20 @@ fn gpu_instances_are_created_at_chosen_placements_and_destroyed() {
     let media = create_instance(&gpu, "1g.10gb+me", 6).expect("made");
     let half = create_instance(&gpu, "3g.40gb", 0).expect("made");
     assert!(gpu.disable_mig().expect_err("instances exist").is_in_use());
-    let crowded = create_instance(&gpu, "4g.40gb", 0).expect_err("the slices are occupied");
-    assert!(crowded.is_insufficient_resources(), "{crowded}");
+    let error = create_instance(&gpu, "4g.40gb", 0).expect_err("the slices are occupied");
+    assert!(error.is_insufficient_resources(), "{error}");
     assert_eq!(gpu.mig_instances().expect("listed").len(), 0, "there is no compute instance yet");
 
     let compute = half.create_compute_instance().expect("filled");
-    let again = half.create_compute_instance().expect_err("the GPU instance is full");
-    assert!(again.is_insufficient_resources(), "{again}");
+    let error = half.create_compute_instance().expect_err("the GPU instance is full");
+    assert!(error.is_insufficient_resources(), "{error}");
     let devices = gpu.mig_instances().expect("listed");
     let device = &devices[0].as_ref().expect("an instance").device;
     assert_eq!(device.name().expect("a name"), "NVIDIA H100 80GB HBM3 MIG 3g.40gb");
     assert_eq!(device.gpu_instance_id(), Ok(half.info().expect("an answer").id));
     assert!(device.parent_gpu().expect("an answer") == gpu);
-    let used = half.destroy().expect_err("the GPU instance contains a compute instance");
-    assert!(used.is_in_use(), "{used}");
+    let error = half.destroy().expect_err("the GPU instance contains a compute instance");
+    assert!(error.is_in_use(), "{error}");
 
     compute.destroy().expect("destroyed");
     half.destroy().expect("destroyed");
@@ -495,9 +500,13 @@ fn an_a30_has_its_own_profiles_and_placements() {
     let (_folder, machine) = machine("mig-pcie");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(2).expect("an A30");
-    let places = gpu.mig_profiles().expect("profiles").into_iter().map(|profile| {
-        let starts = gpu.mig_placements(profile.id).expect("places");
-        (profile.name, profile.id, starts.iter().map(|place| place.start).collect::<Vec<_>>())
+    let placements_by_profile = gpu.mig_profiles().expect("profiles").into_iter().map(|profile| {
+        let starts = gpu.mig_placements(profile.id).expect("placements");
+        (
+            profile.name,
+            profile.id,
+            starts.iter().map(|placement| placement.start).collect::<Vec<_>>(),
+        )
     });
     let expected = [
         ("1g.6gb", 14, vec![0, 1, 2, 3]),
@@ -507,7 +516,7 @@ fn an_a30_has_its_own_profiles_and_placements() {
         ("2g.12gb+me", 6, vec![0, 2]),
     ];
     let expected = expected.map(|(name, id, starts)| (name.to_owned(), id, starts));
-    assert_eq!(places.collect::<Vec<_>>(), expected);
+    assert_eq!(placements_by_profile.collect::<Vec<_>>(), expected);
     let ids = [0, 1].map(|start| create_instance(&gpu, "1g.6gb", start).expect("made").info());
     assert_eq!(ids.map(|info| info.expect("an answer").id), [3, 4]);
 }

@@ -124,11 +124,11 @@ struct VirtualFunction {
 /// because the specification does not cover them; shared devices have none, because CNI plugins do not move them into
 /// pods.
 pub fn desired_files(offers: &Offers, inventory: &Inventory) -> DeviceInfos {
-    let offered = offers.iter().flat_map(|(name, offer)| {
-        let whole = offer.devices.iter().filter(|(_, device)| device.is_exclusive());
-        whole.map(move |(id, _)| (name, id))
+    let offered_ids = offers.iter().flat_map(|(name, offer)| {
+        let exclusive_devices = offer.devices.iter().filter(|(_, device)| device.is_exclusive());
+        exclusive_devices.map(move |(id, _)| (name, id))
     });
-    let files = offered.filter_map(|(name, id)| {
+    let files = offered_ids.filter_map(|(name, id)| {
         let device = inventory.get(id.as_str())?;
         let file = DeviceInfoFile { name: file_name(name, id), document: document(device)? };
         Some((id.clone(), file))
@@ -146,7 +146,7 @@ fn document(device: &Device) -> Option<String> {
         return None;
     }
     let info = device_info(device)?;
-    Some(serde_json::to_string(&info).expect("strings by strings"))
+    Some(serde_json::to_string(&info).expect("a document of strings serialises"))
 }
 
 fn device_info(device: &Device) -> Option<DeviceInfo> {
@@ -169,50 +169,50 @@ fn device_info(device: &Device) -> Option<DeviceInfo> {
 
 impl DeviceInfoFiles {
     /// The configured directory.
-    pub fn new(places: &HostPaths) -> Self {
+    pub fn new(paths: &HostPaths) -> Self {
         Self {
-            host: places.host(),
-            dir: places.device_info_dir.clone(),
-            list: places.state_dir.join("device-info"),
+            host: paths.host(),
+            dir: paths.device_info_dir.clone(),
+            list: paths.state_dir.join("device-info"),
             // An earlier agent may have left files.
             may_have_files: true,
         }
     }
 
     /// True if there is nothing to write or remove.
-    pub fn is_idle(&self, wanted: &DeviceInfos) -> bool {
-        wanted.is_empty() && !self.may_have_files
+    pub fn is_idle(&self, desired: &DeviceInfos) -> bool {
+        desired.is_empty() && !self.may_have_files
     }
 
     /// Writes these files and removes other files of the agent. One file's failure does not affect other files; without
     /// the list, no new file is written. Blocks.
-    pub fn reconcile(&mut self, wanted: &DeviceInfos) -> OutdatedFiles {
-        let listed = self.recorded_names();
-        if wanted.is_empty() && listed.is_empty() {
+    pub fn reconcile(&mut self, desired: &DeviceInfos) -> OutdatedFiles {
+        let recorded_names = self.recorded_names();
+        if desired.is_empty() && recorded_names.is_empty() {
             self.may_have_files = false;
             return OutdatedFiles::default();
         }
         self.may_have_files = true;
-        let now: BTreeSet<_> = wanted.values().map(|file| file.name.clone()).collect();
-        let list_written = self.record_names(&listed | &now);
+        let desired_names: BTreeSet<_> = desired.values().map(|file| file.name.clone()).collect();
+        let list_result = self.record_names(&recorded_names | &desired_names);
         let folder = self.folder();
         let mut outdated = OutdatedFiles::default();
-        for (id, file) in wanted {
-            let written = match &list_written {
+        for (id, file) in desired {
+            let result = match &list_result {
                 // A file that is not on the list would never be removed, so it is not written.
-                Err(error) if !listed.contains(&file.name) => Err(error.clone()),
+                Err(error) if !recorded_names.contains(&file.name) => Err(error.clone()),
                 _ => write(&folder.join(&file.name), &file.document),
             };
-            outdated.devices.extend(written.err().map(|error| (id.clone(), error)));
+            outdated.devices.extend(result.err().map(|error| (id.clone(), error)));
         }
-        let mut remaining = now.clone();
-        for name in listed.difference(&now) {
+        let mut remaining = desired_names.clone();
+        for name in recorded_names.difference(&desired_names) {
             if let Err(error) = remove(&folder.join(name)) {
                 outdated.not_removed.push(error);
                 remaining.insert(name.clone());
             }
         }
-        if list_written.is_ok() {
+        if list_result.is_ok() {
             outdated
                 .not_removed
                 .extend(self.record_names(remaining).err().map(DeviceInfoError::into_list_error));
@@ -245,8 +245,8 @@ impl DeviceInfoFiles {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), DeviceInfoError> {
-    let written = files::replace(path, text.as_bytes(), files::FileAccess::Everyone).map(drop);
-    written.map_err(|error| DeviceInfoError::WriteFailed(path.to_owned(), error.to_string()))
+    let result = files::replace(path, text.as_bytes(), files::FileAccess::Everyone).map(drop);
+    result.map_err(|error| DeviceInfoError::WriteFailed(path.to_owned(), error.to_string()))
 }
 
 fn remove(path: &Path) -> Result<(), DeviceInfoError> {
@@ -264,7 +264,7 @@ impl DeviceInfoError {
     /// The error of a list that still names removed files.
     fn into_list_error(self) -> Self {
         match self {
-            Self::WriteFailed(path, why) => Self::ListUpdateFailed(path, why),
+            Self::WriteFailed(path, error) => Self::ListUpdateFailed(path, error),
             other => other,
         }
     }
@@ -275,11 +275,11 @@ impl DeviceInfoError {
 impl OutdatedFiles {
     /// All errors in one line: an unwritable directory fails every file in the same way.
     pub fn summary(&self) -> Option<String> {
-        let mut all = self.devices.values().chain(&self.not_removed);
-        let first = all.next()?;
-        Some(match all.count() {
+        let mut errors = self.devices.values().chain(&self.not_removed);
+        let first = errors.next()?;
+        Some(match errors.count() {
             0 => first.to_string(),
-            more => format!("{first}; and {more} more"),
+            count => format!("{first}; and {count} more"),
         })
     }
 }
@@ -290,17 +290,17 @@ mod tests {
 
     /// The directory below a root, and a path where a folder makes writing the list fail.
     fn files(root: &Path) -> (DeviceInfoFiles, PathBuf) {
-        let places = HostPaths {
+        let paths = HostPaths {
             host_root: root.to_owned(),
             host_root_on_node: root.to_owned(),
             device_info_dir: "/devinfo".into(),
             state_dir: root.join("state"),
             ..HostPaths::default()
         };
-        (DeviceInfoFiles::new(&places), root.join("state/.device-info.draft"))
+        (DeviceInfoFiles::new(&paths), root.join("state/.device-info.draft"))
     }
 
-    fn desired_files(ids: &[&str]) -> DeviceInfos {
+    fn device_infos(ids: &[&str]) -> DeviceInfos {
         let file = |id: &&str| DeviceInfoFile {
             name: format!("{id}-device.json"),
             document: "{}".to_owned(),
@@ -313,14 +313,14 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary folder");
         let (mut files, draft) = files(root.path());
         let exists = |id: &str| root.path().join(format!("devinfo/{id}-device.json")).exists();
-        assert_eq!(files.reconcile(&desired_files(&["a", "b"])), OutdatedFiles::default());
+        assert_eq!(files.reconcile(&device_infos(&["a", "b"])), OutdatedFiles::default());
         fs::create_dir(&draft).expect("made");
-        let outdated = files.reconcile(&desired_files(&["b", "c"]));
+        let outdated = files.reconcile(&device_infos(&["b", "c"]));
         let ids: Vec<_> = outdated.devices.keys().map(DeviceId::as_str).collect();
         assert_eq!((ids, outdated.not_removed.len()), (vec!["c"], 0));
         assert!(!exists("a") && exists("b") && !exists("c"));
         fs::remove_dir(&draft).expect("removed");
-        assert_eq!(files.reconcile(&desired_files(&["b", "c"])), OutdatedFiles::default());
+        assert_eq!(files.reconcile(&device_infos(&["b", "c"])), OutdatedFiles::default());
         assert!(exists("c"));
     }
 
@@ -328,9 +328,9 @@ mod tests {
     fn a_list_with_removed_files_withholds_no_device() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let (mut files, draft) = files(root.path());
-        assert_eq!(files.reconcile(&desired_files(&["a", "b"])), OutdatedFiles::default());
+        assert_eq!(files.reconcile(&device_infos(&["a", "b"])), OutdatedFiles::default());
         fs::create_dir(draft).expect("made");
-        let outdated = files.reconcile(&desired_files(&["b"]));
+        let outdated = files.reconcile(&device_infos(&["b"]));
         assert_eq!(outdated.devices, BTreeMap::new());
         let summary = outdated.summary().expect("the list names a removed file");
         assert!(

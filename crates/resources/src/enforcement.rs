@@ -21,11 +21,14 @@ impl NodeState {
     /// The strongest means that enforces memory limits on a device. `None` unless it is a MIG instance, or a GPU that
     /// several containers share or may share.
     pub fn enforcement(&self, device: &Device) -> Option<Enforcement> {
-        let mut offered = self.offers.values().filter_map(|offer| offer.devices.get(&device.id));
-        let offered = offered.next();
-        let shared = offered.and_then(OfferedDevice::shared);
-        if let Some((offered, shared)) = offered.zip(shared).filter(|_| device.kind.is_gpu()) {
-            return Some(self.replica_enforcement(device, offered, shared));
+        let mut offered_device =
+            self.offers.values().filter_map(|offer| offer.devices.get(&device.id));
+        let offered_device = offered_device.next();
+        let shared = offered_device.and_then(OfferedDevice::shared);
+        if let Some((offered_device, shared)) =
+            offered_device.zip(shared).filter(|_| device.kind.is_gpu())
+        {
+            return Some(self.replica_enforcement(device, offered_device, shared));
         }
         if device.kind.is_mig_instance() {
             return Some(Enforcement::Mig);

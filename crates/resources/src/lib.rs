@@ -158,22 +158,24 @@ impl NodeState {
     /// Devices of a pool: those of its offer, and those that the configuration assigns to it. Some of the latter may be
     /// offered to claims instead. `None` before the first inventory.
     pub fn devices_of_pool(&self, pool: &ResourceName) -> Option<BTreeSet<DeviceId>> {
-        let offered = self.offers.get(pool).into_iter().flat_map(|offer| &offer.devices);
-        let offered = offered.filter(|(_, device)| device.pooled().is_some());
-        let targets = offers::assigned_resources(&self.policy, &self.inventory).into_iter();
-        let configured = targets.filter(|(_, target)| {
-            target.name == *pool && matches!(target.sharing, Sharing::Pooled(_))
+        let offered_devices = self.offers.get(pool).into_iter().flat_map(|offer| &offer.devices);
+        let offered_devices = offered_devices.filter(|(_, device)| device.pooled().is_some());
+        let assignments = offers::assigned_resources(&self.policy, &self.inventory).into_iter();
+        let configured_devices = assignments.filter(|(_, assigned_resource)| {
+            assigned_resource.name == *pool
+                && matches!(assigned_resource.sharing, Sharing::Pooled(_))
         });
-        let all = offered.map(|(id, _)| id.clone()).chain(configured.map(|(id, _)| id));
-        (self.inventory.generation > 0).then(|| all.collect())
+        let ids =
+            offered_devices.map(|(id, _)| id.clone()).chain(configured_devices.map(|(id, _)| id));
+        (self.inventory.generation > 0).then(|| ids.collect())
     }
 
     /// Each device's resource, or the reason why it has none. Devices that no rule selects are omitted.
     pub fn device_offers(&self) -> BTreeMap<DeviceId, DeviceOffer> {
         let enforcement = |id: &DeviceId| self.enforcement(self.inventory.get(id.as_str())?);
-        let withheld = self.withheld.iter().map(|(id, why)| {
+        let withheld = self.withheld.iter().map(|(id, reason)| {
             let enforcement = enforcement(id);
-            (id.clone(), DeviceOffer { enforcement, ..DeviceOffer::withheld(why) })
+            (id.clone(), DeviceOffer { enforcement, ..DeviceOffer::withheld(reason) })
         });
         let offered = self.offers.iter().flat_map(|(name, offer)| {
             let devices = offer.devices.iter();
@@ -197,16 +199,16 @@ impl NodeState {
 
     /// Reason why a healthy device, or its parent GPU, cannot be allocated to a claim.
     pub fn obstacle(&self, device: &Device) -> Option<&Obstacle> {
-        let of_parent = || self.claim_obstacles.get(device.parent.as_ref()?);
-        self.claim_obstacles.get(&device.id).or_else(of_parent)
+        let parent_obstacle = || self.claim_obstacles.get(device.parent.as_ref()?);
+        self.claim_obstacles.get(&device.id).or_else(parent_obstacle)
     }
 
-    /// Topology of an inventory. Reuses the present topology if no device has changed its place.
+    /// Topology of an inventory. Reuses the current topology if no device has changed its location.
     pub fn topology_of(&self, inventory: &Inventory) -> Arc<Topology> {
-        let (devices, known) = (&inventory.devices, &self.inventory.devices);
-        let mut pairs = devices.iter().zip(known);
-        let is_unchanged = pairs.all(|(device, known)| topology_key(device) == topology_key(known));
-        if devices.len() == known.len() && is_unchanged {
+        let (devices, last_devices) = (&inventory.devices, &self.inventory.devices);
+        let mut pairs = devices.iter().zip(last_devices);
+        let is_unchanged = pairs.all(|(device, last)| topology_key(device) == topology_key(last));
+        if devices.len() == last_devices.len() && is_unchanged {
             return self.topology.clone();
         }
         Arc::new(Topology::from_inventory(inventory))
@@ -214,9 +216,9 @@ impl NodeState {
 
     /// True if `nvidia.com/gpu` counts virtual GPUs.
     pub fn counts_virtual_gpus(&self) -> bool {
-        let mut named =
+        let mut offers =
             self.offers.iter().filter(|(name, _)| name.as_str() == virtual_gpus::COUNT_RESOURCE);
-        named.any(|(_, offer)| offer.counts_shares())
+        offers.any(|(_, offer)| offer.counts_shares())
     }
 
     /// True if the kubelet must call the agent before a container of the resource starts: for cleanup steps, or because
@@ -237,12 +239,12 @@ impl NodeState {
     /// Checks that a container runtime finds these devices in CDI documents. Fails with the reason for the kubelet.
     pub fn check_documents(&self, devices: &[&Device]) -> Result<(), String> {
         let concerns =
-            |kind: &Kind| devices.iter().any(|it| self.node_extras.gets_names_of(it, kind));
+            |kind: &Kind| devices.iter().any(|device| self.node_extras.gets_names_of(device, kind));
         if let Some((_, error)) = self.document_errors.iter().find(|(kind, _)| concerns(kind)) {
             return Err(error.to_string());
         }
-        let named = self.documents.iter().filter(|(kind, _)| concerns(kind));
-        match named.map(|(_, path)| path).find(|path| !path.exists()) {
+        let documents = self.documents.iter().filter(|(kind, _)| concerns(kind));
+        match documents.map(|(_, path)| path).find(|path| !path.exists()) {
             None => Ok(()),
             Some(path) => Err(format!(
                 "CDI document {} was removed; it is written again within ten seconds",
@@ -308,8 +310,8 @@ fn topology_key(device: &Device) -> impl PartialEq + '_ {
 // === impl DeviceOffer ===
 
 impl DeviceOffer {
-    fn withheld(why: &str) -> Self {
-        let obstacle = Some(why.to_owned());
+    fn withheld(reason: &str) -> Self {
+        let obstacle = Some(reason.to_owned());
         Self { resource: None, shared: None, enforcement: None, obstacle }
     }
 

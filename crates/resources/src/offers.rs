@@ -99,19 +99,22 @@ pub struct ListEntry<'a> {
 
 /// Memory of the replicas that containers hold or may get, and the largest number for one container, by device. Only
 /// devices whose replicas have a configured memory, except those shared by MPS.
-pub fn replica_sizes(offers: &Offers, recorded: &Fingerprints) -> BTreeMap<DeviceId, ReplicaSize> {
-    let size = |(id, known): (&DeviceId, &Fingerprint)| {
-        let memory_mib = known.replica_memory()?;
-        let mut offered = offers.values().filter_map(|offer| offer.devices.get(id)?.shared());
-        let most = match offered.next() {
+pub fn replica_sizes(
+    offers: &Offers,
+    fingerprints: &Fingerprints,
+) -> BTreeMap<DeviceId, ReplicaSize> {
+    let size = |(id, fingerprint): (&DeviceId, &Fingerprint)| {
+        let memory_mib = fingerprint.replica_memory()?;
+        let mut shared_offers = offers.values().filter_map(|offer| offer.devices.get(id)?.shared());
+        let max_replicas = match shared_offers.next() {
             Some(shared) if shared.method == SharingMethod::Mps => return None,
             Some(shared) if shared.memory_mib == Some(memory_mib) => shared.max_per_container(),
             // Containers hold the replicas of an earlier configuration.
             Some(_) | None => u32::MAX,
         };
-        Some((id.clone(), ReplicaSize { memory_mib, max_replicas: most }))
+        Some((id.clone(), ReplicaSize { memory_mib, max_replicas }))
     };
-    recorded.iter().filter_map(size).collect()
+    fingerprints.iter().filter_map(size).collect()
 }
 
 // === impl Allocatability ===
@@ -121,7 +124,7 @@ impl Allocatability {
     pub fn obstacle(&self) -> Option<&str> {
         match self {
             Self::Ready => None,
-            Self::AfterCleanup(why) | Self::Blocked(why) => Some(why),
+            Self::AfterCleanup(reason) | Self::Blocked(reason) => Some(reason),
         }
     }
 }
@@ -150,13 +153,15 @@ impl Offer {
 
     /// Meaning of an id of this resource.
     pub fn resolve(&self, id: &str) -> Option<ResolvedId<'_>> {
-        let whole = self.devices.get_key_value(id).filter(|(_, device)| device.is_exclusive());
+        let exclusive = self.devices.get_key_value(id).filter(|(_, device)| device.is_exclusive());
         let replica = || {
             let ReplicaId { device, number } = id.parse().ok()?;
             let entry = self.devices.get_key_value(&device);
-            entry.filter(|(_, device)| device.shared().is_some_and(|of| number < of.replicas.get()))
+            entry.filter(|(_, device)| {
+                device.shared().is_some_and(|shared| number < shared.replicas.get())
+            })
         };
-        match whole.or_else(replica) {
+        match exclusive.or_else(replica) {
             Some((id, device)) => Some(ResolvedId::Device(id, device)),
             None if self.has_token(id) => Some(ResolvedId::Token),
             None => self.withdrawn.get(id).map(ResolvedId::Withdrawn),
@@ -241,9 +246,9 @@ impl OfferedDevice {
 
     fn list<'a>(&'a self, id: &'a DeviceId) -> impl Iterator<Item = ListEntry<'a>> {
         let replicas = self.shared().map_or(0, |shared| shared.replicas.get());
-        let whole = self.is_exclusive().then(|| Cow::Borrowed(id.as_str()));
+        let own_id = self.is_exclusive().then(|| Cow::Borrowed(id.as_str()));
         let replica = |number| ReplicaId { device: id.clone(), number }.to_string();
-        let ids = whole.into_iter().chain((0..replicas).map(replica).map(Cow::Owned));
+        let ids = own_id.into_iter().chain((0..replicas).map(replica).map(Cow::Owned));
         ids.map(|id| ListEntry { id, state: &self.state, numa_node: self.numa_node })
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn key(prefix: &AnnotationPrefix, resource: &ResourceName) -> String 
     format!("{}{name}", prefix.as_str())
 }
 
-/// Keeps the end of the name, which identifies a resource best, and adds a digest of the whole.
+/// Keeps the end of the name, which identifies a resource best, and adds a digest of the whole name.
 fn shortened(name: &str) -> String {
     let end = &name[name.len() - (MAX_NAME - "windlass_".len() - 17)..];
     format!("windlass_{:016x}_{end}", digest(name))

@@ -21,7 +21,7 @@ const ALL_NICS: &str = "*";
 // === impl AllocationRequest ===
 
 impl AllocationRequest<'_> {
-    pub(super) fn add_nic_variables(&self, grant: &mut AllocationEdits) {
+    pub(super) fn add_nic_variables(&self, edits: &mut AllocationEdits) {
         let is_nic = |device: &&&Device| device.kind.is_network();
         let nics = self.devices.iter().filter(is_nic);
         let nics: Vec<_> = nics.filter_map(|nic| Some((bus_name(nic)?, *nic))).collect();
@@ -30,21 +30,21 @@ impl AllocationRequest<'_> {
         }
         let variable = self.pci_variable();
         let names: Vec<_> = nics.iter().map(|(name, _)| name.as_str()).collect();
-        grant.envs.insert(variable.clone(), names.join(","));
+        edits.envs.insert(variable.clone(), names.join(","));
         let infos = nics.iter().map(|(name, nic)| (name, info(self.nics, name, nic)));
         let infos: BTreeMap<_, _> = infos.collect();
-        let text = serde_json::to_string(&infos).expect("strings by strings");
-        grant.envs.insert(format!("{variable}_INFO"), escape_html(&text));
+        let text = serde_json::to_string(&infos).expect("a map of strings serialises");
+        edits.envs.insert(format!("{variable}_INFO"), escape_html(&text));
         if self.nics.program_hints && !self.nics.rdma_nodes.is_empty() {
-            grant.envs.extend(rdma_variables(nics.iter().map(|(_, nic)| *nic)));
+            edits.envs.extend(rdma_variables(nics.iter().map(|(_, nic)| *nic)));
         }
     }
 
     /// Name of the other plugin's variable, which replaces only dots and slashes. A hyphen stays, although no shell can
     /// read such a variable.
     fn pci_variable(&self) -> String {
-        let plain = self.resource.as_str().replace(['.', '/'], "_");
-        format!("PCIDEVICE_{plain}").to_ascii_uppercase()
+        let name = self.resource.as_str().replace(['.', '/'], "_");
+        format!("PCIDEVICE_{name}").to_ascii_uppercase()
     }
 }
 
@@ -73,10 +73,10 @@ fn info(policy: &NicPolicy, name: &str, nic: &Device) -> NicInfo {
         info.insert("vhost", paths.map(|(key, path)| (key.to_owned(), path.to_owned())).into());
     }
     if !policy.info.is_empty() {
-        let configured = [ALL_NICS, name].into_iter().filter_map(|key| policy.info.get(key));
+        let configured_infos = [ALL_NICS, name].into_iter().filter_map(|key| policy.info.get(key));
         info.insert(
             "extra",
-            configured.flatten().map(|(key, text)| (key.clone(), text.clone())).collect(),
+            configured_infos.flatten().map(|(key, text)| (key.clone(), text.clone())).collect(),
         );
     }
     info
@@ -85,7 +85,7 @@ fn info(policy: &NicPolicy, name: &str, nic: &Device) -> NicInfo {
 fn vfio(nic: &Device) -> BTreeMap<String, String> {
     let is_group = |path: &&str| {
         path.strip_prefix("/dev/vfio/")
-            .is_some_and(|rest| rest.bytes().all(|it| it.is_ascii_digit()))
+            .is_some_and(|group| group.bytes().all(|byte| byte.is_ascii_digit()))
     };
     let group = paths(nic).find(is_group);
     let control_node = if group.is_some() { "/dev/vfio/vfio" } else { "/dev/iommu" };
@@ -96,14 +96,14 @@ fn vfio(nic: &Device) -> BTreeMap<String, String> {
 
 fn rdma(nic: &Device, name: &str) -> BTreeMap<String, String> {
     let nodes = paths(nic).filter_map(|path| {
-        let word = RDMA_WORDS.into_iter().find(|word| path.contains(word))?;
-        Some((word.to_owned(), path.to_owned()))
+        let key = RDMA_WORDS.into_iter().find(|key| path.contains(key))?;
+        Some((key.to_owned(), path.to_owned()))
     });
     nodes.chain(single_entry("rdma_dev", name)).collect()
 }
 
-fn mount(nic: &Device, start: &str) -> BTreeMap<String, String> {
-    node(nic, start).map(|path| single_entry("mount", path)).unwrap_or_default()
+fn mount(nic: &Device, prefix: &str) -> BTreeMap<String, String> {
+    node(nic, prefix).map(|path| single_entry("mount", path)).unwrap_or_default()
 }
 
 fn single_entry(key: &str, text: &str) -> BTreeMap<String, String> {
@@ -114,8 +114,8 @@ fn paths(nic: &Device) -> impl Iterator<Item = &str> {
     nic.nodes.iter().filter_map(|node| node.container_path().to_str())
 }
 
-fn node<'a>(nic: &'a Device, start: &str) -> Option<&'a str> {
-    paths(nic).find(|path| path.starts_with(start))
+fn node<'a>(nic: &'a Device, prefix: &str) -> Option<&'a str> {
+    paths(nic).find(|path| path.starts_with(prefix))
 }
 
 /// Escapes HTML as Go's `encoding/json` does.

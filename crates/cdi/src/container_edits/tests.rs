@@ -41,9 +41,9 @@ fn delivery(strategies: &[DeviceListStrategy]) -> Delivery {
     Delivery { strategies, imex, pass_device_specs: true, ..Delivery::default() }
 }
 
-fn granted(delivery: &Delivery) -> AllocationEdits {
+fn edits_for(delivery: &Delivery) -> AllocationEdits {
     let gpu = device(DeviceKind::Gpu, "GPU-a", 0, None);
-    let part = device(DeviceKind::Mig, "MIG-b", 1, Some(2));
+    let instance = device(DeviceKind::Mig, "MIG-b", 1, Some(2));
     let node_extras = NodeExtras {
         control_nodes: vec!["/dev/nvidiactl".into()],
         imex_channels: [0].into(),
@@ -51,7 +51,7 @@ fn granted(delivery: &Delivery) -> AllocationEdits {
     };
     allocation_edits(AllocationRequest {
         resource: &GPU.parse().expect("valid"),
-        devices: &[&gpu, &part],
+        devices: &[&gpu, &instance],
         delivery,
         nics: &NicPolicy::default(),
         node_extras: &node_extras,
@@ -61,8 +61,8 @@ fn granted(delivery: &Delivery) -> AllocationEdits {
     })
 }
 
-fn env<'a>(grant: &'a AllocationEdits, name: &str) -> Option<&'a str> {
-    grant.envs.get(name).map(String::as_str)
+fn env<'a>(edits: &'a AllocationEdits, name: &str) -> Option<&'a str> {
+    edits.envs.get(name).map(String::as_str)
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn names_are_uuids_or_positions() {
         [(DeviceIdStrategy::Uuid, "GPU-a,MIG-b"), (DeviceIdStrategy::Index, "0,1:2")]
     {
         let delivery = Delivery { ids, ..delivery(&[DeviceListStrategy::Envvar]) };
-        assert_eq!(env(&granted(&delivery), VISIBLE_DEVICES), Some(expected));
+        assert_eq!(env(&edits_for(&delivery), VISIBLE_DEVICES), Some(expected));
     }
 }
 
@@ -119,32 +119,32 @@ fn each_strategy_gives_what_its_runtime_reads() {
             None,
         ),
     ] {
-        let grant = granted(&delivery(strategies));
-        assert_eq!(env(&grant, VISIBLE_DEVICES), visible, "{strategies:?}");
-        let counts = (grant.mounts.len(), grant.nodes.len(), grant.cdi_devices.len());
+        let edits = edits_for(&delivery(strategies));
+        assert_eq!(env(&edits, VISIBLE_DEVICES), visible, "{strategies:?}");
+        let counts = (edits.mounts.len(), edits.nodes.len(), edits.cdi_devices.len());
         assert_eq!(counts, (mounts, nodes, cri), "{strategies:?}");
-        let annotated = grant.annotations.get("cdi.k8s.io/windlass_nvidia.com_gpu");
-        assert_eq!(annotated.map(String::as_str), annotation, "{strategies:?}");
+        let actual_annotation = edits.annotations.get("cdi.k8s.io/windlass_nvidia.com_gpu");
+        assert_eq!(actual_annotation.map(String::as_str), annotation, "{strategies:?}");
     }
 }
 
 #[test]
 fn mounts_name_devices_and_channels() {
-    let grant = granted(&delivery(&[DeviceListStrategy::VolumeMounts]));
+    let edits = edits_for(&delivery(&[DeviceListStrategy::VolumeMounts]));
     let paths: Vec<_> =
-        grant.mounts.iter().map(|m| m.container_path.display().to_string()).collect();
+        edits.mounts.iter().map(|m| m.container_path.display().to_string()).collect();
     let folder = "/var/run/nvidia-container-devices";
     let expected = ["GPU-a", "MIG-b", "imex/0"].map(|name| format!("{folder}/{name}"));
     assert_eq!(paths, expected);
-    assert!(grant.mounts.iter().all(|mount| mount.host_path == Path::new("/dev/null")));
+    assert!(edits.mounts.iter().all(|mount| mount.host_path == Path::new("/dev/null")));
 }
 
 #[test]
 fn no_feature_depends_on_the_devices() {
     let mut delivery = delivery(&[DeviceListStrategy::Envvar]);
     delivery.features = Feature::ALL.iter().copied().collect();
-    let grant = granted(&delivery);
-    let enabled: Vec<_> = grant.envs.iter().filter(|(_, value)| *value == "enabled").collect();
+    let edits = edits_for(&delivery);
+    let enabled: Vec<_> = edits.envs.iter().filter(|(_, value)| *value == "enabled").collect();
     assert_eq!(enabled.len(), Feature::ALL.len());
     assert!(enabled.iter().all(|(name, _)| !depends_on_devices(name)), "{enabled:?}");
 }
@@ -153,11 +153,11 @@ fn no_feature_depends_on_the_devices() {
 fn imex_channels_and_features_are_variables_for_nvidias_runtime() {
     let mut delivery = delivery(&[DeviceListStrategy::Envvar]);
     delivery.features = [Feature::Gds, Feature::Gdrcopy].into();
-    let grant = granted(&delivery);
-    assert_eq!(env(&grant, "NVIDIA_IMEX_CHANNELS"), Some("0"));
-    assert_eq!(env(&grant, "NVIDIA_GDS"), Some("enabled"));
-    assert_eq!(env(&grant, "NVIDIA_GDRCOPY"), Some("enabled"));
-    assert_eq!(env(&grant, "NVIDIA_MOFED"), None);
+    let edits = edits_for(&delivery);
+    assert_eq!(env(&edits, "NVIDIA_IMEX_CHANNELS"), Some("0"));
+    assert_eq!(env(&edits, "NVIDIA_GDS"), Some("enabled"));
+    assert_eq!(env(&edits, "NVIDIA_GDRCOPY"), Some("enabled"));
+    assert_eq!(env(&edits, "NVIDIA_MOFED"), None);
     let channel = Path::new("/dev/nvidia-caps-imex-channels/channel0");
-    assert!(grant.nodes.contains(&DeviceNode::shared(channel)));
+    assert!(edits.nodes.contains(&DeviceNode::shared(channel)));
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use windlass_discovery::live_driver::LiveDriver;
 use windlass_host::dmem::{CGROUP_ROOT, CGROUP2_CONTROLLERS};
 
-/// Places on the host that the driver's memory limits need.
+/// Paths on the host that the driver's memory limits need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimitPaths {
     /// Path of NVML on the host.
@@ -34,7 +34,7 @@ pub enum NoMemoryLimits {
 // === impl MemoryLimitPaths ===
 
 impl MemoryLimitPaths {
-    /// The places, if the driver limits the memory of control groups. Blocks on file checks. If the agent does not see
+    /// The paths, if the driver limits the memory of control groups. Blocks on file checks. If the agent does not see
     /// the host's control groups, the hook checks their version.
     pub(super) fn find(driver: &LiveDriver) -> Result<Self, NoMemoryLimits> {
         let nvml = driver.nvml().ok_or(NoMemoryLimits::NoDriver)?;

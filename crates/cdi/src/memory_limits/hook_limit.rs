@@ -105,18 +105,18 @@ const HOOK_TIMEOUT_SECONDS: i64 = 30;
 impl LimitRules<'_> {
     /// The strongest enforcement of memory limits that this node has for a device shared by time slices.
     pub fn strongest_for(&self, device: &Device) -> Enforcement {
-        let drm = device.drm_pci_address();
-        if drm.is_none() && (!device.family().has_nvml || device.partitioned) {
+        let drm_address = device.drm_pci_address();
+        if drm_address.is_none() && (!device.family().has_nvml || device.partitioned) {
             return Enforcement::None;
         }
-        let by_hook = self.hook().and_then(|_| self.support.hook_enforcement(drm));
-        by_hook.unwrap_or_else(|_| self.support.enforcement_without_hook(self.policy, drm))
+        let hook_enforcement = self.hook().and_then(|_| self.support.hook_enforcement(drm_address));
+        hook_enforcement
+            .unwrap_or_else(|_| self.support.enforcement_without_hook(self.policy, drm_address))
     }
 
     /// Limit by the driver or the kernel for a container with parts of these GPUs. `None` if no part needs a limit,
     /// or if none is possible and the rules accept that. `at_least` is the weakest limit that the pod's annotation
-    /// accepts,
-    /// and `path` is the path of the record.
+    /// accepts, and `path` is the path of the record.
     pub fn limit(
         &self,
         gpus: &[GpuMemory],
@@ -134,32 +134,34 @@ impl LimitRules<'_> {
         if parts().any(|gpu| gpu.is_by_mps) {
             required.check(Enforcement::Mps, MPS_CAN_BE_BYPASSED)?;
         }
-        let mut limited: Vec<_> = parts().filter(|gpu| !gpu.is_by_mps).collect();
-        if limited.is_empty() {
+        let mut limited_gpus: Vec<_> = parts().filter(|gpu| !gpu.is_by_mps).collect();
+        if limited_gpus.is_empty() {
             return Ok(None);
         }
-        let found = self.hook().and_then(|hook| {
-            let record = self.support.record(&limited)?;
+        let limit_result = self.hook().and_then(|hook| {
+            let record = self.support.record(&limited_gpus)?;
             Ok(HookLimit { record, path: path.to_owned(), hook, replicas: None })
         });
-        let is_known = limited.iter().all(|gpu| self.support.is_known(gpu));
+        let is_known = limited_gpus.iter().all(|gpu| self.support.is_known(gpu));
         if self.policy.memory_limits.hook.is_some() && !is_known {
             return Err(WeakLimitError::SupportUnknown);
         }
-        let is_by_kernel = limited.iter().any(|gpu| gpu.drm_address.is_some());
-        let (by, without) = if is_by_kernel {
+        let is_by_kernel = limited_gpus.iter().any(|gpu| gpu.drm_address.is_some());
+        let (strongest, reason) = if is_by_kernel {
             (Enforcement::Dmem, BY_KERNEL)
         } else {
             (Enforcement::Driver, NOT_ISOLATED)
         };
-        match found {
-            Ok(limit) => required.check(by, without).map(|()| Some(limit)),
-            Err(why) => {
-                let drm = limited.iter().find_map(|gpu| gpu.drm_address);
-                required.check(self.support.enforcement_without_hook(self.policy, drm), &why)?;
+        match limit_result {
+            Ok(limit) => required.check(strongest, reason).map(|()| Some(limit)),
+            Err(error) => {
+                let drm_address = limited_gpus.iter().find_map(|gpu| gpu.drm_address);
+                let enforcement = self.support.enforcement_without_hook(self.policy, drm_address);
+                required.check(enforcement, &error)?;
                 // The rules accept a weaker limit. The GPUs that can be limited still are.
-                limited.retain(|gpu| self.support.record(&[*gpu]).is_ok());
-                let record = self.support.record(&limited).ok().filter(|_| !limited.is_empty());
+                limited_gpus.retain(|gpu| self.support.record(&[*gpu]).is_ok());
+                let record =
+                    self.support.record(&limited_gpus).ok().filter(|_| !limited_gpus.is_empty());
                 let limit = |(record, hook)| HookLimit {
                     record,
                     path: path.to_owned(),
@@ -180,12 +182,12 @@ impl LimitRules<'_> {
     ) -> Result<Option<HookLimit>, WeakLimitError> {
         if !self.policy.delivery.uses_cdi() {
             let required = self.required(std::slice::from_ref(replica), Enforcement::None);
-            let found = if replica.is_by_mps {
+            let strongest = if replica.is_by_mps {
                 Enforcement::Mps
             } else {
                 self.support.enforcement_without_hook(self.policy, replica.drm_address)
             };
-            return required.check(found, NO_CDI).map(|()| None);
+            return required.check(strongest, NO_CDI).map(|()| None);
         }
         // The replicas together need a limit unless they have the whole GPU. The record has the limit of one replica.
         if !replica.multiplied_by(replicas).is_part() {
@@ -197,14 +199,17 @@ impl LimitRules<'_> {
 
     /// The strongest limit that the configuration, the method of sharing, or the pod requires.
     fn required(&self, gpus: &[GpuMemory], at_least: Enforcement) -> Requirement {
-        let configured = self.policy.memory_limits.at_least.enforcement();
-        let by_method = gpus.iter().map(|gpu| gpu.required).max().unwrap_or_default();
-        let all = [
+        let configured_limit = self.policy.memory_limits.at_least.enforcement();
+        let method_limit = gpus.iter().map(|gpu| gpu.required).max().unwrap_or_default();
+        let requirements = [
             Requirement { limit: at_least, source: enforcement::ANNOTATION },
-            Requirement { limit: by_method, source: METHOD_KEYS },
-            Requirement { limit: configured, source: AT_LEAST_KEY },
+            Requirement { limit: method_limit, source: METHOD_KEYS },
+            Requirement { limit: configured_limit, source: AT_LEAST_KEY },
         ];
-        all.into_iter().max_by_key(|required| required.limit).expect("three")
+        requirements
+            .into_iter()
+            .max_by_key(|required| required.limit)
+            .expect("there are three requirements")
     }
 
     /// Path of the hook, or the reason why it cannot set limits.
@@ -217,17 +222,17 @@ impl LimitRules<'_> {
 // === impl Requirement ===
 
 impl Requirement {
-    /// Fails if this limit is too weak. `without` is the reason why there is no stronger one.
-    fn check(self, found: Enforcement, without: &str) -> Result<(), WeakLimitError> {
-        let Self { limit, source: by } = self;
-        if found >= limit {
+    /// Fails if this limit is too weak. `reason` is the reason why there is no stronger one.
+    fn check(self, strongest: Enforcement, reason: &str) -> Result<(), WeakLimitError> {
+        let Self { limit, source: required_by } = self;
+        if strongest >= limit {
             Ok(())
         } else {
             Err(WeakLimitError::TooWeak {
-                strongest: found,
+                strongest,
                 required_limit: limit,
-                required_by: by,
-                reason: without.to_owned(),
+                required_by,
+                reason: reason.to_owned(),
             })
         }
     }
@@ -280,13 +285,13 @@ mod tests {
         Policy { memory_limits: MemoryLimitPolicy { hook, at_least }, ..Policy::default() }
     }
 
-    fn means(driver: Result<(), NoMemoryLimits>) -> LimitSupport {
-        let places = MemoryLimitPaths {
+    fn support_with(driver: Result<(), NoMemoryLimits>) -> LimitSupport {
+        let paths = MemoryLimitPaths {
             library: "/usr/lib64/libnvidia-ml.so.1".into(),
             cgroups: "/sys/fs/cgroup".into(),
         };
         LimitSupport {
-            driver: Some(driver.map(|()| places)),
+            driver: Some(driver.map(|()| paths)),
             dmem: Some(Err(DmemUnavailable::NoController)),
             shows_processes: true,
             shows_open_files: true,
@@ -308,42 +313,42 @@ mod tests {
     /// Limits of one, two and eight replicas: true for a limit, false for none, or the reason why they may not start.
     fn replicas(
         policy: &Policy,
-        means: &LimitSupport,
+        support: &LimitSupport,
         replica: &GpuMemory,
     ) -> [Result<bool, String>; 3] {
-        let rules = LimitRules { policy, support: means };
+        let rules = LimitRules { policy, support };
         [1, 2, 8].map(|replicas| {
             let limit = rules.limit_of_replicas(replica, replicas, Path::new("/r/GPU-a.json"));
-            limit.map(|limit| limit.is_some()).map_err(|weak| weak.to_string())
+            limit.map(|limit| limit.is_some()).map_err(|error| error.to_string())
         })
     }
 
     #[test]
     fn the_whole_gpu_needs_no_limit_and_a_part_gets_the_best_one() {
         let replica = ten_of_eighty();
-        let limited = replicas(&policy(RequiredLimit::Driver), &means(Ok(())), &replica);
+        let limited = replicas(&policy(RequiredLimit::Driver), &support_with(Ok(())), &replica);
         assert_eq!(limited, [Ok(true), Ok(true), Ok(false)]);
-        let old = means(Err(NoMemoryLimits::OldDriver));
+        let old_driver = support_with(Err(NoMemoryLimits::OldDriver));
         assert_eq!(
-            replicas(&policy(RequiredLimit::None), &old, &replica),
+            replicas(&policy(RequiredLimit::None), &old_driver, &replica),
             [const { Ok(false) }; 3]
         );
-        let [one, _, all] = replicas(&policy(RequiredLimit::Driver), &old, &replica);
+        let [one, _, all] = replicas(&policy(RequiredLimit::Driver), &old_driver, &replica);
         let expected = "`driver` is required by memoryLimits.atLeast, and the best limit of its memory is `none`: \
                         NVIDIA's driver limits no memory: it has to be 615 or newer";
         assert_eq!((one, all), (Err(expected.to_owned()), Ok(false)));
         let watchdog = WatchdogPolicy { action: WatchdogAction::Kill, ..WatchdogPolicy::default() };
-        let watched = Policy { watchdog, ..policy(RequiredLimit::Watched) };
-        assert_eq!(replicas(&watched, &old, &replica), [const { Ok(false) }; 3]);
+        let watched_policy = Policy { watchdog, ..policy(RequiredLimit::Watched) };
+        assert_eq!(replicas(&watched_policy, &old_driver, &replica), [const { Ok(false) }; 3]);
     }
 
     #[test]
     fn no_part_starts_without_a_limit_while_the_driver_is_being_initialised() {
-        for means in [LimitSupport::default(), means(Err(NoMemoryLimits::NoDriver))] {
-            let [one, ..] = replicas(&policy(RequiredLimit::None), &means, &ten_of_eighty());
+        for support in [LimitSupport::default(), support_with(Err(NoMemoryLimits::NoDriver))] {
+            let [one, ..] = replicas(&policy(RequiredLimit::None), &support, &ten_of_eighty());
             assert!(one.expect_err("unknown").contains("is not known yet"));
             let without_hook = Policy::default();
-            let [one, ..] = replicas(&without_hook, &means, &ten_of_eighty());
+            let [one, ..] = replicas(&without_hook, &support, &ten_of_eighty());
             assert_eq!(one, Ok(false));
         }
     }
@@ -351,19 +356,19 @@ mod tests {
     #[test]
     fn a_daemon_and_another_delivery_are_weaker_than_the_driver() {
         let by_mps = GpuMemory { is_by_mps: true, ..ten_of_eighty() };
-        let [one, ..] = replicas(&policy(RequiredLimit::Driver), &means(Ok(())), &by_mps);
+        let [one, ..] = replicas(&policy(RequiredLimit::Driver), &support_with(Ok(())), &by_mps);
         assert!(one.expect_err("weaker").contains("`mps`: an MPS daemon limits it"));
-        let [one, ..] = replicas(&policy(RequiredLimit::Watched), &means(Ok(())), &by_mps);
+        let [one, ..] = replicas(&policy(RequiredLimit::Watched), &support_with(Ok(())), &by_mps);
         assert_eq!(one, Ok(false), "the daemon limits it");
         let delivery =
             Delivery { strategies: [DeviceListStrategy::Envvar].into(), ..Delivery::default() };
         let policy = Policy { delivery, ..policy(RequiredLimit::Driver) };
-        let [one, ..] = replicas(&policy, &means(Ok(())), &ten_of_eighty());
+        let [one, ..] = replicas(&policy, &support_with(Ok(())), &ten_of_eighty());
         assert!(one.expect_err("no hook").contains("add cdi-cri to deviceList"));
     }
 
-    /// The means of a node whose kernel limits the GPU at 0000:03:00.0.
-    fn kernel() -> LimitSupport {
+    /// Support of a node whose kernel limits the GPU at 0000:03:00.0.
+    fn kernel_support() -> LimitSupport {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), "/");
         let folder = host.path("/sys/fs/cgroup");
@@ -375,18 +380,18 @@ mod tests {
             std::fs::write(folder.join(file), text).expect("written");
         }
         let dmem = Some(DmemController::find(&host));
-        LimitSupport { dmem, ..means(Err(NoMemoryLimits::NoDriver)) }
+        LimitSupport { dmem, ..support_with(Err(NoMemoryLimits::NoDriver)) }
     }
 
     #[test]
     fn the_kernel_limits_gpus_of_other_vendors_by_their_region() {
-        let at = |address: &str| Some(address.parse().expect("an address"));
-        let replica = GpuMemory { drm_address: at("0000:03:00.0"), ..ten_of_eighty() };
+        let pci_address = |address: &str| Some(address.parse().expect("an address"));
+        let replica = GpuMemory { drm_address: pci_address("0000:03:00.0"), ..ten_of_eighty() };
         for at_least in [RequiredLimit::None, RequiredLimit::Watched, RequiredLimit::Dmem] {
-            let limited = replicas(&policy(at_least), &kernel(), &replica);
-            assert_eq!(limited, [Ok(true), Ok(true), Ok(false)], "{at_least:?}");
+            let limits = replicas(&policy(at_least), &kernel_support(), &replica);
+            assert_eq!(limits, [Ok(true), Ok(true), Ok(false)], "{at_least:?}");
         }
-        let (policy_of_none, kernel) = (policy(RequiredLimit::None), kernel());
+        let (policy_of_none, kernel) = (policy(RequiredLimit::None), kernel_support());
         let rules = LimitRules { policy: &policy_of_none, support: &kernel };
         let limit = rules.limit_of_replicas(&replica, 2, Path::new("/r/amd-a.json"));
         let limit = limit.expect("allowed").expect("a limit");
@@ -397,7 +402,7 @@ mod tests {
         assert!(
             one.expect_err("weaker").contains("`dmem`: the kernel's controller dmem limits it")
         );
-        let other = GpuMemory { drm_address: at("0000:04:00.0"), ..replica.clone() };
+        let other = GpuMemory { drm_address: pci_address("0000:04:00.0"), ..replica.clone() };
         assert_eq!(
             replicas(&policy(RequiredLimit::None), &kernel, &other),
             [const { Ok(false) }; 3]
@@ -406,8 +411,8 @@ mod tests {
         assert!(
             one.expect_err("none").contains("`none`: the kernel's controller dmem has no region")
         );
-        let old = means(Ok(()));
-        let [one, ..] = replicas(&policy(RequiredLimit::Dmem), &old, &replica);
+        let old_kernel = support_with(Ok(()));
+        let [one, ..] = replicas(&policy(RequiredLimit::Dmem), &old_kernel, &replica);
         assert!(one.expect_err("none").contains("it has to be 6.14 or newer"));
         let [one, ..] = replicas(&policy(RequiredLimit::None), &LimitSupport::default(), &replica);
         assert!(one.expect_err("unknown").contains("is not known yet"));
@@ -415,25 +420,25 @@ mod tests {
 
     #[test]
     fn the_error_names_the_requirement() {
-        let (policy, means) = (policy(RequiredLimit::Watched), means(Ok(())));
-        let rules = LimitRules { policy: &policy, support: &means };
+        let (policy, support) = (policy(RequiredLimit::Watched), support_with(Ok(())));
+        let rules = LimitRules { policy: &policy, support: &support };
         let gpus = [ten_of_eighty()];
         let limit = |at_least| rules.limit(&gpus, at_least, Path::new("/r/a.json"));
         assert!(limit(Enforcement::Driver).is_ok_and(|limit| limit.is_some()));
-        let why = limit(Enforcement::Mig).expect_err("weaker").to_string();
-        assert!(why.starts_with("`mig` is required by windlass.dev/enforcement"), "{why}");
+        let error = limit(Enforcement::Mig).expect_err("weaker").to_string();
+        assert!(error.starts_with("`mig` is required by windlass.dev/enforcement"), "{error}");
         let by_method = [GpuMemory { required: Enforcement::Driver, ..ten_of_eighty() }];
-        let old = self::means(Err(NoMemoryLimits::OldDriver));
-        let why = LimitRules { support: &old, ..rules }.limit(
+        let old_driver = support_with(Err(NoMemoryLimits::OldDriver));
+        let error = LimitRules { support: &old_driver, ..rules }.limit(
             &by_method,
             Enforcement::None,
             Path::new("/r/a.json"),
         );
-        let why = why.expect_err("weaker").to_string();
-        assert!(why.starts_with("`driver` is required by the method of `sharing`"), "{why}");
-        let nothing = [GpuMemory { limit_mib: 0, ..ten_of_eighty() }];
-        let why = rules.limit(&nothing, Enforcement::None, Path::new("/r/a.json"));
-        let why = why.expect_err("no memory").to_string();
-        assert!(why.starts_with("`watched` is required by memoryLimits.atLeast"), "{why}");
+        let error = error.expect_err("weaker").to_string();
+        assert!(error.starts_with("`driver` is required by the method of `sharing`"), "{error}");
+        let no_request = [GpuMemory { limit_mib: 0, ..ten_of_eighty() }];
+        let error = rules.limit(&no_request, Enforcement::None, Path::new("/r/a.json"));
+        let error = error.expect_err("no memory").to_string();
+        assert!(error.starts_with("`watched` is required by memoryLimits.atLeast"), "{error}");
     }
 }

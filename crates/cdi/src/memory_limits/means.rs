@@ -18,9 +18,9 @@ use super::{GpuMemory, MemoryLimitPaths, NoMemoryLimits};
 /// Means of this node to enforce memory limits on shared GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitSupport {
-    /// Places that the limits of NVIDIA's driver need; `None` before the first search.
+    /// Paths that the limits of NVIDIA's driver need; `None` before the first search.
     pub driver: Option<Result<MemoryLimitPaths, NoMemoryLimits>>,
-    /// Places that the kernel's limits of other GPUs need; `None` before the first search.
+    /// Controller that limits other GPUs in the kernel; `None` before the first search.
     pub dmem: Option<Result<DmemController, DmemUnavailable>>,
     /// True if the agent sees the host's processes, which the watchdog needs.
     pub shows_processes: bool,
@@ -40,23 +40,26 @@ impl LimitSupport {
         Self { driver, dmem, shows_processes, shows_open_files }
     }
 
-    /// The strongest enforcement without the hook and MPS: by the watchdog, or none. `drm` is the address of a GPU that
-    /// the kernel limits.
+    /// The strongest enforcement without the hook and MPS: by the watchdog, or none. `drm_address` is the address of
+    /// a GPU that the kernel limits.
     pub fn enforcement_without_hook(
         &self,
         policy: &Policy,
-        drm: Option<PciAddress>,
+        drm_address: Option<PciAddress>,
     ) -> Enforcement {
         let sees_processes =
-            if drm.is_some() { self.shows_open_files } else { self.shows_processes };
+            if drm_address.is_some() { self.shows_open_files } else { self.shows_processes };
         let is_watched = policy.watchdog.action.is_enforcing() && sees_processes;
         if is_watched { Enforcement::Watched } else { Enforcement::None }
     }
 
-    /// The strongest enforcement that the hook can set on a GPU, or the reason why there is none. `drm` is the
+    /// The strongest enforcement that the hook can set on a GPU, or the reason why there is none. `drm_address` is the
     /// address of a GPU that the kernel limits.
-    pub(super) fn hook_enforcement(&self, drm: Option<PciAddress>) -> Result<Enforcement, String> {
-        match drm {
+    pub(super) fn hook_enforcement(
+        &self,
+        drm_address: Option<PciAddress>,
+    ) -> Result<Enforcement, String> {
+        match drm_address {
             Some(address) => self.region(address).map(|_| Enforcement::Dmem),
             None => self.driver_paths().map(|_| Enforcement::Driver),
         }
@@ -66,8 +69,8 @@ impl LimitSupport {
     pub(super) fn record(&self, gpus: &[&GpuMemory]) -> Result<MemoryLimitRecord, String> {
         let limits = gpus.iter().map(|gpu| self.limit(gpu)).collect::<Result<Vec<_>, _>>()?;
         let (library, cgroups) = if limits.iter().any(|limit| limit.region.is_none()) {
-            let places = self.driver_paths()?;
-            (Some(places.library.clone()), &places.cgroups)
+            let paths = self.driver_paths()?;
+            (Some(paths.library.clone()), &paths.cgroups)
         } else {
             (None, &self.dmem()?.cgroup_root)
         };
@@ -91,22 +94,22 @@ impl LimitSupport {
     }
 
     fn region(&self, gpu: PciAddress) -> Result<&DmemRegion, String> {
-        self.dmem()?.region(gpu).map_err(|why| why.to_string())
+        self.dmem()?.region(gpu).map_err(|error| error.to_string())
     }
 
     fn dmem(&self) -> Result<&DmemController, String> {
         match &self.dmem {
-            Some(Ok(places)) => Ok(places),
-            Some(Err(why)) => Err(why.to_string()),
+            Some(Ok(controller)) => Ok(controller),
+            Some(Err(error)) => Err(error.to_string()),
             None => Err("the host's control groups have not been checked yet".to_owned()),
         }
     }
 
-    /// Places that the driver's limits need, or the reason why the driver cannot set limits.
+    /// Paths that the driver's limits need, or the reason why the driver cannot set limits.
     fn driver_paths(&self) -> Result<&MemoryLimitPaths, String> {
         match &self.driver {
-            Some(Ok(places)) => Ok(places),
-            Some(Err(why)) => Err(why.to_string()),
+            Some(Ok(paths)) => Ok(paths),
+            Some(Err(error)) => Err(error.to_string()),
             None => Err("the driver has not been checked yet".to_owned()),
         }
     }

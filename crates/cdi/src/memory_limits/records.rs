@@ -103,7 +103,7 @@ impl LimitRecords {
 /// Holders that the hook has limited since the boot. Blocks.
 pub fn limited_holders(state_dir: &Path, host: &Host) -> LimitedHolders {
     let boot = host.read_text(BOOT_ID).unwrap_or_default();
-    let mut limited = LimitedHolders::new();
+    let mut holders = LimitedHolders::new();
     for kind in [SHARES, CLAIMS, REPLICAS, FRACTIONS] {
         let files = files_in(&state_dir.join(FOLDER).join(kind)).unwrap_or_default();
         for (name, path) in files {
@@ -115,12 +115,13 @@ pub fn limited_holders(state_dir: &Path, host: &Host) -> LimitedHolders {
             let Some(holder) = holder else { continue };
             for gpu in note.gpus() {
                 let Ok(id) = gpu.uuid.parse::<DeviceId>() else { continue };
-                let by = if gpu.region.is_some() { Enforcement::Dmem } else { Enforcement::Driver };
-                limited.entry(id).or_default().insert(holder.clone(), by);
+                let enforcement =
+                    if gpu.region.is_some() { Enforcement::Dmem } else { Enforcement::Driver };
+                holders.entry(id).or_default().insert(holder.clone(), enforcement);
             }
         }
     }
-    limited
+    holders
 }
 
 /// Names and paths of the files in a folder; empty if the folder does not exist.
@@ -129,11 +130,11 @@ fn files_in(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
-    let named = entries.flatten().filter_map(|file| {
+    let files = entries.flatten().filter_map(|file| {
         let name = file.file_name().into_string().ok()?;
         Some((name, file.path()))
     });
-    Ok(named.collect())
+    Ok(files.collect())
 }
 
 /// Name of the record that a file belongs to: the record itself, a note, or a draft of either. Names have no dot.
@@ -150,9 +151,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let records = LimitRecords::of_claims(folder.path());
         fs::create_dir_all(&records.0).expect("made");
-        let all =
+        let file_names =
             ["a.json", "a.limited-c0.json", ".a.json.draft", "b.json", ".b.limited-c1.json.draft"];
-        for name in all {
+        for name in file_names {
             fs::write(records.0.join(name), "{").expect("written");
         }
         let remaining = || {

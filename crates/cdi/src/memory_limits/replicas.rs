@@ -74,29 +74,34 @@ impl ReplicaLimits {
         rules: LimitRules<'_>,
     ) -> WrittenLimits {
         self.0.retain(|name| desired.contains_key(name));
-        let (mut written, mut unlimited) = (WrittenLimits::default(), Vec::new());
+        let (mut limits, mut unlimited_prefixes) = (WrittenLimits::default(), Vec::new());
         for (id, size) in desired {
             let gpu = inventory.get(id.as_str());
             let replica =
                 gpu.and_then(|gpu| Some((gpu, GpuMemory::with_limit(gpu, size.memory_mib)?)));
             let Some((gpu, replica)) = replica else {
-                unlimited.push(replica_prefix(id));
+                unlimited_prefixes.push(replica_prefix(id));
                 continue;
             };
             match self.devices(&replica, size.max_replicas, rules) {
-                Ok(devices) if devices.is_empty() => unlimited.push(replica_prefix(id)),
-                Ok(devices) => written.devices.entry(kind_of(gpu)).or_default().extend(devices),
-                Err(why) => drop(written.failed.insert(id.clone(), why)),
+                Ok(devices) if devices.is_empty() => unlimited_prefixes.push(replica_prefix(id)),
+                Ok(devices) => limits.devices.entry(kind_of(gpu)).or_default().extend(devices),
+                Err(reason) => drop(limits.failed.insert(id.clone(), reason)),
             }
         }
-        if !unlimited.is_empty() {
-            let is_of =
-                |device: &SpecDevice| unlimited.iter().any(|it| device.name.starts_with(it));
+        if !unlimited_prefixes.is_empty() {
+            let is_unlimited = |device: &SpecDevice| {
+                unlimited_prefixes.iter().any(|prefix| device.name.starts_with(prefix))
+            };
             for (kind, devices) in on_disk() {
-                written.devices.entry(kind).or_default().extend(devices.into_iter().filter(is_of));
+                limits
+                    .devices
+                    .entry(kind)
+                    .or_default()
+                    .extend(devices.into_iter().filter(is_unlimited));
             }
         }
-        written
+        limits
     }
 
     /// Writes the record of a GPU. Returns a device for each number of replicas that needs a limit.
@@ -106,10 +111,10 @@ impl ReplicaLimits {
         max_replicas: u32,
         rules: LimitRules<'_>,
     ) -> Result<Vec<SpecDevice>, String> {
-        let fitting =
+        let max_fitting =
             u32::try_from(replica.total_mib / replica.limit_mib.max(1)).unwrap_or_default();
         let mut devices = Vec::new();
-        for replicas in 1..=fitting.min(max_replicas) {
+        for replicas in 1..=max_fitting.min(max_replicas) {
             // If the limit is too weak, the agent refuses the kubelet's Allocate.
             let Ok(Some(limit)) = self.limit(replica, replicas, rules) else { continue };
             if devices.is_empty() {

@@ -69,16 +69,16 @@ impl HistoryFile {
 
     /// Reads the choices of earlier agents. An unreadable file is renamed, so that a person can inspect it. Blocks.
     pub(super) fn read_or_set_aside(&self) -> Vec<RecordedChoice> {
-        let why = match self.read() {
+        let error = match self.read() {
             Ok(choices) => return choices,
-            Err(why) => causes(&why),
+            Err(error) => causes(&error),
         };
         match files::set_aside(&self.path) {
             Ok(aside) => {
-                tracing::warn!(error = why, aside = %aside.display(), "allocation history set aside");
+                tracing::warn!(error, aside = %aside.display(), "allocation history set aside");
             }
-            Err(refused) => {
-                tracing::warn!(error = why, %refused, "allocation history cannot be read");
+            Err(rename_error) => {
+                tracing::warn!(error, refused = %rename_error, "allocation history cannot be read");
             }
         }
         Vec::new()
@@ -96,20 +96,20 @@ fn text(lines: &Lines) -> String {
 }
 
 /// Serializes a parsed document again; `path` appears in errors only.
-pub fn reserialize(path: &Path, read: &[u8]) -> Result<Vec<u8>, HistoryError> {
-    Ok(text(&Lines::from_choices(&parse(path, read)?)).into_bytes())
+pub fn reserialize(path: &Path, contents: &[u8]) -> Result<Vec<u8>, HistoryError> {
+    Ok(text(&Lines::from_choices(&parse(path, contents)?)).into_bytes())
 }
 
 fn parse(path: &Path, text: &[u8]) -> Result<Vec<RecordedChoice>, HistoryError> {
-    let unreadable = |source| HistoryError::Parse(path.to_owned(), source);
+    let parse_error = |source| HistoryError::Parse(path.to_owned(), source);
     // The structure of a choice may change between versions, so the version is checked first.
-    match serde_json::from_slice(text).map_err(unreadable)? {
+    match serde_json::from_slice(text).map_err(parse_error)? {
         Version { version: VERSION } => {}
-        Version { version: found } => {
-            return Err(HistoryError::Version(path.to_owned(), found));
+        Version { version } => {
+            return Err(HistoryError::Version(path.to_owned(), version));
         }
     }
-    let document: HistoryDocument = serde_json::from_slice(text).map_err(unreadable)?;
+    let document: HistoryDocument = serde_json::from_slice(text).map_err(parse_error)?;
     Ok(document.choices)
 }
 

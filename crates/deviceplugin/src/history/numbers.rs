@@ -28,10 +28,10 @@ impl ReplicaNumbers {
     }
 
     /// Appends a range; its numbers are above all earlier ones.
-    fn push(&mut self, run: RangeInclusive<u32>) {
+    fn push(&mut self, range: RangeInclusive<u32>) {
         match self.0.last_mut() {
-            Some(last) if last.end() + 1 == *run.start() => *last = *last.start()..=*run.end(),
-            _ => self.0.push(run),
+            Some(last) if last.end() + 1 == *range.start() => *last = *last.start()..=*range.end(),
+            _ => self.0.push(range),
         }
     }
 }
@@ -42,19 +42,19 @@ impl FromIterator<u32> for ReplicaNumbers {
         let mut sorted: Vec<_> = numbers.into_iter().collect();
         sorted.sort_unstable();
         sorted.dedup();
-        let mut runs = Self::default();
+        let mut ranges = Self::default();
         for number in sorted {
-            runs.push(number..=number);
+            ranges.push(number..=number);
         }
-        runs
+        ranges
     }
 }
 
 impl fmt::Display for ReplicaNumbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, run) in self.0.iter().enumerate() {
-            let comma = if place == 0 { "" } else { "," };
-            match (run.start(), run.end()) {
+        for (index, range) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            match (range.start(), range.end()) {
                 (first, last) if first == last => write!(f, "{comma}{first}")?,
                 (first, last) => write!(f, "{comma}{first}-{last}")?,
             }
@@ -67,22 +67,22 @@ impl FromStr for ReplicaNumbers {
     type Err = InvalidReplicaNumbers;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || InvalidReplicaNumbers(text.to_owned());
+        let error = || InvalidReplicaNumbers(text.to_owned());
         let mut numbers = Self::default();
-        for word in text.split(',').filter(|_| !text.is_empty()) {
-            let run = parse_range(word).ok_or_else(wrong)?;
-            if numbers.0.last().is_some_and(|last| last.end() >= run.start()) {
-                return Err(wrong());
+        for part in text.split(',').filter(|_| !text.is_empty()) {
+            let range = parse_range(part).ok_or_else(error)?;
+            if numbers.0.last().is_some_and(|last| last.end() >= range.start()) {
+                return Err(error());
             }
-            numbers.push(run);
+            numbers.push(range);
         }
         Ok(numbers)
     }
 }
 
 /// Parses `3` or `0-2`. The limit bounds the work of iterating over the range.
-fn parse_range(word: &str) -> Option<RangeInclusive<u32>> {
-    let (first, last) = word.split_once('-').unwrap_or((word, word));
+fn parse_range(text: &str) -> Option<RangeInclusive<u32>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last && last < Replicas::MAX).then_some(first..=last)
 }
@@ -110,8 +110,8 @@ mod tests {
         for (numbers, expected) in
             [(&[][..], ""), (&[3], "3"), (&[2, 1, 0, 1, 5], "0-2,5"), (&[0, 2, 4], "0,2,4")]
         {
-            let runs: ReplicaNumbers = numbers.iter().copied().collect();
-            assert_eq!(runs.to_string(), expected);
+            let set: ReplicaNumbers = numbers.iter().copied().collect();
+            assert_eq!(set.to_string(), expected);
         }
         for bad in ["a", "1,", "2,1", "0-3,3", "3-1", "0-4294967295", "1024", "-1"] {
             let error = bad.parse::<ReplicaNumbers>().expect_err(bad).to_string();

@@ -82,7 +82,7 @@ impl HistorySender {
     /// Sends a choice with the current time; drops it if the channel is full.
     pub(crate) fn send(&self, choice: impl FnOnce(Timestamp) -> RecordedChoice) {
         match self.choices.try_reserve() {
-            Ok(place) => place.send(choice(self.clock.now())),
+            Ok(permit) => permit.send(choice(self.clock.now())),
             Err(TrySendError::Full(())) => self.dropped.send_modify(|count| *count += 1),
             // The writer has stopped: the agent is shutting down.
             Err(TrySendError::Closed(())) => {}
@@ -96,11 +96,13 @@ impl HistoryWriter {
     /// Runs until cancelled, then writes the choices that were sent before.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
-            let due = self.next_write;
+            let next_write = self.next_write;
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(choice) = self.queue.recv() => self.add(&choice),
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                () = sleep_until(next_write.unwrap_or_else(Instant::now)),
+                    if next_write.is_some() =>
+                {
                     self.write().await;
                 }
             }
@@ -131,12 +133,12 @@ impl HistoryWriter {
                     lines.push_older(line(&choice));
                 }
             }
-            let written = file.write(&lines);
-            (lines, written)
+            let result = file.write(&lines);
+            (lines, result)
         };
-        let (lines, written) = blocking(write).await;
+        let (lines, result) = blocking(write).await;
         (self.lines, self.merged) = (lines, true);
-        self.log_error(written.err().map(|error| causes(&error)));
+        self.log_error(result.err().map(|error| causes(&error)));
         let dropped = self.dropped.send_replace(0);
         if dropped > 0 {
             tracing::warn!(dropped, "choices dropped from the allocation history: disk is slow");
@@ -144,11 +146,11 @@ impl HistoryWriter {
     }
 
     /// Logs a write error once, not at every write.
-    fn log_error(&mut self, new: Option<String>) {
-        if let Some(error) = new.as_ref().filter(|_| new != self.last_error) {
+    fn log_error(&mut self, new_error: Option<String>) {
+        if let Some(error) = new_error.as_ref().filter(|_| new_error != self.last_error) {
             tracing::warn!(file = %self.file, error, "allocation history not written");
         }
-        self.last_error = new;
+        self.last_error = new_error;
     }
 }
 
@@ -254,9 +256,9 @@ mod tests {
     async fn the_file_stays_small_with_large_choices() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         run_with(&folder, std::iter::repeat_n(1000, CAPACITY)).await;
-        let kept = sizes(&folder).len();
+        let count = sizes(&folder).len();
         let bytes = fs::metadata(folder.path().join("choices.json")).expect("written").len();
-        assert!((2..CAPACITY).contains(&kept) && bytes < 300_000, "{kept} in {bytes} bytes");
+        assert!((2..CAPACITY).contains(&count) && bytes < 300_000, "{count} in {bytes} bytes");
     }
 
     #[tokio::test]
@@ -287,13 +289,13 @@ mod tests {
     #[tokio::test]
     async fn an_unreadable_file_is_set_aside() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        for (text, why) in [
+        for (text, expected) in [
             ("{", "not an allocation history of version 1"),
             (r#"{"version":2,"choices":[{"when":1}]}"#, "version 2, this program knows 1"),
         ] {
             fs::write(folder.path().join("choices.json"), text).expect("written");
             let error = super::super::read(folder.path()).expect_err("not understood").to_string();
-            assert!(error.contains(why), "{error}");
+            assert!(error.contains(expected), "{error}");
             run_with(&folder, [1]).await;
             let aside = fs::read_to_string(folder.path().join("choices.json.unreadable"));
             assert_eq!(aside.expect("the file that was set aside"), text);

@@ -74,11 +74,13 @@ mod tests {
             prometheus_client::encoding::text::encode(&mut text, &registry).expect("written");
             text
         };
-        let check = |exact: u32, best_found: u32, refused: u32| {
+        let check = |exact: u32, best_effort: u32, refused: u32| {
             let page = page();
             for line in [
                 format!(r#"choices_total{{exact="true",resource="nvidia.com/gpu"}} {exact}"#),
-                format!(r#"choices_total{{exact="false",resource="nvidia.com/gpu"}} {best_found}"#),
+                format!(
+                    r#"choices_total{{exact="false",resource="nvidia.com/gpu"}} {best_effort}"#
+                ),
                 format!(r#"refusals_total{{resource="nvidia.com/gpu"}} {refused}"#),
             ] {
                 assert!(page.contains(&line), "{line}\n{page}");

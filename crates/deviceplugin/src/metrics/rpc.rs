@@ -114,16 +114,16 @@ impl RpcMetrics {
 // === impl Call ===
 
 impl Call<'_> {
-    /// Observes the latency and returns the answer.
-    pub(crate) fn observe<T, E>(self, answer: Result<T, E>) -> Result<T, E> {
-        let taken = self.started_at.elapsed().as_secs_f64();
-        self.metrics.seconds[self.method as usize].observe(taken);
-        match (self.method, &answer) {
+    /// Observes the latency and returns the result.
+    pub(crate) fn observe<T, E>(self, result: Result<T, E>) -> Result<T, E> {
+        let seconds = self.started_at.elapsed().as_secs_f64();
+        self.metrics.seconds[self.method as usize].observe(seconds);
+        match (self.method, &result) {
             (Method::Allocate, Ok(_)) => drop(self.metrics.granted.inc()),
             (Method::Allocate, Err(_)) => drop(self.metrics.refused.inc()),
             _ => {}
         }
-        answer
+        result
     }
 }
 
@@ -133,8 +133,8 @@ mod tests {
 
     #[test]
     fn each_methods_number_is_its_index() {
-        for (place, method) in Method::ALL.into_iter().enumerate() {
-            assert_eq!(method as usize, place);
+        for (index, method) in Method::ALL.into_iter().enumerate() {
+            assert_eq!(method as usize, index);
         }
     }
 
@@ -143,8 +143,8 @@ mod tests {
         let mut registry = Registry::default();
         let families = RpcFamilies::register(&mut registry);
         let metrics = families.for_resource(&"nvidia.com/gpu".parse().expect("valid"));
-        let passed = metrics.start_timer(Method::Allocate).observe::<_, ()>(Ok(7));
-        assert_eq!(passed, Ok(7));
+        let result = metrics.start_timer(Method::Allocate).observe::<_, ()>(Ok(7));
+        assert_eq!(result, Ok(7));
         assert_eq!(metrics.start_timer(Method::Allocate).observe::<(), _>(Err("no")), Err("no"));
         assert_eq!(metrics.start_timer(Method::Prefer).observe::<_, ()>(Ok(())), Ok(()));
         assert_eq!((metrics.granted.get(), metrics.refused.get()), (1, 1));

@@ -61,7 +61,7 @@ impl Service {
         let limits = self.limits(state, &offer, ids)?;
         self.reserve_devices(state, ids, &devices)?;
         let mps = self.mps_client_edits(&offer, &devices);
-        let grant = allocation_edits(container_edits::AllocationRequest {
+        let edits = allocation_edits(container_edits::AllocationRequest {
             resource: &self.resource,
             devices: &devices,
             delivery: &state.policy.delivery,
@@ -71,18 +71,18 @@ impl Service {
             limits: &limits,
             simulated: state.inventory.simulated.as_deref(),
         });
-        let allocated = devices.iter().map(|device| device.id.clone()).collect();
-        self.recent.with_lock(|recent| recent.record(&self.resource, allocated, Instant::now()));
+        let device_ids = devices.iter().map(|device| device.id.clone()).collect();
+        self.recent.with_lock(|recent| recent.record(&self.resource, device_ids, Instant::now()));
         let devices = first_few(ids, MAX_LOGGED_IDS);
         tracing::info!(resource = self.resource.as_str(), devices, "allocated");
-        Ok(wire::container_response(grant, &self.roots.dev))
+        Ok(wire::container_response(edits, &self.roots.dev))
     }
 
     /// Answers with a CDI name that has no document yet. The agent writes it at `PreStartContainer`, when the pod is
     /// known.
     fn allocate_share(&self, state: &NodeState, ids: &[String]) -> ContainerAllocateResponse {
         let name = SHARE_KIND.qualify(share_name(self.resource.as_str(), ids));
-        let grant = container_edits::share_edits(
+        let edits = container_edits::share_edits(
             name,
             &self.resource,
             &state.policy.delivery,
@@ -91,7 +91,7 @@ impl Service {
         );
         let tokens = ids.len();
         tracing::info!(resource = self.resource.as_str(), tokens, "share allocated");
-        wire::container_response(grant, &self.roots.dev)
+        wire::container_response(edits, &self.roots.dev)
     }
 
     /// Takes the devices in the ledger, unless a claim holds them. The ledger drops the entry if the kubelet's
@@ -103,8 +103,8 @@ impl Service {
         devices: &[&Device],
     ) -> Result<(), Refusal> {
         let overlaps = devices.iter().map(|device| state.overlaps.overlap(&device.id));
-        let taken = self.ledger.take_for_container(&self.resource, &overlaps.collect::<Vec<_>>());
-        taken.map_err(|conflict| {
+        let result = self.ledger.take_for_container(&self.resource, &overlaps.collect::<Vec<_>>());
+        result.map_err(|conflict| {
             if let Some(holder) = conflict.holder() {
                 tracing::info!(resource = self.resource.as_str(), %holder, %conflict, "refused");
             }
@@ -130,7 +130,7 @@ impl Service {
                 _ => vec![self.allocatable(state, offer, id)?],
             };
             for device in resolved {
-                if devices.iter().all(|known| known.id != device.id) {
+                if devices.iter().all(|other| other.id != device.id) {
                     devices.push(device);
                 }
             }
@@ -145,12 +145,14 @@ impl Service {
         offer: &Offer,
         token: &str,
     ) -> Result<Vec<&'a Device>, Refusal> {
-        let (allocatable, refused): (Vec<_>, Vec<_>) = offer
+        let (allocatable, refusals): (Vec<_>, Vec<_>) = offer
             .devices
             .iter()
-            .map(|(device, offered)| self.check_device(state, token, device, &offered.state))
+            .map(|(device, offered_device)| {
+                self.check_device(state, token, device, &offered_device.state)
+            })
             .partition(Result::is_ok);
-        match refused.into_iter().next() {
+        match refusals.into_iter().next() {
             Some(Err(refusal)) if allocatable.is_empty() => Err(refusal),
             _ => Ok(allocatable.into_iter().flatten().collect()),
         }
@@ -164,8 +166,8 @@ impl Service {
         id: &str,
     ) -> Result<&'a Device, Refusal> {
         match offer.resolve(id) {
-            Some(ResolvedId::Device(device, offered)) => {
-                self.check_device(state, id, device, &offered.state)
+            Some(ResolvedId::Device(device, offered_device)) => {
+                self.check_device(state, id, device, &offered_device.state)
             }
             Some(ResolvedId::Token) => {
                 // Any device of the pool serves: a token stands for the whole pool.
@@ -173,9 +175,9 @@ impl Service {
                 pool.last().copied().ok_or_else(|| self.refusal(id, VANISHED))
             }
             Some(ResolvedId::Withdrawn(WithdrawnId {
-                state: Allocatability::Blocked(why),
+                state: Allocatability::Blocked(reason),
                 ..
-            })) => Err(self.refusal(id, why)),
+            })) => Err(self.refusal(id, reason)),
             Some(ResolvedId::Withdrawn(_)) | None => Err(self.refusal(id, VANISHED)),
         }
     }
@@ -186,10 +188,10 @@ impl Service {
         state: &'a NodeState,
         id: &str,
         device: &DeviceId,
-        allocatable: &Allocatability,
+        allocatability: &Allocatability,
     ) -> Result<&'a Device, Refusal> {
-        if let Allocatability::Blocked(why) = allocatable {
-            return Err(self.refusal(id, why));
+        if let Allocatability::Blocked(reason) = allocatability {
+            return Err(self.refusal(id, reason));
         }
         let device =
             state.inventory.get(device.as_str()).ok_or_else(|| self.refusal(id, VANISHED))?;
@@ -198,17 +200,21 @@ impl Service {
         Ok(device)
     }
 
-    fn refusal(&self, id: &str, why: &str) -> Refusal {
-        Refusal::NotAllocatable { resource: self.name(), id: id.to_owned(), reason: why.to_owned() }
+    fn refusal(&self, id: &str, reason: &str) -> Refusal {
+        Refusal::NotAllocatable {
+            resource: self.name(),
+            id: id.to_owned(),
+            reason: reason.to_owned(),
+        }
     }
 
     /// Refuses an id that occurs twice, in one container or in two.
     fn check_unique<'a>(&self, ids: impl Iterator<Item = &'a String>) -> Result<(), Refusal> {
-        let mut seen = BTreeSet::new();
-        let repeated: Vec<_> = ids.filter(|id| !seen.insert(*id)).cloned().collect();
-        match repeated.as_slice() {
+        let mut unique_ids = BTreeSet::new();
+        let repeated_ids: Vec<_> = ids.filter(|id| !unique_ids.insert(*id)).cloned().collect();
+        match repeated_ids.as_slice() {
             [] => Ok(()),
-            _ => Err(Refusal::DuplicateIds { resource: self.name(), ids: repeated }),
+            _ => Err(Refusal::DuplicateIds { resource: self.name(), ids: repeated_ids }),
         }
     }
 
@@ -231,7 +237,7 @@ impl Service {
         let mut names = Vec::new();
         for (device, count) in replicas {
             let limit = self.limit(state, offer, &device, count);
-            let limit = limit.map_err(|why| self.refusal(device.as_str(), &why.to_string()))?;
+            let limit = limit.map_err(|error| self.refusal(device.as_str(), &error.to_string()))?;
             names.extend(limit.map(|_| replica_name(&device, count)));
         }
         Ok(names)
@@ -259,11 +265,11 @@ impl Service {
 
     /// Refuses two devices whose nodes have the same path in the container.
     fn check_paths(&self, devices: &[&Device]) -> Result<(), Refusal> {
-        let mut taken: BTreeMap<&Path, (&Path, &Device)> = BTreeMap::new();
+        let mut nodes_by_path: BTreeMap<&Path, (&Path, &Device)> = BTreeMap::new();
         for device in devices {
             for node in &device.nodes {
-                let before = taken.insert(node.container_path(), (&node.path, device));
-                if let Some((_, other)) = before.filter(|(path, _)| *path != node.path) {
+                let earlier = nodes_by_path.insert(node.container_path(), (&node.path, device));
+                if let Some((_, other)) = earlier.filter(|(path, _)| *path != node.path) {
                     return Err(Refusal::SharedPath {
                         resource: self.name(),
                         ids: vec![other.id.to_string(), device.id.to_string()],

@@ -80,8 +80,8 @@ impl Service {
         match offer.sharing() {
             Sharing::Exclusive => {
                 let sets = self.decisions.borrow().clone();
-                let decided = preference_request.decided_preference(&sets);
-                decided.map_or_else(|| preference_request.prefer_devices(), Ok)
+                let preference = preference_request.decided_preference(&sets);
+                preference.map_or_else(|| preference_request.prefer_devices(), Ok)
             }
             Sharing::Shared(shared) => preference_request.prefer_replicas(shared),
             Sharing::Pooled(_) => preference_request.prefer_tokens(),
@@ -101,14 +101,14 @@ impl Service {
     /// Logs and records the choice, and converts it for the kubelet.
     pub(super) fn record_response(
         &self,
-        preferred: Preference,
+        preference: Preference,
     ) -> ContainerPreferredAllocationResponse {
-        let Preference { ids, policy, reason: why, steps, exact, candidates } = preferred;
+        let Preference { ids, policy, reason, steps, exact, candidates } = preference;
         tracing::info!(
             resource = self.resource.as_str(),
             devices = first_few(&ids, MAX_LOGGED_IDS),
             policy = policy.name(),
-            why,
+            why = reason,
             steps,
             exact,
             "preferred"
@@ -138,8 +138,8 @@ impl PreferenceRequest<'_> {
 
     /// Reason why Allocate would refuse the device. Its nodes may have vanished since the last scan.
     fn obstacle(&self, id: &DeviceId, device: &OfferedDevice) -> Option<String> {
-        if let Some(why) = device.state.obstacle() {
-            return Some(why.to_owned());
+        if let Some(reason) = device.state.obstacle() {
+            return Some(reason.to_owned());
         }
         let Some(device) = self.state.inventory.get(id.as_str()) else {
             return Some("no longer on this node".to_owned());
@@ -156,17 +156,17 @@ impl PreferenceRequest<'_> {
         &self,
         devices: impl Iterator<Item = (&'a DeviceId, &'a OfferedDevice)>,
     ) -> Excluded {
-        let refused =
+        let exclusions =
             devices.filter_map(|(id, device)| Some((id.clone(), self.obstacle(id, device)?)));
-        Excluded(refused.collect())
+        Excluded(exclusions.collect())
     }
 
     /// The reason, with the devices to be near.
-    fn explain(&self, why: &impl std::fmt::Display) -> String {
+    fn explain(&self, reason: &impl std::fmt::Display) -> String {
         let near: Vec<_> = self.near.iter().map(DeviceId::as_str).collect();
         match near.as_slice() {
-            [] => why.to_string(),
-            near => format!("{why}, near {}", near.join(" ")),
+            [] => reason.to_string(),
+            near => format!("{reason}, near {}", near.join(" ")),
         }
     }
 }

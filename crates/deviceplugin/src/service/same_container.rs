@@ -30,8 +30,8 @@ impl AllocationGroup {
         resource: &ResourceName,
         now: Instant,
     ) -> impl Iterator<Item = &DeviceId> {
-        let same = self.is_joined_by(resource, now);
-        self.devices.values().filter(move |_| same).flatten()
+        let is_same_container = self.is_joined_by(resource, now);
+        self.devices.values().filter(move |_| is_same_container).flatten()
     }
 
     pub(super) fn record(&mut self, resource: &ResourceName, devices: Vec<DeviceId>, now: Instant) {
@@ -43,8 +43,8 @@ impl AllocationGroup {
     }
 
     fn is_joined_by(&self, resource: &ResourceName, now: Instant) -> bool {
-        let recent = self.last.is_some_and(|last| now.duration_since(last) < GROUP_WINDOW);
-        recent && !self.devices.contains_key(resource)
+        let is_recent = self.last.is_some_and(|last| now.duration_since(last) < GROUP_WINDOW);
+        is_recent && !self.devices.contains_key(resource)
     }
 }
 
@@ -56,23 +56,23 @@ mod tests {
         text.parse().expect("valid")
     }
 
-    fn others(same_container: &AllocationGroup, resource: &str, now: Instant) -> Vec<String> {
-        same_container.other_devices(&name(resource), now).map(ToString::to_string).collect()
+    fn other_ids(group: &AllocationGroup, resource: &str, now: Instant) -> Vec<String> {
+        group.other_devices(&name(resource), now).map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_repeated_resource_starts_another_container() {
-        let (mut same_container, begun) = (AllocationGroup::default(), Instant::now());
+        let (mut group, start) = (AllocationGroup::default(), Instant::now());
         let ids = |id: &str| vec![id.parse().expect("valid")];
-        assert!(others(&same_container, "a/nic", begun).is_empty());
-        same_container.record(&name("a/gpu"), ids("GPU-3"), begun);
-        assert_eq!(others(&same_container, "a/nic", begun), ["GPU-3"]);
-        assert!(others(&same_container, "a/gpu", begun).is_empty(), "the next container's");
-        same_container.record(&name("a/nic"), ids("nic-3"), begun);
-        assert_eq!(others(&same_container, "a/fpga", begun), ["GPU-3", "nic-3"]);
-        same_container.record(&name("a/gpu"), ids("GPU-4"), begun);
+        assert!(other_ids(&group, "a/nic", start).is_empty());
+        group.record(&name("a/gpu"), ids("GPU-3"), start);
+        assert_eq!(other_ids(&group, "a/nic", start), ["GPU-3"]);
+        assert!(other_ids(&group, "a/gpu", start).is_empty(), "the next container's");
+        group.record(&name("a/nic"), ids("nic-3"), start);
+        assert_eq!(other_ids(&group, "a/fpga", start), ["GPU-3", "nic-3"]);
+        group.record(&name("a/gpu"), ids("GPU-4"), start);
         assert_eq!(
-            others(&same_container, "a/nic", begun),
+            other_ids(&group, "a/nic", start),
             ["GPU-4"],
             "without the earlier container's GPU"
         );
@@ -80,10 +80,10 @@ mod tests {
 
     #[test]
     fn an_allocation_after_the_window_starts_another_container() {
-        let (mut same_container, begun) = (AllocationGroup::default(), Instant::now());
-        same_container.record(&name("a/gpu"), vec!["GPU-3".parse().expect("valid")], begun);
-        assert!(others(&same_container, "a/nic", begun + GROUP_WINDOW).is_empty());
-        same_container.record(&name("a/nic"), Vec::new(), begun + GROUP_WINDOW);
-        assert!(others(&same_container, "a/fpga", begun + GROUP_WINDOW).is_empty());
+        let (mut group, start) = (AllocationGroup::default(), Instant::now());
+        group.record(&name("a/gpu"), vec!["GPU-3".parse().expect("valid")], start);
+        assert!(other_ids(&group, "a/nic", start + GROUP_WINDOW).is_empty());
+        group.record(&name("a/nic"), Vec::new(), start + GROUP_WINDOW);
+        assert!(other_ids(&group, "a/fpga", start + GROUP_WINDOW).is_empty());
     }
 }

@@ -91,8 +91,8 @@ impl State {
                 | Input::Checked { own: OwnSocket::Missing, .. },
             ) => Self::NoKubelet,
             (state, Input::Checked { kubelet: Some(kubelet), own }) => {
-                let unchanged = own == OwnSocket::Bound && state.kubelet() == Some(kubelet);
-                if unchanged { state } else { Self::Waiting { kubelet, until: now, attempt: 0 } }
+                let is_unchanged = own == OwnSocket::Bound && state.kubelet() == Some(kubelet);
+                if is_unchanged { state } else { Self::Waiting { kubelet, until: now, attempt: 0 } }
             }
             (Self::Waiting { kubelet, attempt, .. }, Input::TimerElapsed) => {
                 Self::Registering { kubelet, attempt }
@@ -143,8 +143,8 @@ impl State {
         limits: &KubeletLimits,
     ) -> Self {
         let attempt = attempt.saturating_add(1);
-        let pause = backoff(limits.retry_min, limits.retry_max, attempt);
-        Self::Waiting { kubelet, until: now + pause, attempt }
+        let delay = backoff(limits.retry_min, limits.retry_max, attempt);
+        Self::Waiting { kubelet, until: now + delay, attempt }
     }
 
     fn kubelet(self) -> Option<SocketIdentity> {
@@ -260,11 +260,11 @@ mod tests {
             checked(Some(other)),
             Input::Checked { kubelet: Some(kubelet), own: OwnSocket::Replaced },
         ] {
-            let after = run(&[&serving(kubelet)[..], &[loss]].concat());
-            assert!(matches!(after, State::Waiting { .. }), "{loss:?} leads to {after:?}");
+            let next = run(&[&serving(kubelet)[..], &[loss]].concat());
+            assert!(matches!(next, State::Waiting { .. }), "{loss:?} leads to {next:?}");
         }
-        let gone = run(&[&serving(kubelet)[..], &[checked(None)]].concat());
-        assert_eq!(gone, State::NoKubelet);
+        let next = run(&[&serving(kubelet)[..], &[checked(None)]].concat());
+        assert_eq!(next, State::NoKubelet);
     }
 
     #[test]
@@ -311,9 +311,9 @@ mod tests {
     #[test]
     fn a_kubelet_that_accepts_and_opens_no_stream_is_registered_with_again() {
         let (kubelet, _) = sockets();
-        let (begun, mut state) = (Instant::now(), run(&serving(kubelet)[..3]));
+        let (start, mut state) = (Instant::now(), run(&serving(kubelet)[..3]));
         while let State::Registered { until, .. } = state {
-            assert!(until.next_check() < begun + LIMITS.stream_deadline * 2, "it waits for ever");
+            assert!(until.next_check() < start + LIMITS.stream_deadline * 2, "it waits for ever");
             state = state.next(Input::TimerElapsed, until.next_check(), &LIMITS);
         }
         assert!(matches!(state, State::Waiting { attempt: 1, .. }));
@@ -322,8 +322,8 @@ mod tests {
     #[test]
     fn a_pause_of_the_agent_does_not_count_against_the_kubelet() {
         let (kubelet, _) = sockets();
-        let woken = Instant::now() + LIMITS.stream_deadline * 10;
-        let state = run(&serving(kubelet)[..3]).next(Input::TimerElapsed, woken, &LIMITS);
+        let wake_time = Instant::now() + LIMITS.stream_deadline * 10;
+        let state = run(&serving(kubelet)[..3]).next(Input::TimerElapsed, wake_time, &LIMITS);
         assert!(matches!(state, State::Registered { .. }), "its call may still be waiting");
     }
 }

@@ -63,10 +63,10 @@ pub(super) fn gpu_attributes(
 ) -> Attributes {
     let attribute = |file: &str| host.read_text(function.folder().join(file)).and_then(text_value);
     let version = host.read_text("/sys/module/amdgpu/version");
-    let mode = |of: fn(&PartitionMode) -> &String| {
-        partition_mode.map(of).and_then(|mode| text_value(mode.to_uppercase()))
+    let mode = |field: fn(&PartitionMode) -> &String| {
+        partition_mode.map(field).and_then(|mode| text_value(mode.to_uppercase()))
     };
-    let own = attributes(
+    let amd_attributes = attributes(
         DOMAIN,
         [
             ("type", text_value("gpu")),
@@ -78,7 +78,7 @@ pub(super) fn gpu_attributes(
             ("partitionProfile", partition_mode.and_then(|mode| text_value(mode.to_string()))),
         ],
     );
-    own.into_iter().chain(function_attributes(host, function)).collect()
+    amd_attributes.into_iter().chain(function_attributes(host, function)).collect()
 }
 
 pub(super) fn node_attributes(node: &Node) -> Attributes {
@@ -98,7 +98,7 @@ pub(super) fn capacities(node: &Node) -> Capacities {
         (attribute_name("simdUnits"), Some(Quantity::Count(node.simds))),
     ];
     let non_zero = |amount: Option<Quantity>| {
-        amount.filter(|it| !matches!(it, Quantity::Bytes(0) | Quantity::Count(0)))
+        amount.filter(|amount| !matches!(amount, Quantity::Bytes(0) | Quantity::Count(0)))
     };
     capacities.into_iter().filter_map(|(name, amount)| Some((name, non_zero(amount)?))).collect()
 }
@@ -134,8 +134,8 @@ fn chip_family(target: &str) -> Option<&'static str> {
         ("gfx12", "GC_12_0_0"),
         ("gfx8", "VI"),
     ];
-    let found = BY_TARGET.iter().find(|(begin, _)| target.starts_with(begin));
-    found.map(|(_, family)| *family)
+    let entry = BY_TARGET.iter().find(|(prefix, _)| target.starts_with(prefix));
+    entry.map(|(_, family)| *family)
 }
 
 // === impl PartitionMode ===
@@ -167,8 +167,8 @@ mod tests {
             (110_501, "gfx1151", Some("GC_11_5_0")),
             (70_000, "gfx700", None),
         ] {
-            let found = gfx_name(target).expect("a target");
-            assert_eq!((found.as_str(), chip_family(&found)), (name, expected));
+            let gfx = gfx_name(target).expect("a target");
+            assert_eq!((gfx.as_str(), chip_family(&gfx)), (name, expected));
         }
         assert_eq!(gfx_name(0), None);
     }

@@ -60,8 +60,11 @@ const DEFAULT_MBPS: u32 = 46_000;
 impl Topology {
     /// Reads the topology if it changed.
     pub(super) fn refresh(&mut self, host: &Host) {
-        let numbers =
-            host.entry_names(NODES).into_iter().take(MAX_ENTRIES).filter_map(|it| it.parse().ok());
+        let numbers = host
+            .entry_names(NODES)
+            .into_iter()
+            .take(MAX_ENTRIES)
+            .filter_map(|name| name.parse().ok());
         let (mut nodes, mut unreadable) = (Vec::<(u32, String)>::new(), 0);
         for number in numbers {
             match host.try_read_text(format!("{NODES}/{number}/properties")) {
@@ -126,10 +129,10 @@ impl Node {
     }
 
     /// Partition number within the function.
-    fn partition_number(&self, of: PciAddress) -> u32 {
-        let at = PciAddress::from_requester_id(self.domain, self.location);
+    fn partition_number(&self, function: PciAddress) -> u32 {
+        let address = PciAddress::from_requester_id(self.domain, self.location);
         match self.partition {
-            0 => at.to_requester_id().saturating_sub(of.to_requester_id()),
+            0 => address.to_requester_id().saturating_sub(function.to_requester_id()),
             number => number.into(),
         }
     }
@@ -144,22 +147,22 @@ impl Node {
 /// the first partition, so the driver's numbers apply. Without distinct numbers, partitions are numbered in list order.
 pub(super) fn with_partition_numbers<'a>(
     nodes: &[&'a Node],
-    of: PciAddress,
+    function: PciAddress,
 ) -> impl Iterator<Item = (u32, &'a Node)> {
-    let numbers: BTreeSet<_> = nodes.iter().map(|node| node.partition_number(of)).collect();
+    let numbers: BTreeSet<_> = nodes.iter().map(|node| node.partition_number(function)).collect();
     let are_distinct = numbers.len() == nodes.len();
-    let number = move |(nth, node): (u32, &'a Node)| {
-        (if are_distinct { node.partition_number(of) } else { nth }, node)
+    let number = move |(index, node): (u32, &'a Node)| {
+        (if are_distinct { node.partition_number(function) } else { index }, node)
     };
     (0..).zip(nodes.to_vec()).map(number)
 }
 
 fn memory(host: &Host, number: u32) -> u64 {
     let banks = read_properties(host, number, "mem_banks");
-    let own = banks.filter(|bank| {
+    let local_banks = banks.filter(|bank| {
         property(bank, "heap_type").is_some_and(|heap| LOCAL_HEAP_TYPES.contains(&heap))
     });
-    own.filter_map(|bank| property(&bank, "size_in_bytes")).sum()
+    local_banks.filter_map(|bank| property(&bank, "size_in_bytes")).sum()
 }
 
 /// xGMI bandwidth in MB/s by peer node: of direct links, and of routes through other GPUs.
@@ -168,12 +171,12 @@ fn links(host: &Host, number: u32) -> BTreeMap<u32, u32> {
     for link in
         ["io_links", "p2p_links"].iter().flat_map(|kind| read_properties(host, number, kind))
     {
-        let to = property(&link, "node_to").and_then(|to| u32::try_from(to).ok());
-        if let (Some(to), Some(XGMI)) = (to, property(&link, "type")) {
+        let peer = property(&link, "node_to").and_then(|peer| u32::try_from(peer).ok());
+        if let (Some(peer), Some(XGMI)) = (peer, property(&link, "type")) {
             let mbps = property(&link, "max_bandwidth").and_then(|mbps| u32::try_from(mbps).ok());
             let mbps = mbps.filter(|mbps| *mbps > 0).unwrap_or(DEFAULT_MBPS);
             links
-                .entry(to)
+                .entry(peer)
                 .and_modify(|highest: &mut u32| *highest = mbps.max(*highest))
                 .or_insert(mbps);
         }
@@ -200,29 +203,29 @@ mod tests {
 
     use super::*;
 
-    fn file(root: &std::path::Path, path: &str, text: &str) {
+    fn write_file(root: &std::path::Path, path: &str, text: &str) {
         let file = root.join("sys/class/kfd/kfd/topology/nodes").join(path);
         fs::create_dir_all(file.parent().expect("below the root")).expect("made");
         fs::write(file, text).expect("written");
     }
 
-    fn node(root: &std::path::Path, number: u32, location: u32, minor: u32) {
+    fn write_node(root: &std::path::Path, number: u32, location: u32, minor: u32) {
         let text = format!("location_id {location}\ndomain 0\ndrm_render_minor {minor}\n");
-        file(root, &format!("{number}/properties"), &text);
+        write_file(root, &format!("{number}/properties"), &text);
     }
 
     #[test]
     fn partitions_with_function_numbers_belong_to_one_gpu() {
         let root = tempfile::tempdir().expect("a temporary folder");
-        node(root.path(), 0, 0, 0);
+        write_node(root.path(), 0, 0, 0);
         for (number, location) in [(1, 0xa00), (2, 0xa01), (3, 0xa02), (10, 0x1000_0a03)] {
-            node(root.path(), number, location, 127 + number);
+            write_node(root.path(), number, location, 127 + number);
         }
         let mut topology = Topology::default();
         topology.refresh(&Host::new(root.path(), "/"));
         let function: PciAddress = "0000:0a:00.0".parse().expect("valid");
-        let found = topology.by_function(&[function].into());
-        let minors: Vec<_> = found[&function].iter().map(|node| node.render_minor).collect();
+        let nodes = topology.by_function(&[function].into());
+        let minors: Vec<_> = nodes[&function].iter().map(|node| node.render_minor).collect();
         assert_eq!(minors, [128, 129, 130, 137], "in the order of their numbers");
     }
 
@@ -248,20 +251,20 @@ mod tests {
     fn links_and_memory_are_read_again_when_a_node_changes() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let (root, host) = (root.path(), Host::new(root.path(), "/"));
-        node(root, 1, 0x100, 128);
-        node(root, 2, 0x200, 129);
-        file(root, "1/io_links/0/properties", "type 11\nnode_to 2\nmax_bandwidth 64000\n");
-        file(root, "1/io_links/1/properties", "type 2\nnode_to 0\nmax_bandwidth 32000\n");
-        file(root, "1/mem_banks/0/properties", "heap_type 1\nsize_in_bytes 4096\n");
+        write_node(root, 1, 0x100, 128);
+        write_node(root, 2, 0x200, 129);
+        write_file(root, "1/io_links/0/properties", "type 11\nnode_to 2\nmax_bandwidth 64000\n");
+        write_file(root, "1/io_links/1/properties", "type 2\nnode_to 0\nmax_bandwidth 32000\n");
+        write_file(root, "1/mem_banks/0/properties", "heap_type 1\nsize_in_bytes 4096\n");
         let mut topology = Topology::default();
         topology.refresh(&host);
         let [one, two] = topology.nodes.as_slice() else { panic!("two GPUs") };
         assert_eq!((one.link_to(&[two]), two.link_to(&[one])), (Some(64_000), None));
         assert_eq!((one.memory_bytes, two.memory_bytes), (4_096, 0));
-        file(root, "1/io_links/0/properties", "type 11\nnode_to 2\nmax_bandwidth 0\n");
+        write_file(root, "1/io_links/0/properties", "type 11\nnode_to 2\nmax_bandwidth 0\n");
         topology.refresh(&host);
         assert_eq!(topology.nodes[0].links[&2], 64_000, "no node changed");
-        node(root, 2, 0x200, 130);
+        write_node(root, 2, 0x200, 130);
         topology.refresh(&host);
         assert_eq!(topology.nodes[0].links[&2], DEFAULT_MBPS);
     }

@@ -43,8 +43,9 @@ impl DeviceBuilder<'_> {
         let Candidate { attributes, location: place, origin, folder, nodes, .. } =
             candidate.clone();
         let id = id(&self.rule.name, &candidate.identity);
-        let new = Device::new(id, DeviceKind::Other, self.rule.name.clone(), Timestamp::UNIX_EPOCH);
-        Device { index, attributes, place, origin: Some(origin), folder, nodes, ..new }
+        let device =
+            Device::new(id, DeviceKind::Other, self.rule.name.clone(), Timestamp::UNIX_EPOCH);
+        Device { index, attributes, place, origin: Some(origin), folder, nodes, ..device }
     }
 
     pub(super) fn build(&self, index: u32, group: &Group) -> Option<BuiltDevice> {
@@ -56,91 +57,109 @@ impl DeviceBuilder<'_> {
         let ambiguity =
             || group.ambiguity.clone().map(|ambiguity| (Reason::NodeMissing, ambiguity));
         let failure = failure.or_else(ambiguity);
-        let mut built = BuiltDevice { device, failure, missing: group.missing.clone() };
-        built.device.withheld = group.members.iter().find_map(|member| member.withheld.clone());
-        self.add_found_nodes(&mut built, group);
-        for given in &self.rule.give.nodes {
-            self.add_node(&mut built, given, group);
+        let mut built_device = BuiltDevice { device, failure, missing: group.missing.clone() };
+        built_device.device.withheld =
+            group.members.iter().find_map(|member| member.withheld.clone());
+        self.add_found_nodes(&mut built_device, group);
+        for template in &self.rule.give.nodes {
+            self.add_node(&mut built_device, template, group);
         }
-        built.report_missing_nodes();
-        for given in &self.rule.give.mounts {
-            self.add_mount(&mut built, given);
+        built_device.report_missing_nodes();
+        for template in &self.rule.give.mounts {
+            self.add_mount(&mut built_device, template);
         }
-        self.add_env_and_cdi_names(&mut built);
-        self.check_not_empty(&mut built, group);
-        self.check_nodes(&mut built);
-        Some(built)
+        self.add_env_and_cdi_names(&mut built_device);
+        self.check_not_empty(&mut built_device, group);
+        self.check_nodes(&mut built_device);
+        Some(built_device)
     }
 
-    fn add_found_nodes(&self, built: &mut BuiltDevice, group: &Group) {
+    fn add_found_nodes(&self, built_device: &mut BuiltDevice, group: &Group) {
         let Some(access) = self.rule.give.found else { return };
-        let found = group.members.iter().flat_map(|member| &member.nodes);
-        built.device.nodes.extend(found.map(|node| DeviceNode { access, ..node.clone() }));
+        let candidate_nodes = group.members.iter().flat_map(|member| &member.nodes);
+        built_device
+            .device
+            .nodes
+            .extend(candidate_nodes.map(|node| DeviceNode { access, ..node.clone() }));
     }
 
-    fn add_node(&self, built: &mut BuiltDevice, given: &NodeTemplate, group: &Group) {
-        let pattern = match fill_with(&given.path, &built.device, escaped) {
+    fn add_node(&self, built_device: &mut BuiltDevice, template: &NodeTemplate, group: &Group) {
+        let pattern = match fill_with(&template.path, &built_device.device, escaped) {
             Ok(pattern) => pattern,
-            Err(_) if given.optional => return,
-            Err(missing) => return built.withhold(format!("{}: {missing}", given.path)),
+            Err(_) if template.optional => return,
+            Err(missing) => return built_device.withhold(format!("{}: {missing}", template.path)),
         };
-        if let Some(why) = denylist::node_path_error(&pattern) {
-            return built.withhold(why);
+        if let Some(reason) = denylist::node_path_error(&pattern) {
+            return built_device.withhold(reason);
         }
         let paths = match self.nodes.paths(&pattern) {
             Ok(paths) => paths,
-            Err(why) => return built.withhold(why),
+            Err(reason) => return built_device.withhold(reason),
         };
         let mut exists = false;
         for path in paths {
             let target = match self.nodes.target(&path) {
                 Ok(target) => target,
-                Err(why) => {
-                    built.fail(Reason::NodeMissing, why);
+                Err(reason) => {
+                    built_device.fail(Reason::NodeMissing, reason);
                     continue;
                 }
             };
-            let named = match self.nodes.nodes_at(&path, &target) {
-                Ok(named) => named,
-                Err(why) => return built.withhold(why),
+            let named_nodes = match self.nodes.nodes_at(&path, &target) {
+                Ok(named_nodes) => named_nodes,
+                Err(reason) => return built_device.withhold(reason),
             };
-            exists |= !named.is_empty();
-            for named in named {
-                self.add_named_node(built, given, &path, named, group);
+            exists |= !named_nodes.is_empty();
+            for named_node in named_nodes {
+                self.add_named_node(built_device, template, &path, named_node, group);
             }
         }
-        if !exists && !given.optional {
-            built.missing.push(pattern);
+        if !exists && !template.optional {
+            built_device.missing.push(pattern);
         }
     }
 
     /// Adds a node. Nodes below a folder keep their relative paths in the container.
     fn add_named_node(
         &self,
-        built: &mut BuiltDevice,
-        given: &NodeTemplate,
+        built_device: &mut BuiltDevice,
+        template: &NodeTemplate,
         path: &Path,
-        named: NamedNode,
+        named_node: NamedNode,
         group: &Group,
     ) {
-        let NamedNode { matched_path: name, resolved_path: target } = named;
-        let path_inside = match given.inside.as_deref().map(|text| fill(text, &built.device)) {
-            None => name,
-            Some(Ok(text)) => {
-                let last = path.file_name().filter(|_| text.ends_with('/')).map(Path::new);
-                let below = name.strip_prefix(path).ok();
-                let parts = [Some(Path::new(&text)), last, below].into_iter().flatten();
-                parts.flat_map(Path::components).collect()
-            }
-            Some(Err(missing)) => return built.withhold(missing.to_string()),
-        };
-        let inside = Some(path_inside).filter(|inside| *inside != target);
-        if built.device.nodes.iter().any(|other| other.path == target && other.inside == inside) {
+        let NamedNode { matched_path, resolved_path } = named_node;
+        let container_path =
+            match template.inside.as_deref().map(|text| fill(text, &built_device.device)) {
+                None => matched_path,
+                Some(Ok(text)) => {
+                    let file_name = path.file_name().filter(|_| text.ends_with('/')).map(Path::new);
+                    let relative_path = matched_path.strip_prefix(path).ok();
+                    let parts =
+                        [Some(Path::new(&text)), file_name, relative_path].into_iter().flatten();
+                    parts.flat_map(Path::components).collect()
+                }
+                Some(Err(missing)) => return built_device.withhold(missing.to_string()),
+            };
+        let inside = Some(container_path).filter(|inside| *inside != resolved_path);
+        if built_device
+            .device
+            .nodes
+            .iter()
+            .any(|other| other.path == resolved_path && other.inside == inside)
+        {
             return;
         }
-        let proof = if given.shared { None } else { self.confirming_folder(&target, group) };
-        let (access, shared) = (given.access, given.shared);
-        built.device.nodes.push(DeviceNode { path: target, inside, access, shared, proof });
+        let proof =
+            if template.shared { None } else { self.confirming_folder(&resolved_path, group) };
+        let (access, shared) = (template.access, template.shared);
+        built_device.device.nodes.push(DeviceNode {
+            path: resolved_path,
+            inside,
+            access,
+            shared,
+            proof,
+        });
     }
 
     /// Sysfs folder that confirms the node's device number at allocation. The number of a VFIO group may
@@ -149,79 +168,83 @@ impl DeviceBuilder<'_> {
         let function = || {
             let folders = group.members.iter().filter_map(|member| member.folder.clone());
             let name = path.file_name()?.to_str()?.trim_start_matches("noiommu-");
-            let mut own = folders.filter(|folder| {
+            let mut function_folders = folders.filter(|folder| {
                 self.host.link_name(folder.join("iommu_group")).as_deref() == Some(name)
             });
-            own.next()
+            function_folders.next()
         };
-        let of_group = path.starts_with("/dev/vfio").then(function).flatten();
-        of_group.or_else(|| self.nodes.folder(path))
+        let function_folder = path.starts_with("/dev/vfio").then(function).flatten();
+        function_folder.or_else(|| self.nodes.folder(path))
     }
 
-    fn add_mount(&self, built: &mut BuiltDevice, given: &MountTemplate) {
-        let fill =
-            |text: &str| fill(text, &built.device).map_err(|missing| format!("{text}: {missing}"));
-        let host = fill(&given.host);
-        let container = given.container.as_deref().map_or_else(|| host.clone(), fill);
+    fn add_mount(&self, built_device: &mut BuiltDevice, template: &MountTemplate) {
+        let fill = |text: &str| {
+            fill(text, &built_device.device).map_err(|missing| format!("{text}: {missing}"))
+        };
+        let host = fill(&template.host);
+        let container = template.container.as_deref().map_or_else(|| host.clone(), fill);
         let (host, container) = match (host, container) {
             (Ok(host), Ok(container)) => (PathBuf::from(host), PathBuf::from(container)),
-            (Err(why), _) | (_, Err(why)) => return built.withhold(why),
+            (Err(reason), _) | (_, Err(reason)) => return built_device.withhold(reason),
         };
         let text = host.display().to_string();
-        let dangerous = || {
-            let real = self.host.canonicalize(&host);
-            let mut paths = std::iter::once(&host).chain(&real);
-            let why = paths.find_map(|path| self.rule.mount_refusal(given, path, self.kubelet_dir));
-            why.filter(|_| !self.rule.allow_dangerous)
+        let mount_refusal = || {
+            let resolved = self.host.canonicalize(&host);
+            let mut paths = std::iter::once(&host).chain(&resolved);
+            let reason =
+                paths.find_map(|path| self.rule.mount_refusal(template, path, self.kubelet_dir));
+            reason.filter(|_| !self.rule.allow_dangerous)
         };
-        if let Some(why) = denylist::plain_path_error(&text).or_else(dangerous) {
-            return built.withhold(why);
+        if let Some(reason) = denylist::plain_path_error(&text).or_else(mount_refusal) {
+            return built_device.withhold(reason);
         }
         if !self.host.exists(&host) {
-            built.fail(Reason::NotReady, format!("{text} is not there"));
+            built_device.fail(Reason::NotReady, format!("{text} is not there"));
         }
-        let writable = given.writable;
-        built.device.extras.mounts.push(Mount { host, container, writable });
+        let writable = template.writable;
+        built_device.device.extras.mounts.push(Mount { host, container, writable });
     }
 
     /// Adds variables and CDI names. A variable without value is omitted. A CDI name without value withholds
     /// the device, since its container would be incomplete.
-    fn add_env_and_cdi_names(&self, built: &mut BuiltDevice) {
-        let device = with_container_paths(&built.device);
+    fn add_env_and_cdi_names(&self, built_device: &mut BuiltDevice) {
+        let device = with_container_paths(&built_device.device);
         let variable = |(name, value): (&String, &String)| {
             Some((fill(name, &device).ok()?, fill(value, &device).ok()?))
         };
-        built.device.extras.env = self.rule.give.env.iter().filter_map(variable).collect();
+        built_device.device.extras.env = self.rule.give.env.iter().filter_map(variable).collect();
         for name in &self.rule.give.cdi {
-            match fill(name, &built.device) {
-                Ok(name) => built.device.extras.cdi.push(name),
-                Err(missing) => built.withhold(format!("{name}: {missing}")),
+            match fill(name, &built_device.device) {
+                Ok(name) => built_device.device.extras.cdi.push(name),
+                Err(missing) => built_device.withhold(format!("{name}: {missing}")),
             }
         }
     }
 
     /// Fails a device without container edits if its source adds the nodes that it finds.
-    fn check_not_empty(&self, built: &mut BuiltDevice, group: &Group) {
-        let nothing = built.device.nodes.is_empty() && built.device.extras.is_empty();
-        if !nothing || self.rule.give.found.is_none() {
+    fn check_not_empty(&self, built_device: &mut BuiltDevice, group: &Group) {
+        let is_empty =
+            built_device.device.nodes.is_empty() && built_device.device.extras.is_empty();
+        if !is_empty || self.rule.give.found.is_none() {
             return;
         }
-        let of_bus = |member: &Candidate| member.folder.is_some();
+        let is_on_bus = |member: &Candidate| member.folder.is_some();
         let has_driver = group.members.iter().any(|member| member.text("driver").is_some());
-        if group.members.iter().any(of_bus) && !has_driver {
-            built.fail(Reason::DriverUnbound, "no driver is bound to it".to_owned());
+        if group.members.iter().any(is_on_bus) && !has_driver {
+            built_device.fail(Reason::DriverUnbound, "no driver is bound to it".to_owned());
         } else {
-            built.fail(Reason::NodeMissing, "its driver made no device node".to_owned());
+            built_device.fail(Reason::NodeMissing, "its driver made no device node".to_owned());
         }
     }
 
-    fn check_nodes(&self, built: &mut BuiltDevice) {
-        let missing = built.device.nodes.iter().filter(|node| !self.host.exists(&node.path));
-        built.missing = missing.map(|node| node.path.display().to_string()).collect();
-        built.report_missing_nodes();
+    fn check_nodes(&self, built_device: &mut BuiltDevice) {
+        let missing = built_device.device.nodes.iter().filter(|node| !self.host.exists(&node.path));
+        built_device.missing = missing.map(|node| node.path.display().to_string()).collect();
+        built_device.report_missing_nodes();
         if !self.rule.allow_dangerous {
-            let why = built.device.nodes.iter().find_map(|node| self.nodes.access_refusal(node));
-            built.device.withheld = built.device.withheld.take().or(why);
+            let refusal =
+                built_device.device.nodes.iter().find_map(|node| self.nodes.access_refusal(node));
+            built_device.device.withheld = built_device.device.withheld.take().or(refusal);
         }
     }
 }
@@ -230,18 +253,18 @@ impl DeviceBuilder<'_> {
 
 impl BuiltDevice {
     /// Withholds the device. The first reason stays.
-    fn withhold(&mut self, why: String) {
-        self.device.withheld.get_or_insert(why);
+    fn withhold(&mut self, reason: String) {
+        self.device.withheld.get_or_insert(reason);
     }
 
     fn report_missing_nodes(&mut self) {
-        let missing = std::mem::take(&mut self.missing);
-        match missing.as_slice() {
+        let missing_nodes = std::mem::take(&mut self.missing);
+        match missing_nodes.as_slice() {
             [] => {}
-            [one] => self.fail(Reason::NodeMissing, format!("{one} is not there")),
-            several => {
-                let several = several.join(", ");
-                self.fail(Reason::NodeMissing, format!("{several} are not there"));
+            [node] => self.fail(Reason::NodeMissing, format!("{node} is not there")),
+            nodes => {
+                let nodes = nodes.join(", ");
+                self.fail(Reason::NodeMissing, format!("{nodes} are not there"));
             }
         }
     }
@@ -262,13 +285,13 @@ fn with_container_paths(device: &Device) -> Device {
 /// Topology that all members share: PCI address, PCI path and NUMA node.
 fn common_location(members: &[Candidate]) -> Location {
     let Some((first, others)) = members.split_first() else { return Location::default() };
-    let same =
+    let is_common =
         |differs: &dyn Fn(&Location) -> bool| !others.iter().any(|other| differs(&other.location));
     let Location { pci, path, numa_node, .. } = &first.location;
     Location {
-        pci: pci.filter(|_| same(&|other| other.pci != *pci)),
-        path: path.clone().filter(|_| same(&|other| other.path != *path)),
-        numa_node: numa_node.filter(|_| same(&|other| other.numa_node != *numa_node)),
+        pci: pci.filter(|_| is_common(&|other| other.pci != *pci)),
+        path: path.clone().filter(|_| is_common(&|other| other.path != *path)),
+        numa_node: numa_node.filter(|_| is_common(&|other| other.numa_node != *numa_node)),
         ..Location::default()
     }
 }

@@ -47,21 +47,23 @@ pub struct CandidateVerdict {
 /// # Errors
 ///
 /// Fails if the scan fails, such as for a folder with too many entries.
-pub fn diagnose(places: &HostPaths, rule: &SourceRule) -> Result<SourceDiagnosis, String> {
-    let host = places.host();
+pub fn diagnose(paths: &HostPaths, rule: &SourceRule) -> Result<SourceDiagnosis, String> {
+    let host = paths.host();
     let mut serials = Serials::default();
     serials.refresh(&host);
     let FindResult { mut candidates, mut notes } = find::find(rule, &host, &serials)?;
     FileAttributes::default().add_to(&host, rule, &mut candidates);
     let nodes = Nodes::new(&host, &serials);
     let builder =
-        DeviceBuilder { host: &host, rule, kubelet_dir: &places.kubelet_dir, nodes: &nodes };
+        DeviceBuilder { host: &host, rule, kubelet_dir: &paths.kubelet_dir, nodes: &nodes };
     let (mut verdicts, mut selected) = (Vec::new(), Vec::new());
     for (index, candidate) in (0..).zip(candidates) {
-        let why = rule.expression.as_ref();
-        let why = why.and_then(|it| it.explain_mismatch(&builder.preview(index, &candidate)));
-        match why {
-            Some(why) => verdicts.push(CandidateVerdict::without_device(&candidate, why)),
+        let reason = rule.expression.as_ref();
+        let reason = reason.and_then(|expression| {
+            expression.explain_mismatch(&builder.preview(index, &candidate))
+        });
+        match reason {
+            Some(reason) => verdicts.push(CandidateVerdict::without_device(&candidate, reason)),
             None => selected.push(candidate),
         }
     }
@@ -76,7 +78,7 @@ fn group_verdicts(
     rule: &SourceRule,
     selected: Vec<Candidate>,
 ) -> (Vec<CandidateVerdict>, Option<String>) {
-    let all: Vec<_> = selected.iter().map(Candidate::blank_verdict).collect();
+    let blank_verdicts: Vec<_> = selected.iter().map(Candidate::blank_verdict).collect();
     let (groups, leftover) = unit::groups(rule, selected);
     let (mut verdicts, mut ids) = (Vec::new(), Vec::new());
     for group in groups {
@@ -97,7 +99,7 @@ fn group_verdicts(
     if verdicts.is_empty() {
         let without_partner =
             |verdict| CandidateVerdict { reason: Some(NO_PARTNER.to_owned()), ..verdict };
-        verdicts = all.into_iter().map(without_partner).collect();
+        verdicts = blank_verdicts.into_iter().map(without_partner).collect();
     }
     (verdicts, leftover)
 }
@@ -128,7 +130,7 @@ impl Candidate {
 // === impl CandidateVerdict ===
 
 impl CandidateVerdict {
-    fn without_device(candidate: &Candidate, why: String) -> Self {
-        Self { reason: Some(why), ..candidate.blank_verdict() }
+    fn without_device(candidate: &Candidate, reason: String) -> Self {
+        Self { reason: Some(reason), ..candidate.blank_verdict() }
     }
 }

@@ -19,35 +19,35 @@ const RESERVED_KEYS: [&str; 3] = ["name", "path", "numa"];
 
 /// Files in a folder. Hidden ones are skipped: a mounted `ConfigMap` keeps its versions there.
 pub(super) fn candidates(host: &Host, folder: &Path) -> Result<FindResult, String> {
-    let mut found = FindResult::default();
+    let mut result = FindResult::default();
     host.folder_error(&folder.display().to_string()).map_or(Ok(()), Err)?;
     let Some(names) = entries(host, folder)? else {
-        found.notes.push(format!("this node has no {}", folder.display()));
-        return Ok(found);
+        result.notes.push(format!("this node has no {}", folder.display()));
+        return Ok(result);
     };
     for name in names.iter().filter(|name| !name.starts_with('.')) {
         let path = folder.join(name);
         match host.resolve_link(&path).filter(|target| host.path(target).is_file()) {
-            Some(target) => found.candidates.push(candidate(host, name, &path, &target)),
+            Some(target) => result.candidates.push(candidate(host, name, &path, &target)),
             // A folder is no board. The other case, a dangling link, gets a note: its target may appear later.
             None if host.path(&path).is_dir() => {}
-            None => found.notes.push(format!("{} is not a file", path.display())),
+            None => result.notes.push(format!("{} is not a file", path.display())),
         }
     }
-    Ok(found)
+    Ok(result)
 }
 
 fn candidate(host: &Host, name: &str, path: &Path, target: &Path) -> Candidate {
     let (identity, origin) = (name.to_owned(), path.display().to_string());
-    let mut board = Candidate { identity, origin, ..Candidate::default() };
-    board.add_text("name", Some(name));
-    board.add_text("path", path.to_str());
+    let mut candidate = Candidate { identity, origin, ..Candidate::default() };
+    candidate.add_text("name", Some(name));
+    candidate.add_text("path", path.to_str());
     let text = read(host, target).unwrap_or_default();
     // A file may have any content; only a mapping gives attributes.
     if let Ok(Value::Object(content)) = serde_saphyr::from_str::<Value>(&text) {
-        board.add_content(content);
+        candidate.add_content(content);
     }
-    board
+    candidate
 }
 
 fn read(host: &Host, path: &Path) -> Option<String> {
@@ -63,9 +63,9 @@ impl Candidate {
         let numa = content.get("numa").and_then(Value::as_u64);
         self.location.numa_node = numa.and_then(|node| node.try_into().ok());
         self.add_numa_node();
-        let others =
+        let attribute_entries =
             content.into_iter().filter(|(name, _)| !RESERVED_KEYS.contains(&name.as_str()));
-        for (name, value) in others.take(MAX_ATTRIBUTES) {
+        for (name, value) in attribute_entries.take(MAX_ATTRIBUTES) {
             let name = AttributeName::try_new(DOMAIN, &name);
             self.attributes.extend(name.zip(attribute(value)));
         }
@@ -83,7 +83,7 @@ fn attribute(value: Value) -> Option<AttributeValue> {
         Value::String(text) if text.chars().count() <= MAX_VALUE_CHARS => {
             Some(AttributeValue::String(text))
         }
-        Value::Bool(truth) => Some(AttributeValue::Bool(truth)),
+        Value::Bool(flag) => Some(AttributeValue::Bool(flag)),
         Value::Number(number) => number
             .as_i64()
             .map(AttributeValue::Int)

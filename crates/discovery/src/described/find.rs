@@ -64,19 +64,21 @@ pub(super) fn find(
     host: &Host,
     serials: &Serials,
 ) -> Result<FindResult, String> {
-    let mut found = match &rule.find {
+    let mut result = match &rule.find {
         DiscoveryRule::Bus(bus) => sysfs::bus(&Sysfs::new(host, serials), bus)?,
         DiscoveryRule::Class(class) => sysfs::class(&Sysfs::new(host, serials), class)?,
         DiscoveryRule::Nodes(patterns) => nodes::candidates(&Nodes::new(host, serials), patterns)?,
         DiscoveryRule::Files(folder) => files::candidates(host, folder)?,
         DiscoveryRule::Endpoints(endpoints) => endpoints::candidates(endpoints),
     };
-    for candidate in &mut found.candidates {
+    for candidate in &mut result.candidates {
         candidate.attributes.extend(rule.facts.clone());
     }
-    let order = |it: &Candidate| (it.pattern, natural_sort_key(&it.identity), it.identity.clone());
-    found.candidates.sort_by_cached_key(order);
-    Ok(found)
+    let sort_key = |candidate: &Candidate| {
+        (candidate.pattern, natural_sort_key(&candidate.identity), candidate.identity.clone())
+    };
+    result.candidates.sort_by_cached_key(sort_key);
+    Ok(result)
 }
 
 // === impl Candidate ===
@@ -125,13 +127,15 @@ fn is_no_folder(kind: ErrorKind) -> bool {
 
 /// Sort key with numbers as numbers: `video10` sorts after `video9`.
 pub(super) fn natural_sort_key(name: &str) -> Vec<(String, u64)> {
-    let (mut parts, mut rest) = (Vec::new(), name);
-    while !rest.is_empty() {
-        let text = rest.find(|letter: char| letter.is_ascii_digit()).unwrap_or(rest.len());
-        let digits = rest[text..].find(|letter: char| !letter.is_ascii_digit());
-        let end = digits.map_or(rest.len(), |digits| text + digits);
-        parts.push((rest[..text].to_owned(), rest[text..end].parse().unwrap_or_default()));
-        rest = &rest[end..];
+    let (mut parts, mut remaining) = (Vec::new(), name);
+    while !remaining.is_empty() {
+        let text =
+            remaining.find(|letter: char| letter.is_ascii_digit()).unwrap_or(remaining.len());
+        let digits = remaining[text..].find(|letter: char| !letter.is_ascii_digit());
+        let end = digits.map_or(remaining.len(), |digits| text + digits);
+        parts
+            .push((remaining[..text].to_owned(), remaining[text..end].parse().unwrap_or_default()));
+        remaining = &remaining[end..];
     }
     parts
 }

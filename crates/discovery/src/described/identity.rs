@@ -9,13 +9,13 @@ use windlass_core::{
 /// ids distinct.
 pub(super) fn id(source: &SourceName, identity: &str) -> DeviceId {
     let (text, is_lossy) = id_text(identity);
-    let whole = format!("{source}-{text}");
-    let id = if is_lossy || whole.len() > DeviceId::MAX_CHARS {
+    let full_id = format!("{source}-{text}");
+    let id = if is_lossy || full_id.len() > DeviceId::MAX_CHARS {
         let digest = format!("-{:016x}", digest(identity));
-        let prefix = &whole[..whole.len().min(DeviceId::MAX_CHARS - digest.len())];
+        let prefix = &full_id[..full_id.len().min(DeviceId::MAX_CHARS - digest.len())];
         format!("{prefix}{digest}")
     } else {
-        whole
+        full_id
     };
     id.parse().expect("has valid characters and at most MAX_CHARS of them")
 }
@@ -24,7 +24,7 @@ pub(super) fn id(source: &SourceName, identity: &str) -> DeviceId {
 /// addresses become `-`, which loses none: no two identities differ in these characters only.
 fn id_text(identity: &str) -> (String, bool) {
     let mut is_lossy = identity.is_empty();
-    let letter = |letter: char| match letter {
+    let valid_letter = |letter: char| match letter {
         ':' | '/' => '-',
         '.' if is_address(identity) => '-',
         letter if letter.is_ascii_alphanumeric() || "-_.".contains(letter) => letter,
@@ -33,7 +33,7 @@ fn id_text(identity: &str) -> (String, bool) {
             '-'
         }
     };
-    (identity.chars().map(letter).collect(), is_lossy)
+    (identity.chars().map(valid_letter).collect(), is_lossy)
 }
 
 fn is_address(text: &str) -> bool {
@@ -66,9 +66,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_gives_an_id_and_long_ones_remain_distinct(text in ".{0,90}") {
-            let one = id(&source(), &text);
+            let any_id = id(&source(), &text);
             let long = format!("{}a", "x".repeat(80));
-            prop_assert!(one.as_str().len() <= DeviceId::MAX_CHARS);
+            prop_assert!(any_id.as_str().len() <= DeviceId::MAX_CHARS);
             prop_assert_ne!(id(&source(), &long), id(&source(), &format!("{long}b")));
         }
     }

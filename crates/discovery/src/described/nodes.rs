@@ -44,8 +44,8 @@ pub(super) struct NamedNode {
 /// Candidates for the nodes that match a pattern. A node that several paths lead to counts once: under its first
 /// pattern, and under its own name rather than the name of a link.
 pub(super) fn candidates(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindResult, String> {
-    let mut found = FindResult::default();
-    let mut seen = BTreeSet::new();
+    let mut result = FindResult::default();
+    let mut seen_nodes = BTreeSet::new();
     for (pattern, text) in patterns.iter().enumerate() {
         let mut paths = nodes.paths(text)?;
         paths.sort_by_cached_key(|path| nodes.host.canonicalize(path).as_ref() != Some(path));
@@ -53,19 +53,23 @@ pub(super) fn candidates(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindR
             let target = match nodes.target(&path) {
                 Ok(target) => target,
                 Err(note) => {
-                    found.notes.push(note);
+                    result.notes.push(note);
                     continue;
                 }
             };
-            let mut named = nodes.nodes_at(&path, &target)?;
-            named.retain(|it| seen.insert(it.resolved_path.clone()));
-            let candidate = nodes.candidate(&path, &target, named);
+            let mut named_nodes = nodes.nodes_at(&path, &target)?;
+            named_nodes.retain(|node| seen_nodes.insert(node.resolved_path.clone()));
+            let candidate = nodes.candidate(&path, &target, named_nodes);
             let wildcards = wildcard_texts(text, path.to_str().unwrap_or_default());
-            found.candidates.extend(candidate.map(|it| Candidate { pattern, wildcards, ..it }));
+            result.candidates.extend(candidate.map(|candidate| Candidate {
+                pattern,
+                wildcards,
+                ..candidate
+            }));
         }
     }
-    number_parts(&mut found.candidates);
-    Ok(found)
+    number_parts(&mut result.candidates);
+    Ok(result)
 }
 
 const DEV: &str = "/dev";
@@ -81,9 +85,9 @@ const NON_DEVICE_MOUNTS: [&str; 4] = ["/dev/hugepages", "/dev/mqueue", "/dev/pts
 pub(crate) fn matching_nodes(host: &Host, patterns: &[String]) -> Result<Vec<DeviceNode>, String> {
     let serials = Serials::default();
     let nodes = Nodes::new(host, &serials);
-    let found = candidates(&nodes, patterns)?.candidates;
-    let found: Vec<_> = found.into_iter().flat_map(|candidate| candidate.nodes).collect();
-    found.iter().find_map(|node| nodes.access_refusal(node)).map_or(Ok(found.clone()), Err)
+    let matches = candidates(&nodes, patterns)?.candidates;
+    let matches: Vec<_> = matches.into_iter().flat_map(|candidate| candidate.nodes).collect();
+    matches.iter().find_map(|node| nodes.access_refusal(node)).map_or(Ok(matches.clone()), Err)
 }
 
 // === impl Nodes ===
@@ -106,8 +110,8 @@ impl<'a> Nodes<'a> {
                 } else {
                     let path = folder.join(part);
                     let exists = self.host.try_exists(&path);
-                    let unread = |error| format!("cannot read {}: {error}", path.display());
-                    next.extend(exists.map_err(unread)?.then_some(path));
+                    let read_error = |error| format!("cannot read {}: {error}", path.display());
+                    next.extend(exists.map_err(read_error)?.then_some(path));
                 }
             }
             if next.len() > MAX_ENTRIES {
@@ -135,27 +139,27 @@ impl<'a> Nodes<'a> {
                 resolved_path: target.to_owned(),
             }]);
         }
-        let named = |node: PathBuf| {
-            let below = node.strip_prefix(target).unwrap_or(&node);
-            NamedNode { matched_path: path.join(below), resolved_path: node }
+        let named_node = |node: PathBuf| {
+            let relative_path = node.strip_prefix(target).unwrap_or(&node);
+            NamedNode { matched_path: path.join(relative_path), resolved_path: node }
         };
-        Ok(self.nodes_below(target)?.into_iter().map(named).collect())
+        Ok(self.nodes_below(target)?.into_iter().map(named_node).collect())
     }
 
     /// All device nodes below a folder, sorted.
     fn nodes_below(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
-        let (mut nodes, mut folders, mut seen) = (Vec::new(), vec![folder.to_owned()], 0);
-        while let Some(next) = folders.pop() {
-            if NON_DEVICE_MOUNTS.iter().any(|other| next == Path::new(other)) {
+        let (mut nodes, mut folders, mut entry_count) = (Vec::new(), vec![folder.to_owned()], 0);
+        while let Some(current) = folders.pop() {
+            if NON_DEVICE_MOUNTS.iter().any(|mount| current == Path::new(mount)) {
                 continue;
             }
-            let names = entries(self.host, &next)?.unwrap_or_default();
-            seen += names.len();
-            if seen > MAX_ENTRIES {
+            let names = entries(self.host, &current)?.unwrap_or_default();
+            entry_count += names.len();
+            if entry_count > MAX_ENTRIES {
                 let folder = folder.display();
                 return Err(format!("more than {MAX_ENTRIES} files are below {folder}"));
             }
-            for path in names.iter().map(|name| next.join(name)) {
+            for path in names.iter().map(|name| current.join(name)) {
                 // A file that disappeared in between is skipped.
                 let Ok(file) = fs::symlink_metadata(self.host.path(&path)) else { continue };
                 let kind = file.file_type();
@@ -176,10 +180,17 @@ impl<'a> Nodes<'a> {
     }
 
     /// The candidate at a path; `None` for a folder without new nodes.
-    fn candidate(&self, path: &Path, target: &Path, named: Vec<NamedNode>) -> Option<Candidate> {
-        let mut candidate = match &named[..] {
+    fn candidate(
+        &self,
+        path: &Path,
+        target: &Path,
+        named_nodes: Vec<NamedNode>,
+    ) -> Option<Candidate> {
+        let mut candidate = match &named_nodes[..] {
             [] => return None,
-            [only] if only.resolved_path == target => self.candidate_with_attributes(target),
+            [named_node] if named_node.resolved_path == target => {
+                self.candidate_with_attributes(target)
+            }
             _ => {
                 let mut folder = Candidate::default();
                 folder.rename(&name_of(target));
@@ -188,11 +199,15 @@ impl<'a> Nodes<'a> {
         };
         candidate.add_text("path", target.to_str());
         candidate.origin = path.display().to_string();
-        let node = |NamedNode { matched_path: name, resolved_path: node }: NamedNode| {
-            let inside = (name != node).then_some(name);
-            DeviceNode { inside, proof: self.folder(&node), ..DeviceNode::new(node) }
+        let node = |NamedNode { matched_path, resolved_path }: NamedNode| {
+            let container_path = (matched_path != resolved_path).then_some(matched_path);
+            DeviceNode {
+                inside: container_path,
+                proof: self.folder(&resolved_path),
+                ..DeviceNode::new(resolved_path)
+            }
         };
-        candidate.nodes = named.into_iter().map(node).collect();
+        candidate.nodes = named_nodes.into_iter().map(node).collect();
         Some(candidate)
     }
 
@@ -201,8 +216,8 @@ impl<'a> Nodes<'a> {
         let (name, folder) = (name_of(path), self.folder(path));
         let mut candidate = match &folder {
             Some(folder) => {
-                let own = folder.file_name().and_then(|name| name.to_str()).unwrap_or(&name);
-                self.sysfs.candidate(folder, own)
+                let sysfs_name = folder.file_name().and_then(|name| name.to_str()).unwrap_or(&name);
+                self.sysfs.candidate(folder, sysfs_name)
             }
             None => Candidate::default(),
         };
@@ -217,8 +232,9 @@ impl<'a> Nodes<'a> {
     pub(super) fn folder(&self, path: &Path) -> Option<PathBuf> {
         let name = path.strip_prefix(DEV).ok()?.to_str()?;
         let by_number = self.by_number(path);
-        let is_it = |folder: &PathBuf| self.host.uevent(folder, "DEVNAME").as_deref() == Some(name);
-        by_number.filter(is_it).or_else(|| {
+        let has_node_name =
+            |folder: &PathBuf| self.host.uevent(folder, "DEVNAME").as_deref() == Some(name);
+        by_number.filter(has_node_name).or_else(|| {
             // The nodes of a simulated machine may be regular files, and a recorded host has only their names.
             (!self.host.is_real()).then_some(())?;
             self.by_name.get_or_init(|| self.folders_by_name()).get(name).cloned()
@@ -233,20 +249,21 @@ impl<'a> Nodes<'a> {
     }
 
     fn folders_by_name(&self) -> BTreeMap<String, PathBuf> {
-        let listed = ["/sys/dev/char", "/sys/dev/block"].into_iter().flat_map(|list| {
+        let folders = ["/sys/dev/char", "/sys/dev/block"].into_iter().flat_map(|list| {
             let names = self.host.try_entry_names(list, MAX_ENTRIES).unwrap_or_default();
             names
                 .into_iter()
                 .filter_map(move |name| self.host.resolve_link(Path::new(list).join(name)))
         });
-        listed.filter_map(|folder| Some((self.host.uevent(&folder, "DEVNAME")?, folder))).collect()
+        folders.filter_map(|folder| Some((self.host.uevent(&folder, "DEVNAME")?, folder))).collect()
     }
 
     /// Reason why a container must not have access to a node.
     pub(super) fn access_refusal(&self, node: &DeviceNode) -> Option<String> {
         let path = node.path.to_str()?;
-        let block = || self.is_block(node).then(|| format!("{path}: {}", denylist::BLOCK));
-        denylist::node_danger(&escaped(path)).or_else(block)
+        let block_device_refusal =
+            || self.is_block(node).then(|| format!("{path}: {}", denylist::BLOCK));
+        denylist::node_danger(&escaped(path)).or_else(block_device_refusal)
     }
 
     /// True for a block device, by sysfs or by file type.

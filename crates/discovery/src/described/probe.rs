@@ -1,9 +1,9 @@
 //! Health probes of configured devices: one task per device, outside the scan.
 //!
 //! ```text
-//!   scan ── probes: device -> test ──> Prober ──> one task per device
+//!   scan ── probes: device -> spec ──> Prober ──> one task per device
 //!    ^                                    │
-//!    └── results: device -> outcome <─────┘
+//!    └── results: device -> result <──────┘
 //! ```
 //!
 //! Health is *awaited* until the first result. A probe reports a failure after the configured number of consecutive
@@ -78,13 +78,13 @@ struct AttemptOutcome {
 /// Both sides of the prober.
 pub(super) fn channel(host: Host) -> (ProbeHandle, Prober) {
     let change_notifier = Arc::new(Notify::new());
-    let (specs, requested) = watch::channel(Arc::default());
-    let (published, results) = watch::channel(Arc::default());
+    let (specs, spec_receiver) = watch::channel(Arc::default());
+    let (result_sender, results) = watch::channel(Arc::default());
     let handle = ProbeHandle { specs, results, change_notifier: change_notifier.clone() };
     let prober = Prober {
         host,
-        specs: requested,
-        results: published,
+        specs: spec_receiver,
+        results: result_sender,
         change_notifier,
         schedules: BTreeMap::new(),
         tasks: JoinSet::new(),
@@ -121,14 +121,16 @@ impl Prober {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             self.start_due();
-            let next = self.schedules.values().filter_map(|schedule| schedule.next_start).min();
+            let next_start =
+                self.schedules.values().filter_map(|schedule| schedule.next_start).min();
             tokio::select! {
                 () = stop.cancelled() => return,
                 Ok(()) = self.specs.changed() => self.apply_specs(),
                 Some(outcome) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     self.apply_outcome(outcome.expect("probing neither panics nor is cancelled"));
                 }
-                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
+                () = sleep_until(next_start.unwrap_or_else(Instant::now)),
+                    if next_start.is_some() => {}
             }
         }
     }
@@ -153,7 +155,7 @@ impl Prober {
     fn start_due(&mut self) {
         let now = Instant::now();
         for (device, schedule) in &mut self.schedules {
-            if schedule.next_start.is_none_or(|due| due > now) {
+            if schedule.next_start.is_none_or(|start| start > now) {
                 continue;
             }
             schedule.next_start = None;

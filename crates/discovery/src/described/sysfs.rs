@@ -20,16 +20,16 @@ pub(super) struct Sysfs<'a> {
 /// Devices of a bus. A USB interface is part of its device, and no candidate.
 pub(super) fn bus(sysfs: &Sysfs<'_>, bus: &str) -> Result<FindResult, String> {
     let is_part = |name: &str| bus == "usb" && name.contains(':');
-    let mut found = list_candidates(sysfs, &format!("/sys/bus/{bus}/devices"), &is_part)?;
-    number_parts(&mut found.candidates);
-    Ok(found)
+    let mut result = list_candidates(sysfs, &format!("/sys/bus/{bus}/devices"), &is_part)?;
+    number_parts(&mut result.candidates);
+    Ok(result)
 }
 
 /// Devices of a class. Several devices of a class may belong to one bus device.
 pub(super) fn class(sysfs: &Sysfs<'_>, class: &str) -> Result<FindResult, String> {
-    let mut found = list_candidates(sysfs, &format!("/sys/class/{class}"), &|_| false)?;
-    number_parts(&mut found.candidates);
-    Ok(found)
+    let mut result = list_candidates(sysfs, &format!("/sys/class/{class}"), &|_| false)?;
+    number_parts(&mut result.candidates);
+    Ok(result)
 }
 
 fn list_candidates(
@@ -37,32 +37,32 @@ fn list_candidates(
     list: &str,
     is_skipped: &dyn Fn(&str) -> bool,
 ) -> Result<FindResult, String> {
-    let (mut found, host) = (FindResult::default(), sysfs.host);
+    let (mut result, host) = (FindResult::default(), sysfs.host);
     host.folder_error(list).map_or(Ok(()), Err)?;
     let Some(names) = entries(host, Path::new(list))? else {
-        found.notes.push(format!("this node has no {list}"));
-        return Ok(found);
+        result.notes.push(format!("this node has no {list}"));
+        return Ok(result);
     };
     for name in names.iter().filter(|name| !is_skipped(name)) {
         let link = Path::new(list).join(name);
         match host.resolve_link(&link).filter(|folder| folder.starts_with("/sys")) {
-            Some(folder) => found.candidates.push(sysfs.candidate(&folder, name)),
-            None => found.notes.push(format!("{} leads nowhere", link.display())),
+            Some(folder) => result.candidates.push(sysfs.candidate(&folder, name)),
+            None => result.notes.push(format!("{} leads nowhere", link.display())),
         }
     }
-    Ok(found)
+    Ok(result)
 }
 
 /// Sets the identity of each part of a device: identity of the device, name of the part without digits, and a counter.
 /// The kernel's digits may depend on other devices of the bus, as the first digit of `dvb0.frontend0` does.
 pub(super) fn number_parts(candidates: &mut [Candidate]) {
     candidates.sort_by_cached_key(|candidate| natural_sort_key(&candidate.origin));
-    let mut seen = std::collections::BTreeMap::<String, u32>::new();
+    let mut counters = std::collections::BTreeMap::<String, u32>::new();
     for candidate in candidates.iter_mut().filter(|candidate| candidate.is_part()) {
         let stem = candidate.stem();
-        let part = format!("{}-{stem}", candidate.identity);
-        let number = seen.entry(part.clone()).or_default();
-        candidate.identity = format!("{part}{number}");
+        let prefix = format!("{}-{stem}", candidate.identity);
+        let number = counters.entry(prefix.clone()).or_default();
+        candidate.identity = format!("{prefix}{number}");
         *number += 1;
     }
 }
@@ -102,8 +102,10 @@ impl<'a> Sysfs<'a> {
     fn add_device_attributes(&self, candidate: &mut Candidate, device: &Path) {
         let host = self.host;
         let usb = usb::device_of(host, device);
-        candidate
-            .add_text("driver", host.link_name(device.join("driver")).filter(|it| it != "usb"));
+        candidate.add_text(
+            "driver",
+            host.link_name(device.join("driver")).filter(|driver| driver != "usb"),
+        );
         candidate.add_text("iommuGroup", host.link_name(device.join("iommu_group")));
         candidate.add_text("ofCompatible", host.read_line(device.join("of_node/compatible")));
         if let Some(usb) = usb {
@@ -120,8 +122,8 @@ impl<'a> Sysfs<'a> {
         if let Some(usb) = usb::device_of(self.host, device) {
             return usb::identity(self.host, &usb, self.serials);
         }
-        let own = device.file_name().and_then(|name| name.to_str()).unwrap_or(name);
-        own.to_owned()
+        let device_name = device.file_name().and_then(|name| name.to_str()).unwrap_or(name);
+        device_name.to_owned()
     }
 }
 

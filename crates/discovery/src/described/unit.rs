@@ -65,25 +65,29 @@ fn group_by_pattern(
         columns[candidate.pattern].push(candidate);
     }
     let counts = || columns.iter().map(Vec::len);
-    let (fewest, most) = (counts().min().unwrap_or_default(), counts().max().unwrap_or_default());
-    if fewest == 0 {
+    let (min_count, max_count) =
+        (counts().min().unwrap_or_default(), counts().max().unwrap_or_default());
+    if min_count == 0 {
         let unmatched: usize = counts().sum();
         return (
             Vec::new(),
             (unmatched > 0).then(|| format!("{unmatched} matches have no partner")),
         );
     }
-    let by_device = |it: &Candidate| it.device.clone().map(GroupKey::Device);
-    let by_text = |it: &Candidate| Some(GroupKey::Wildcards(it.wildcards.clone()));
-    let by_board = |it: &Candidate| board(it).map(|board| GroupKey::Device(board.to_owned()));
-    let every = |is: fn(&Candidate) -> bool| columns.iter().flatten().all(is);
-    // Two incomplete boards may have no key with a match of every pattern. Their boards still tell matches apart.
+    let by_device = |candidate: &Candidate| candidate.device.clone().map(GroupKey::Device);
+    let by_text = |candidate: &Candidate| Some(GroupKey::Wildcards(candidate.wildcards.clone()));
+    let by_board =
+        |candidate: &Candidate| board(candidate).map(|board| GroupKey::Device(board.to_owned()));
+    let all_candidates =
+        |predicate: fn(&Candidate) -> bool| columns.iter().flatten().all(predicate);
+    // Two incomplete boards may have no key with a match of every pattern. Their boards still distinguish the matches.
     if is_common_key(&columns, by_device) || unique_keys(&columns, by_board).is_some() {
         (group_by_key(patterns, columns, by_device), None)
     } else if is_common_key(&columns, by_text) {
         (group_by_key(patterns, columns, by_text), None)
     } else {
-        let is_guess = fewest < most || every(|it| it.device.is_some());
+        let is_guess =
+            min_count < max_count || all_candidates(|candidate| candidate.device.is_some());
         (group_by_rank(patterns, columns, is_guess), None)
     }
 }
@@ -102,9 +106,9 @@ fn unique_keys(
 
 /// True if a key identifies every match, and some device has a match of every pattern.
 fn is_common_key(columns: &[Column], key: impl Fn(&Candidate) -> Option<GroupKey>) -> bool {
-    let in_common = unique_keys(columns, key)
-        .and_then(|keys| keys.into_iter().reduce(|all, more| &all & &more));
-    in_common.is_some_and(|keys| !keys.is_empty())
+    let common_keys = unique_keys(columns, key)
+        .and_then(|keys| keys.into_iter().reduce(|common, others| &common & &others));
+    common_keys.is_some_and(|keys| !keys.is_empty())
 }
 
 /// PCI function or USB device of a match. `None` on a system on a chip, where each channel is a bus device.
@@ -131,14 +135,14 @@ fn group_by_key(
 ) -> Vec<Group> {
     let mut rows: BTreeMap<GroupKey, Vec<Candidate>> = BTreeMap::new();
     for candidate in columns.into_iter().flatten() {
-        rows.entry(key(&candidate).expect("zipped() checked that every match has a key"))
+        rows.entry(key(&candidate).expect("the caller checked that every match has a key"))
             .or_default()
             .push(candidate);
     }
     let group = |(key, members): (GroupKey, Vec<Candidate>)| {
-        let is_missing = |nth: &usize| !members.iter().any(|member| member.pattern == *nth);
+        let is_missing = |index: &usize| !members.iter().any(|member| member.pattern == *index);
         let missing =
-            (0..patterns.len()).filter(is_missing).map(|nth| key.expected_node(&patterns[nth]));
+            (0..patterns.len()).filter(is_missing).map(|index| key.expected_node(&patterns[index]));
         let missing = missing.collect();
         let identity = key.identity(&patterns[0], &members);
         let ambiguity = board_ambiguity(&members);
@@ -181,13 +185,13 @@ impl Group {
 impl GroupKey {
     /// Identity of the device: that of the bus device, or that of the first pattern's match, even if the match is
     /// missing.
-    fn identity(&self, first: &str, members: &[Candidate]) -> String {
+    fn identity(&self, first_pattern: &str, members: &[Candidate]) -> String {
         let first_match = members.iter().find(|member| member.pattern == 0);
         match (self, first_match) {
             (Self::Device(device), _) => device.clone(),
             (Self::Wildcards(_), Some(first)) => first.identity.clone(),
             (Self::Wildcards(parts), None) => {
-                fill_wildcards(first, parts).trim_start_matches("/dev/").to_owned()
+                fill_wildcards(first_pattern, parts).trim_start_matches("/dev/").to_owned()
             }
         }
     }
@@ -227,87 +231,95 @@ mod tests {
         names.iter().map(candidate).collect()
     }
 
-    fn grouped(found: &[(&str, &str)]) -> Vec<String> {
-        let (devices, _) = groups(&rule(Grouping::Zipped), candidates(found));
-        let grouped = |group: Group| {
-            let names = group.members.iter().map(|it| it.identity.clone()).collect::<Vec<_>>();
-            let lacks = group.missing.iter().map(|node| format!(", lacks {node}"));
+    fn describe_groups(matches: &[(&str, &str)]) -> Vec<String> {
+        let (devices, _) = groups(&rule(Grouping::Zipped), candidates(matches));
+        let describe = |group: Group| {
+            let names =
+                group.members.iter().map(|member| member.identity.clone()).collect::<Vec<_>>();
+            let missing = group.missing.iter().map(|node| format!(", lacks {node}"));
             let ambiguity = group.ambiguity.iter().map(|ambiguity| format!(", {ambiguity}"));
-            let problems = lacks.chain(ambiguity).collect::<String>();
+            let problems = missing.chain(ambiguity).collect::<String>();
             format!("{}: {}{problems}", group.identity, names.join("+"))
         };
-        devices.into_iter().map(grouped).collect()
+        devices.into_iter().map(describe).collect()
     }
 
     #[test]
     fn matches_of_one_bus_device_group_and_a_missing_node_affects_only_its_device() {
-        let found = [("tx0", "b"), ("tx1", "a"), ("tx2", "c"), ("rx0", "a"), ("rx1", "b")];
-        assert_eq!(grouped(&found), ["a: tx1+rx0", "b: tx0+rx1", "c: tx2, lacks /dev/rx*"]);
+        let matches = [("tx0", "b"), ("tx1", "a"), ("tx2", "c"), ("rx0", "a"), ("rx1", "b")];
+        assert_eq!(
+            describe_groups(&matches),
+            ["a: tx1+rx0", "b: tx0+rx1", "c: tx2, lacks /dev/rx*"]
+        );
     }
 
     #[test]
     fn a_device_keeps_its_identity_when_a_node_is_missing() {
-        let found = [("tx0", "a"), ("tx1", "b"), ("rx0", "a"), ("rx1", "b")];
-        let both = ["a: tx0+rx0", "b: tx1+rx1"];
-        assert_eq!(grouped(&found), both);
-        assert_eq!(grouped(&found[1..]), ["a: rx0, lacks /dev/tx*", "b: tx1+rx1"]);
-        assert_eq!(grouped(&found[..3]), ["a: tx0+rx0", "b: tx1, lacks /dev/rx*"]);
+        let matches = [("tx0", "a"), ("tx1", "b"), ("rx0", "a"), ("rx1", "b")];
+        let complete_devices = ["a: tx0+rx0", "b: tx1+rx1"];
+        assert_eq!(describe_groups(&matches), complete_devices);
+        assert_eq!(describe_groups(&matches[1..]), ["a: rx0, lacks /dev/tx*", "b: tx1+rx1"]);
+        assert_eq!(describe_groups(&matches[..3]), ["a: tx0+rx0", "b: tx1, lacks /dev/rx*"]);
     }
 
     #[test]
     fn two_boards_that_each_lack_another_node_stay_two_incomplete_devices() {
         let lacking = ["A: rx0, lacks /dev/tx*", "B: tx1, lacks /dev/rx*"];
-        assert_eq!(grouped(&[("tx1", "B"), ("rx0", "A")]), lacking);
+        assert_eq!(describe_groups(&[("tx1", "B"), ("rx0", "A")]), lacking);
         let appearing = ["A: rx0, lacks /dev/tx*", "B: tx0, lacks /dev/rx*"];
-        assert_eq!(grouped(&[("tx0", "B"), ("rx0", "A")]), appearing);
+        assert_eq!(describe_groups(&[("tx0", "B"), ("rx0", "A")]), appearing);
     }
 
     #[test]
     fn equal_numbers_on_two_boards_are_ambiguous() {
-        let found = [("tx0", "A"), ("tx1", "A"), ("rx0", "A"), ("rx1", "B")];
+        let matches = [("tx0", "A"), ("tx1", "A"), ("rx0", "A"), ("rx1", "B")];
         let ambiguity = "its nodes belong to A and B: their grouping is ambiguous";
         assert_eq!(
-            grouped(&found),
+            describe_groups(&matches),
             ["tx0: tx0+rx0".to_owned(), format!("tx1: tx1+rx1, {ambiguity}")]
         );
         let channels = [("tx0", "a"), ("tx1", "b"), ("rx0", "c"), ("rx1", "d")];
-        assert_eq!(grouped(&channels), ["tx0: tx0+rx0", "tx1: tx1+rx1"], "each is a device");
+        assert_eq!(
+            describe_groups(&channels),
+            ["tx0: tx0+rx0", "tx1: tx1+rx1"],
+            "each is a device"
+        );
     }
 
     #[test]
     fn matches_with_different_bus_devices_are_ambiguous_by_rank() {
-        let found = [("tx4", "a"), ("tx5", "b"), ("rx0", "c"), ("rx1", "d")];
+        let matches = [("tx4", "a"), ("tx5", "b"), ("rx0", "c"), ("rx1", "d")];
         let ambiguity = "/dev/tx*, /dev/rx* match 2, 2 nodes: their grouping is ambiguous";
         let expected = [format!("tx4: tx4+rx0, {ambiguity}"), format!("tx5: tx5+rx1, {ambiguity}")];
-        assert_eq!(grouped(&found), expected);
+        assert_eq!(describe_groups(&matches), expected);
     }
 
     #[test]
     fn matches_group_by_number_without_bus_devices_or_within_one() {
-        let found = [("tx0", ""), ("tx1", ""), ("tx10", ""), ("rx1", ""), ("rx10", "")];
+        let matches = [("tx0", ""), ("tx1", ""), ("tx10", ""), ("rx1", ""), ("rx10", "")];
         let expected = ["tx0: tx0, lacks /dev/rx0", "tx1: tx1+rx1", "tx10: tx10+rx10"];
-        assert_eq!(grouped(&found), expected);
-        let found = [("tx0", "a"), ("tx1", "a"), ("rx1", "a")];
-        assert_eq!(grouped(&found), ["tx0: tx0, lacks /dev/rx0", "tx1: tx1+rx1"]);
-        let found = [("tx0", ""), ("rx0", ""), ("rx1", "")];
-        assert_eq!(grouped(&found)[1], "tx1: rx1, lacks /dev/tx1", "it keeps its name");
+        assert_eq!(describe_groups(&matches), expected);
+        let matches = [("tx0", "a"), ("tx1", "a"), ("rx1", "a")];
+        assert_eq!(describe_groups(&matches), ["tx0: tx0, lacks /dev/rx0", "tx1: tx1+rx1"]);
+        let matches = [("tx0", ""), ("rx0", ""), ("rx1", "")];
+        assert_eq!(describe_groups(&matches)[1], "tx1: rx1, lacks /dev/tx1", "it keeps its name");
     }
 
     #[test]
     fn matches_with_nothing_in_common_group_by_rank_if_none_is_missing() {
-        let found = [("tx4", ""), ("tx5", ""), ("rx0", ""), ("rx1", "")];
-        assert_eq!(grouped(&found), ["tx4: tx4+rx0", "tx5: tx5+rx1"]);
+        let matches = [("tx4", ""), ("tx5", ""), ("rx0", ""), ("rx1", "")];
+        assert_eq!(describe_groups(&matches), ["tx4: tx4+rx0", "tx5: tx5+rx1"]);
         let ambiguity = "/dev/tx*, /dev/rx* match 2, 1 nodes: their grouping is ambiguous";
         let expected = [format!("tx4: tx4+rx0, {ambiguity}"), format!("tx5: tx5, {ambiguity}")];
-        assert_eq!(grouped(&found[..3]), expected);
+        assert_eq!(describe_groups(&matches[..3]), expected);
     }
 
     #[test]
     fn a_pattern_without_a_match_makes_no_device() {
-        let (devices, left) =
+        let (devices, leftover) =
             groups(&rule(Grouping::Zipped), candidates(&[("tx0", ""), ("tx1", "")]));
         assert!(devices.is_empty());
-        assert_eq!(left.as_deref(), Some("2 matches have no partner"));
+        assert_eq!(leftover.as_deref(), Some("2 matches have no partner"));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::find::{Candidate, MAX_ENTRIES};
 
 /// USB devices by serial number. Cheap devices may have the same serial number.
 ///
-/// The first device with a serial number is identified by it until it is unplugged; later ones with the same
+/// A serial number identifies the first device that has it until this device is unplugged. Later devices with the same
 /// number are identified by port. If both are present when the agent starts, both are identified by port. A device
 /// that a container holds under its serial number is then not allocated a second time under its port.
 #[derive(Debug, Default)]
@@ -50,8 +50,8 @@ const USB_DEVICES: &str = "/sys/bus/usb/devices";
 /// between.
 pub(super) fn device_of(host: &Host, folder: &Path) -> Option<PathBuf> {
     let below_devices = |folder: &&Path| folder.starts_with("/sys/devices");
-    let mut above = folder.ancestors().take_while(below_devices);
-    above.find(|folder| host.exists(folder.join("idVendor"))).map(Path::to_owned)
+    let mut ancestors = folder.ancestors().take_while(below_devices);
+    ancestors.find(|folder| host.exists(folder.join("idVendor"))).map(Path::to_owned)
 }
 
 pub(super) fn add_attributes(host: &Host, device: &Path, candidate: &mut Candidate) {
@@ -60,19 +60,19 @@ pub(super) fn add_attributes(host: &Host, device: &Path, candidate: &mut Candida
     }
     candidate.add_text("usbPort", port(host, device));
     let interfaces = interfaces(host, device);
-    let of_each = |read: &dyn Fn(&PathBuf) -> Option<String>| {
-        let all: BTreeSet<_> = interfaces.iter().filter_map(read).collect();
-        all.into_iter().collect::<Vec<_>>().join(" ")
+    let join_distinct = |read: &dyn Fn(&PathBuf) -> Option<String>| {
+        let values: BTreeSet<_> = interfaces.iter().filter_map(read).collect();
+        values.into_iter().collect::<Vec<_>>().join(" ")
     };
-    let class = of_each(&|interface| host.read_line(interface.join("bInterfaceClass")));
+    let class = join_distinct(&|interface| host.read_line(interface.join("bInterfaceClass")));
     candidate.add_text("usbInterfaceClass", Some(class));
-    let drivers = of_each(&|interface| host.link_name(interface.join("driver")));
+    let drivers = join_distinct(&|interface| host.link_name(interface.join("driver")));
     candidate.add_text("driver", Some(drivers));
 }
 
 pub(super) fn identity(host: &Host, device: &Path, serials: &Serials) -> String {
-    let place = port_or_folder(host, device);
-    serials.serial_identity(host, device, &place).unwrap_or(place)
+    let port = port_or_folder(host, device);
+    serials.serial_identity(host, device, &port).unwrap_or(port)
 }
 
 /// Port, or sysfs folder if the port is unknown.
@@ -89,12 +89,12 @@ fn port(host: &Host, device: &Path) -> Option<String> {
     let mut hubs: Vec<_> =
         host.subfolders(controller).into_iter().filter(|folder| is_root_hub(folder)).collect();
     hubs.sort_by_key(|folder| number(folder));
-    let nth = hubs.iter().position(|folder| Some(folder.as_os_str()) == hub.file_name())?;
+    let hub_index = hubs.iter().position(|folder| Some(folder.as_os_str()) == hub.file_name())?;
     let controller = controller.ancestors().find(|folder| !is_numbered(folder))?;
     let controller = controller.file_name()?.to_str()?;
     // The root hub itself is port 0.
     let ports = name.split_once('-').map_or("0", |(_, ports)| ports);
-    Some(format!("{controller}-{nth}-{ports}"))
+    Some(format!("{controller}-{hub_index}-{ports}"))
 }
 
 /// True for a folder whose number depends on probe order, `xhci-hcd.1.auto`. On Arm most controllers have one,
@@ -114,8 +114,8 @@ fn number(folder: &Path) -> Option<u32> {
 
 fn interfaces(host: &Host, device: &Path) -> Vec<PathBuf> {
     let is_interface = |folder: &PathBuf| folder.to_string_lossy().contains(':');
-    let own = host.subfolders(device).into_iter().filter(is_interface);
-    own.map(|folder| device.join(folder)).collect()
+    let folders = host.subfolders(device).into_iter().filter(is_interface);
+    folders.map(|folder| device.join(folder)).collect()
 }
 
 // === impl Serials ===
@@ -124,26 +124,26 @@ impl Serials {
     /// Reads the devices on the bus. If the bus is unreadable, the last state stays.
     pub(super) fn refresh(&mut self, host: &Host) {
         let Ok(names) = host.try_entry_names(USB_DEVICES, MAX_ENTRIES) else { return };
-        let mut present: BTreeMap<SerialKey, BTreeSet<String>> = BTreeMap::new();
+        let mut ports_by_key: BTreeMap<SerialKey, BTreeSet<String>> = BTreeMap::new();
         for name in names {
             let Some(device) = host.resolve_link(Path::new(USB_DEVICES).join(name)) else {
                 continue;
             };
             if let Some(key) = SerialKey::read(host, &device) {
-                present.entry(key).or_default().insert(port_or_folder(host, &device));
+                ports_by_key.entry(key).or_default().insert(port_or_folder(host, &device));
             }
         }
-        self.0.retain(|key, _| present.contains_key(key));
-        for (key, places) in present {
-            self.0.entry(key).or_default().update(places);
+        self.0.retain(|key, _| ports_by_key.contains_key(key));
+        for (key, ports) in ports_by_key {
+            self.0.entry(key).or_default().update(ports);
         }
     }
 
     /// Serial number of a device, if the device is identified by it.
-    fn serial_identity(&self, host: &Host, device: &Path, place: &str) -> Option<String> {
+    fn serial_identity(&self, host: &Host, device: &Path, port: &str) -> Option<String> {
         let key = SerialKey::read(host, device)?;
-        let owner = self.0.get(&key)?.owner_port.as_deref();
-        (owner == Some(place)).then_some(key.serial)
+        let owner_port = self.0.get(&key)?.owner_port.as_deref();
+        (owner_port == Some(port)).then_some(key.serial)
     }
 }
 
@@ -152,17 +152,17 @@ impl Serials {
 impl SerialHolders {
     /// Updates the ports at which the number is present. Devices that appear together are all identified by port,
     /// since none had the number before.
-    fn update(&mut self, places: BTreeSet<String>) {
-        self.other_ports.retain(|place| places.contains(place));
-        let is_alone = places.len() == 1;
-        let known = |place: &String| {
-            self.owner_port.as_ref() == Some(place) || self.other_ports.contains(place)
+    fn update(&mut self, ports: BTreeSet<String>) {
+        self.other_ports.retain(|port| ports.contains(port));
+        let is_alone = ports.len() == 1;
+        let is_known = |port: &String| {
+            self.owner_port.as_ref() == Some(port) || self.other_ports.contains(port)
         };
-        let new: Vec<_> = places.into_iter().filter(|place| !known(place)).collect();
-        if is_alone && !new.is_empty() {
-            self.owner_port = new.into_iter().next();
+        let new_ports: Vec<_> = ports.into_iter().filter(|port| !is_known(port)).collect();
+        if is_alone && !new_ports.is_empty() {
+            self.owner_port = new_ports.into_iter().next();
         } else {
-            self.other_ports.extend(new);
+            self.other_ports.extend(new_ports);
         }
     }
 }
@@ -196,19 +196,19 @@ mod tests {
     #[test]
     fn the_first_device_keeps_its_serial_number_and_later_ones_have_their_port() {
         let mut holders = SerialHolders::default();
-        let mut owner = |places: &[&str]| {
-            holders.update(places.iter().map(|place| (*place).to_owned()).collect());
-            holders.owner_port.clone().filter(|owner| places.contains(&owner.as_str()))
+        let mut owner_port = |ports: &[&str]| {
+            holders.update(ports.iter().map(|port| (*port).to_owned()).collect());
+            holders.owner_port.clone().filter(|owner_port| ports.contains(&owner_port.as_str()))
         };
-        assert_eq!(owner(&["a"]).as_deref(), Some("a"));
-        assert_eq!(owner(&["a", "b"]).as_deref(), Some("a"));
-        assert_eq!(owner(&["b"]), None, "identified by port, and still so when alone");
-        assert_eq!(owner(&["a", "b"]).as_deref(), Some("a"), "plugged in again where it was");
+        assert_eq!(owner_port(&["a"]).as_deref(), Some("a"));
+        assert_eq!(owner_port(&["a", "b"]).as_deref(), Some("a"));
+        assert_eq!(owner_port(&["b"]), None, "identified by port, and still so when alone");
+        assert_eq!(owner_port(&["a", "b"]).as_deref(), Some("a"), "plugged in again where it was");
         assert_eq!(
-            owner(&["c"]).as_deref(),
+            owner_port(&["c"]).as_deref(),
             Some("c"),
             "moved while no other device had the number"
         );
-        assert_eq!(owner(&["a", "c"]).as_deref(), Some("c"));
+        assert_eq!(owner_port(&["a", "c"]).as_deref(), Some("c"));
     }
 }

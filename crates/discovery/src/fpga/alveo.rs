@@ -62,8 +62,8 @@ struct BoardReader<'a> {
 /// Boards of the host by PCI address, without reading from any.
 pub(super) fn boards(host: &Host) -> BTreeMap<PciAddress, Board> {
     let mut boards: BTreeMap<PciAddress, Board> = BTreeMap::new();
-    for function in host.pci_functions(|it| it.is_of_vendor(&VENDORS)) {
-        let has_marker = |mark: &str| host.exists(function.folder().join(mark));
+    for function in host.pci_functions(|function| function.is_of_vendor(&VENDORS)) {
+        let has_marker = |marker: &str| host.exists(function.folder().join(marker));
         let (is_user, is_management) = (has_marker(USER_MARKER), has_marker(MANAGEMENT_MARKER));
         if is_user || is_management {
             let board = boards.entry(function.address.first_function()).or_default();
@@ -82,11 +82,11 @@ impl Board {
         let main_function = self.main_function()?;
         let address = main_function.address.first_function().to_dashed();
         let id = format!("{}-{address}", SourceName::FPGA).parse().ok()?;
-        let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
+        let device = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
         Some(Device {
             place: main_function.location(),
             folder: Some(main_function.folder()),
-            ..new
+            ..device
         })
     }
 
@@ -114,7 +114,7 @@ impl BoardReader<'_> {
         let uuid = user.as_deref().and_then(|folder| self.logic_uuid(folder));
         let serial = user.as_deref().and_then(|folder| self.serial(folder));
         let management = board.management.as_ref();
-        let own = attributes(
+        let alveo_attributes = attributes(
             DOMAIN,
             [
                 ("type", text_value("alveo")),
@@ -125,11 +125,11 @@ impl BoardReader<'_> {
                 ("deviceID", main_function.device.as_ref().and_then(text_value)),
                 (
                     "managementFunction",
-                    management.and_then(|of| text_value(of.address.to_string())),
+                    management.and_then(|function| text_value(function.address.to_string())),
                 ),
             ],
         );
-        own.into_iter().chain(function_attributes(self.host, main_function)).collect()
+        alveo_attributes.into_iter().chain(function_attributes(self.host, main_function)).collect()
     }
 
     /// Shell name and build time. The folder's number changes at each reset.
@@ -150,7 +150,7 @@ impl BoardReader<'_> {
 
     fn serial(&self, user: &Path) -> Option<String> {
         let mut folders =
-            CONTROLLERS.iter().flat_map(|begin| self.entries_with_prefix(user, begin));
+            CONTROLLERS.iter().flat_map(|prefix| self.entries_with_prefix(user, prefix));
         let read = |folder: String| self.host.read_text(format!("{folder}/serial_num"));
         folders.find_map(|folder| read(folder).filter(|serial| !serial.is_empty()))
     }
@@ -166,12 +166,13 @@ impl BoardReader<'_> {
         let folder = self.host.canonicalize(&folder).unwrap_or(folder);
         let render = drm_nodes::nodes(self.host, &folder).into_iter().filter(drm_nodes::is_render);
         let is_engine = |found: &FoundNode| found.name.starts_with(QDMA);
-        let engine = self.host.nodes_of(&folder).into_iter().find(is_engine).map(|it| it.node);
+        let engine =
+            self.host.nodes_of(&folder).into_iter().find(is_engine).map(|found| found.node);
         // Older drivers create the node without a sysfs entry.
-        let named =
+        let fallback_node =
             || DeviceNode::new(format!("/dev/xfpga/{QDMA}{}.0", user.address.to_requester_id()));
         let has_engine = self.entries_with_prefix(&folder, QDMA).next().is_some();
-        render.chain(engine.or_else(|| has_engine.then(named))).collect()
+        render.chain(engine.or_else(|| has_engine.then(fallback_node))).collect()
     }
 
     fn management_node(&self, function: &PciFunction) -> Option<DeviceNode> {
@@ -219,27 +220,29 @@ impl BoardReader<'_> {
 
     fn power(&self, user: &Path) -> Option<Failure> {
         let mut controllers = self.entries_with_prefix(user, CONTROLLERS[0]);
-        let warns = |folder: String| {
+        let has_power_warning = |folder: String| {
             self.host
                 .read_text(format!("{folder}/xmc_power_warn"))
                 .is_some_and(|text| !is_zero(&text))
         };
         let detail = "its power draw is beyond what the board allows".to_owned();
-        controllers.any(warns).then_some((Reason::OutOfBounds, detail))
+        controllers.any(has_power_warning).then_some((Reason::OutOfBounds, detail))
     }
 
     /// Overheating. XRT's drivers expose no sensor limits (`xmc.c`, `hwmon_sdm.c`). Some controllers report
     /// the clock shutdown threshold; most report `N/A`.
     fn overheating(&self, user: &Path) -> Option<Failure> {
         let mut controllers =
-            CONTROLLERS.iter().flat_map(|begin| self.entries_with_prefix(user, begin));
+            CONTROLLERS.iter().flat_map(|prefix| self.entries_with_prefix(user, prefix));
         controllers.find_map(|folder| {
             let celsius =
                 |file: &str| self.host.read_text(format!("{folder}/{file}"))?.parse().ok();
-            let own = || celsius("scaling_critical_temp_threshold").filter(|limit| *limit > 0);
-            let limit: u32 = self.rules.hottest_celsius.or_else(own)?;
-            let now: u32 = celsius("xmc_fpga_temp").filter(|now| *now >= limit)?;
-            Some((Reason::OutOfBounds, format!("its FPGA {now} °C, limit {limit} °C")))
+            let controller_limit =
+                || celsius("scaling_critical_temp_threshold").filter(|limit| *limit > 0);
+            let limit: u32 = self.rules.hottest_celsius.or_else(controller_limit)?;
+            let temperature: u32 =
+                celsius("xmc_fpga_temp").filter(|temperature| *temperature >= limit)?;
+            Some((Reason::OutOfBounds, format!("its FPGA {temperature} °C, limit {limit} °C")))
         })
     }
 
@@ -247,11 +250,13 @@ impl BoardReader<'_> {
     fn entries_with_prefix(
         &self,
         folder: &Path,
-        begin: &'static str,
+        prefix: &'static str,
     ) -> impl Iterator<Item = String> {
-        let at = folder.display().to_string();
+        let folder_path = folder.display().to_string();
         let names = self.host.entry_names(folder).into_iter();
-        names.filter(move |name| name.starts_with(begin)).map(move |name| format!("{at}/{name}"))
+        names
+            .filter(move |name| name.starts_with(prefix))
+            .map(move |name| format!("{folder_path}/{name}"))
     }
 }
 

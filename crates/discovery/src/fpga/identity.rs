@@ -55,8 +55,9 @@ impl FpgaIdentity {
         let expected = if rules.expect.is_empty() {
             resource(device).map(ExpectedIdentity::Resource)
         } else {
-            let filled = |(name, text): (&String, &String)| Ok((name.clone(), fill(text, device)?));
-            let texts = rules.expect.iter().map(filled).collect::<Result<_, _>>()?;
+            let fill_text =
+                |(name, text): (&String, &String)| Ok((name.clone(), fill(text, device)?));
+            let texts = rules.expect.iter().map(fill_text).collect::<Result<_, _>>()?;
             Some(ExpectedIdentity::Attributes(texts))
         };
         let (id, rules) = (device.id.clone(), rules.clone());
@@ -89,8 +90,8 @@ impl FpgaIdentity {
             }
         }
         match observation {
-            Observation::Failed(_, why) | Observation::Fault(_, why) => {
-                Err(IdentityMismatch::NotReady(why))
+            Observation::Failed(_, reason) | Observation::Fault(_, reason) => {
+                Err(IdentityMismatch::NotReady(reason))
             }
             Observation::Passed | Observation::Overdue(_) | Observation::Pending => Ok(()),
         }
@@ -99,8 +100,9 @@ impl FpgaIdentity {
     /// Reads the device. Other devices are not read, since they may hang.
     fn read(&self, host: &Host) -> Option<ObservedDevice> {
         let boards = alveo::boards(host).into_values();
-        let is_own = |board: &alveo::Board| board.device().is_some_and(|it| it.id == self.id);
-        let board = || boards.filter(is_own).find_map(|board| board.observe(host, &self.rules));
+        let has_id =
+            |board: &alveo::Board| board.device().is_some_and(|device| device.id == self.id);
+        let board = || boards.filter(has_id).find_map(|board| board.observe(host, &self.rules));
         let region = || regions::find(host, self.rules.mode, &self.id);
         board().or_else(region).or_else(|| manager::find(host, &self.rules.nodes, &self.id))
     }
@@ -109,7 +111,7 @@ impl FpgaIdentity {
 fn check_attribute(device: &Device, name: &str, expected: &str) -> Result<(), IdentityMismatch> {
     let actual =
         fill(&placeholder(name), device).map_err(|_: MissingValue| IdentityMismatch::NoIdentity)?;
-    let other =
+    let mismatch =
         || IdentityMismatch::WrongIdentity(format!("its {name} is {actual}, and not {expected}"));
-    if actual == expected { Ok(()) } else { Err(other()) }
+    if actual == expected { Ok(()) } else { Err(mismatch()) }
 }

@@ -76,26 +76,26 @@ impl Managers {
         patterns: &[String],
     ) -> Vec<ObservedDevice> {
         let (managers, regions, patterns) = find_managers(host, limits, patterns);
-        let found = managers.iter().filter_map(|manager| {
+        let devices = managers.iter().filter_map(|manager| {
             let read = ManagerReport::reader(host, manager, &regions);
             let report = self.pool.call(manager.clone(), read);
             device(host, manager, report, &regions, patterns)
         });
-        let found = found.collect();
+        let devices = devices.collect();
         self.pool.end_scan(|manager| managers.contains(manager));
-        found
+        devices
     }
 }
 
 /// Reads the manager of one device. May block forever.
 pub(super) fn find(host: &Host, patterns: &[String], id: &DeviceId) -> Option<ObservedDevice> {
     let (managers, regions, patterns) = find_managers(host, &mut EntryLimits::default(), patterns);
-    let observed = |manager: &PathBuf, report| device(host, manager, report, &regions, patterns);
+    let observe = |manager: &PathBuf, report| device(host, manager, report, &regions, patterns);
     let has_id = |(device, _): &ObservedDevice| device.id == *id;
     let manager = managers
         .iter()
-        .find(|it| observed(it, Err(DeadlineExceeded)).as_ref().is_some_and(has_id))?;
-    observed(manager, Ok(ManagerReport::reader(host, manager, &regions)()))
+        .find(|manager| observe(manager, Err(DeadlineExceeded)).as_ref().is_some_and(has_id))?;
+    observe(manager, Ok(ManagerReport::reader(host, manager, &regions)()))
 }
 
 /// Managers, and the regions and patterns if there is a single manager. With several managers, only numbers in the
@@ -119,8 +119,8 @@ fn chip_entries(host: &Host, limits: &mut EntryLimits, class: &str) -> Vec<PathB
     folders.filter(|folder| !folder.iter().any(is_pci)).collect()
 }
 
-fn is_pci(part: &std::ffi::OsStr) -> bool {
-    part.to_str().is_some_and(|part| part.parse::<windlass_core::pci::PciAddress>().is_ok())
+fn is_pci(name: &std::ffi::OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.parse::<windlass_core::pci::PciAddress>().is_ok())
 }
 
 /// The device of a manager, with nodes of these regions and patterns.
@@ -133,19 +133,19 @@ fn device(
 ) -> Option<ObservedDevice> {
     let name = manager.file_name()?.to_str()?;
     let id = format!("{}-{name}", SourceName::FPGA).parse().ok()?;
-    let configured = matching_nodes(host, patterns);
+    let configured_nodes = matching_nodes(host, patterns);
     let mut nodes = nodes(host, manager, regions);
-    nodes.extend(configured.iter().flatten().cloned());
+    nodes.extend(configured_nodes.iter().flatten().cloned());
     nodes.sort_unstable();
     nodes.dedup_by(|a, b| a.path == b.path);
-    let (attributes, observation) = match (report, configured) {
+    let (attributes, observation) = match (report, configured_nodes) {
         (Err(DeadlineExceeded), _) => (Attributes::new(), unresponsive()),
-        (Ok(report), Err(why)) => (report.attributes(), not_ready(why)),
+        (Ok(report), Err(reason)) => (report.attributes(), not_ready(reason)),
         (Ok(report), Ok(_)) => (report.attributes(), report.observe(&nodes)),
     };
-    let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
+    let device = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
     let folder = Some(manager.to_owned());
-    Some((Device { attributes, nodes, folder, ..new }, observation))
+    Some((Device { attributes, nodes, folder, ..device }, observation))
 }
 
 /// Nodes below the manager's device and the regions. XRT has a single device for all logic of the chip.
@@ -157,8 +157,8 @@ fn nodes(host: &Host, manager: &Path, regions: &[PathBuf]) -> Vec<DeviceNode> {
     // A driver's folder also contains files and its module.
     let xrt = xrt.filter(|entry| host.exists(entry.join("uevent")));
     let xrt = xrt.filter_map(|device| host.canonicalize(device)).filter(|_| !regions.is_empty());
-    let found = folders.chain(xrt).flat_map(|folder| host.nodes_of(folder));
-    found.map(|found| found.node).collect()
+    let found_nodes = folders.chain(xrt).flat_map(|folder| host.nodes_of(folder));
+    found_nodes.map(|found| found.node).collect()
 }
 
 /// Name of the loaded firmware, by manager or device tree.
@@ -166,7 +166,7 @@ fn firmware(host: &Host, folder: &Path) -> Option<String> {
     let files = ["firmware", "device/of_node/firmware-name", "of_node/firmware-name"];
     let mut texts = files.iter().filter_map(|file| host.read_text(folder.join(file)));
     texts.find_map(|text| {
-        Some(text.trim_matches('\0').trim().to_owned()).filter(|it| !it.is_empty())
+        Some(text.trim_matches('\0').trim().to_owned()).filter(|text| !text.is_empty())
     })
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn resource(device: &Device) -> Option<ResourceName> {
 /// base64.
 fn function_name(interface: &str, function: &str) -> Option<String> {
     let digits = format!("{interface}{function}");
-    let pairs = (0..digits.len()).step_by(2).map(|at| digits.get(at..at + 2));
+    let pairs = (0..digits.len()).step_by(2).map(|index| digits.get(index..index + 2));
     let bytes: Option<Vec<u8>> = pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect();
     Some(format!("af-{}.{}.{}", &interface[..3], &function[..3], base64url(&bytes?)))
 }
@@ -66,10 +66,10 @@ fn is_hexadecimal(id: &str) -> bool {
 fn base64url(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let letters = bytes.chunks(3).flat_map(|chunk| {
-        let group = (0..3).fold(0_u32, |group, at| {
-            (group << 8) | u32::from(chunk.get(at).copied().unwrap_or_default())
+        let group = (0..3).fold(0_u32, |group, index| {
+            (group << 8) | u32::from(chunk.get(index).copied().unwrap_or_default())
         });
-        let letter = move |at: usize| ALPHABET[(group >> (18 - 6 * at)) as usize & 63];
+        let letter = move |index: usize| ALPHABET[(group >> (18 - 6 * index)) as usize & 63];
         (0..=chunk.len()).map(letter)
     });
     letters.map(char::from).collect()
@@ -80,8 +80,8 @@ fn as_resource_part(text: &str) -> String {
     let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let allowed: String =
         text.chars().map(|letter| if is_allowed(letter) { letter } else { '_' }).collect();
-    let ends = |letter: char| !letter.is_ascii_alphanumeric();
-    shortened(allowed.trim_matches(ends), MAX_CHARS)
+    let is_trimmed = |letter: char| !letter.is_ascii_alphanumeric();
+    shortened(allowed.trim_matches(is_trimmed), MAX_CHARS)
 }
 
 #[cfg(test)]

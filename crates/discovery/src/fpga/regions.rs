@@ -106,14 +106,14 @@ impl Regions {
         mode: FpgaMode,
     ) -> Vec<ObservedDevice> {
         let regions = all_regions(host, limits);
-        let found = regions.iter().flat_map(|region| {
+        let devices = regions.iter().flat_map(|region| {
             let reader = region.clone();
             let report = self.pool.call(region.folder.clone(), move || reader.report(mode));
-            region.devices(report.as_ref().map_err(|late| *late), mode)
+            region.devices(report.as_ref().map_err(|error| *error), mode)
         });
-        let found = found.collect();
+        let devices = devices.collect();
         self.pool.end_scan(|folder| regions.iter().any(|region| region.folder == *folder));
-        found
+        devices
     }
 }
 
@@ -121,8 +121,9 @@ impl Regions {
 pub(super) fn find(host: &Host, mode: FpgaMode, id: &DeviceId) -> Option<ObservedDevice> {
     let regions = all_regions(host, &mut EntryLimits::default());
     let has_id = |(device, _): &ObservedDevice| device.id == *id;
-    let region =
-        regions.iter().find(|it| it.devices(Err(DeadlineExceeded), mode).iter().any(has_id))?;
+    let region = regions
+        .iter()
+        .find(|region| region.devices(Err(DeadlineExceeded), mode).iter().any(has_id))?;
     region.devices(Ok(&region.report(mode)), mode).into_iter().find(has_id)
 }
 
@@ -145,11 +146,11 @@ fn regions(host: &Host, limits: &mut EntryLimits, driver: &'static DriverNames) 
     let region = |folder: PathBuf| {
         let address = pci_function_of(&folder)?;
         let count = counts.entry(address).or_default();
-        let nth = std::mem::replace(count, *count + 1);
+        let index = std::mem::replace(count, *count + 1);
         let ports = entries_with_prefix(host, &folder, driver.port);
         let engine = engine(host, driver, &folder, address);
         let host = host.clone();
-        Some(Region { host, driver, address, index: nth, folder, engine, ports })
+        Some(Region { host, driver, address, index, folder, engine, ports })
     };
     folders.into_iter().filter_map(region).filter(|region| !region.ports.is_empty()).collect()
 }
@@ -161,13 +162,13 @@ fn engine(
     region: &Path,
     address: PciAddress,
 ) -> Option<PathBuf> {
-    let own = || entries_with_prefix(host, region, driver.engine).into_iter().next();
-    let of_physical_function = || {
+    let region_engine = || entries_with_prefix(host, region, driver.engine).into_iter().next();
+    let physical_function_engine = || {
         let function = format!("/sys/bus/pci/devices/{address}/physfn/{}", driver.class);
         let regions = entries_with_prefix(host, Path::new(&function), driver.region);
         regions.iter().flat_map(|region| entries_with_prefix(host, region, driver.engine)).next()
     };
-    own().or_else(of_physical_function)
+    region_engine().or_else(physical_function_engine)
 }
 
 // === impl Region ===
@@ -190,9 +191,9 @@ impl Region {
 
     /// One device per port.
     fn functions(&self, report: Result<&RegionReport, DeadlineExceeded>) -> Vec<ObservedDevice> {
-        let function = |(nth, port): (usize, &PathBuf)| {
+        let function = |(index, port): (usize, &PathBuf)| {
             let number = number(&self.host, port)?;
-            let function = report.map(|report| (report, report.port_function(nth)));
+            let function = report.map(|report| (report, report.port_function(index)));
             let node = node(&self.host, port);
             let device =
                 self.device(&format!("port-{}-{number}", self.index), function, vec![node]);
@@ -208,15 +209,16 @@ impl Region {
         engine: Option<DeviceNode>,
     ) -> ObservedDevice {
         let nodes = self.ports.iter().map(|port| node(&self.host, port)).chain(engine).collect();
-        let device = report.map(|report| (report, None));
-        let mut found = self.device(&format!("region-{}", self.index), device, nodes);
+        let report_without_function = report.map(|report| (report, None));
+        let mut observed_device =
+            self.device(&format!("region-{}", self.index), report_without_function, nodes);
         // Several ports have no common function.
         if let (Ok(report), [_]) = (report, self.ports.as_slice()) {
             let function =
                 report.port_function(0).filter(|id| is_identifier(id)).and_then(text_value);
-            found.0.attributes.extend(function.map(|id| (FUNCTION, id)));
+            observed_device.0.attributes.extend(function.map(|id| (FUNCTION, id)));
         }
-        with_cleanup_folder(&self.folder, found)
+        with_cleanup_folder(&self.folder, observed_device)
     }
 
     /// A device with the attributes of its region and the function id of its port.
@@ -229,7 +231,7 @@ impl Region {
         let pci = self.host.pci_function(self.address);
         let id = format!("{}-{}-{name}", SourceName::FPGA, pci.id());
         let id = id.parse().expect("made of letters, digits and '-'");
-        let (observation, own) = match report {
+        let (observation, region_attributes) = match report {
             Ok((report, function)) => {
                 let observation = self.observe(report, function.as_deref(), &nodes);
                 (observation, report.attributes(function))
@@ -237,7 +239,10 @@ impl Region {
             Err(DeadlineExceeded) => (unresponsive(), Attributes::new()),
         };
         let device = Device {
-            attributes: own.into_iter().chain(function_attributes(&self.host, &pci)).collect(),
+            attributes: region_attributes
+                .into_iter()
+                .chain(function_attributes(&self.host, &pci))
+                .collect(),
             place: pci.location(),
             nodes,
             ..Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH)
@@ -265,14 +270,14 @@ impl Region {
 
     fn interface(&self) -> Option<String> {
         let steps = self.driver.interface.iter();
-        let mut places = vec![self.engine.clone()?];
+        let mut paths = vec![self.engine.clone()?];
         for step in steps {
-            places = places
+            paths = paths
                 .iter()
-                .flat_map(|place| entries_with_prefix(&self.host, place, step))
+                .flat_map(|folder| entries_with_prefix(&self.host, folder, step))
                 .collect();
         }
-        places.iter().find_map(|file| self.host.read_text(file))
+        paths.iter().find_map(|file| self.host.read_text(file))
     }
 
     fn observe(
@@ -306,8 +311,8 @@ fn with_cleanup_folder(folder: &Path, (device, observation): ObservedDevice) -> 
 
 impl RegionReport {
     /// Function id of the n-th port.
-    fn port_function(&self, nth: usize) -> Option<String> {
-        self.functions.get(nth).cloned().flatten()
+    fn port_function(&self, index: usize) -> Option<String> {
+        self.functions.get(index).cloned().flatten()
     }
 
     fn attributes(&self, function: Option<String>) -> Attributes {
@@ -332,8 +337,8 @@ fn node(host: &Host, folder: &Path) -> DeviceNode {
 
 /// Port number on the board, else the number in the folder's name.
 fn number(host: &Host, port: &Path) -> Option<u32> {
-    let counted = || port.file_name()?.to_str()?.rsplit('.').next().map(str::to_owned);
-    host.read_text(port.join("id")).or_else(counted)?.parse().ok()
+    let number_in_name = || port.file_name()?.to_str()?.rsplit('.').next().map(str::to_owned);
+    host.read_text(port.join("id")).or_else(number_in_name)?.parse().ok()
 }
 
 /// PCI function above a sysfs folder.
@@ -343,7 +348,7 @@ fn pci_function_of(folder: &Path) -> Option<PciAddress> {
 }
 
 /// Paths of a folder's entries with a name prefix, sorted by name.
-fn entries_with_prefix(host: &Host, folder: &Path, begin: &str) -> Vec<PathBuf> {
+fn entries_with_prefix(host: &Host, folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let names = host.try_entry_names(folder, MAX_ENTRIES).unwrap_or_default().into_iter();
-    names.filter(|name| name.starts_with(begin)).map(|name| folder.join(name)).collect()
+    names.filter(|name| name.starts_with(prefix)).map(|name| folder.join(name)).collect()
 }

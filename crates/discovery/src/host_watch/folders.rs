@@ -22,18 +22,18 @@ const SYSFS_DEVICE_LISTS: [&str; 4] =
 /// Folders in which the appearance of an entry may change the devices of a source.
 pub(super) fn watched_folders(host: &Host, policy: &Policy) -> BTreeMap<PathBuf, DirectoryChanges> {
     let host = &host.for_one_scan();
-    let mut requested = BTreeMap::from([(host.path("/dev"), DirectoryChanges::Entries)]);
+    let mut watches = BTreeMap::from([(host.path("/dev"), DirectoryChanges::Entries)]);
     let mut add = |folder: &str, changes: DirectoryChanges| {
         for folder in expand_pattern(host, folder) {
-            requested.entry(host.path(folder)).or_insert(changes);
+            watches.entry(host.path(folder)).or_insert(changes);
         }
     };
     let mut patterns: Vec<&String> = policy.families.fpga.nodes.iter().collect();
     for rule in &policy.sources {
-        let found: &[String] =
+        let source_patterns: &[String] =
             if let DiscoveryRule::Nodes(patterns) = &rule.find { patterns } else { &[] };
-        let given = rule.give.nodes.iter().map(|node| &node.path);
-        patterns.extend(found.iter().chain(given));
+        let node_paths = rule.give.nodes.iter().map(|node| &node.path);
+        patterns.extend(source_patterns.iter().chain(node_paths));
         if let DiscoveryRule::Files(folder) = &rule.find {
             folder.to_str().into_iter().for_each(|folder| add(folder, DirectoryChanges::Contents));
         }
@@ -47,7 +47,7 @@ pub(super) fn watched_folders(host: &Host, policy: &Policy) -> BTreeMap<PathBuf,
             add(folder, DirectoryChanges::Entries);
         }
     }
-    requested.into_iter().take(MAX_FOLDERS).collect()
+    watches.into_iter().take(MAX_FOLDERS).collect()
 }
 
 /// Folders that a pattern matches, or the folders in which matches would appear.
@@ -97,9 +97,9 @@ mod tests {
     #[test]
     fn a_missing_path_is_watched_at_its_nearest_existing_folder() {
         let root = tempfile::tempdir().expect("a temporary folder");
-        let made =
+        let folders =
             ["dev/snd", "dev/dvb/adapter0", "dev/input", "dev/logic", "etc", "sys/bus/usb/devices"];
-        for folder in made {
+        for folder in folders {
             fs::create_dir_all(root.path().join(folder)).expect("made");
         }
         let host = Host::new(root.path(), "/");
@@ -113,9 +113,9 @@ mod tests {
         ];
         let mut policy = Policy { sources, ..Policy::default() };
         policy.families.fpga.nodes = vec!["/dev/logic/dma*".to_owned()];
-        let requested = watched_folders(&host, &policy);
+        let watches = watched_folders(&host, &policy);
         let paths: Vec<_> =
-            requested.keys().filter_map(|it| it.strip_prefix(root.path()).ok()).collect();
+            watches.keys().filter_map(|path| path.strip_prefix(root.path()).ok()).collect();
         let expected =
             ["dev", "dev/dvb", "dev/dvb/adapter0", "dev/input", "dev/logic", "dev/snd", "etc"];
         assert_eq!(paths, expected.map(Path::new));

@@ -17,17 +17,17 @@ pub(super) fn create(nvml: &Nvml, partition: &Partition) -> Result<DeviceId, Mig
         return ensure_compute_instance(&gpu, &instance);
     }
     let instance = create_instance(&gpu, partition)?;
-    ensure_compute_instance(&gpu, &instance).map_err(|why| roll_back(&instance, why))
+    ensure_compute_instance(&gpu, &instance).map_err(|failure| roll_back(&instance, failure))
 }
 
 /// Removes the instance at a placement. Returns its MIG device, if it was complete.
-pub(super) fn remove(nvml: &Nvml, at: &Partition) -> Result<Option<DeviceId>, MigFailure> {
-    let gpu = match gpu_in_mig_mode(nvml, &at.gpu) {
+pub(super) fn remove(nvml: &Nvml, partition: &Partition) -> Result<Option<DeviceId>, MigFailure> {
+    let gpu = match gpu_in_mig_mode(nvml, &partition.gpu) {
         // Without MIG there is no instance.
         Err(MigFailure::MigDisabled) => return Ok(None),
         gpu => gpu?,
     };
-    let Some(instance) = find_instance(&gpu, at)? else { return Ok(None) };
+    let Some(instance) = find_instance(&gpu, partition)? else { return Ok(None) };
     let device = complete_device(&gpu, &instance);
     destroy_instance(&instance).map(|()| device)
 }
@@ -57,9 +57,9 @@ fn gpu_in_mig_mode(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, MigFailure> {
 }
 
 /// The GPU instance of a profile at a placement.
-fn find_instance(gpu: &Gpu, at: &Partition) -> Result<Option<GpuInstance>, NvmlError> {
-    for instance in gpu.gpu_instances_of(at.profile_id)? {
-        if instance.info()?.placement == mig_placement(at) {
+fn find_instance(gpu: &Gpu, partition: &Partition) -> Result<Option<GpuInstance>, NvmlError> {
+    for instance in gpu.gpu_instances_of(partition.profile_id)? {
+        if instance.info()?.placement == mig_placement(partition) {
             return Ok(Some(instance));
         }
     }
@@ -107,14 +107,19 @@ fn device_of(
 ) -> Result<MigInstance, MigFailure> {
     let ids = (gpu_instance, compute_instance);
     let devices = gpu.mig_instances()?.into_iter().filter_map(Result::ok);
-    let mut devices = devices.filter(|one| (one.gpu_instance, one.compute_instance) == ids);
+    let mut devices =
+        devices.filter(|device| (device.gpu_instance, device.compute_instance) == ids);
     devices.next().ok_or(MigFailure::NoDevice)
 }
 
 /// The compute instance of a GPU instance, if it has one. Fails if it has several.
 fn sole_compute_instance(instance: &GpuInstance) -> Result<Option<ComputeInstance>, MigFailure> {
-    let mut inside = instance.compute_instances()?;
-    if inside.len() > 1 { Err(MigFailure::SeveralComputeInstances) } else { Ok(inside.pop()) }
+    let mut compute_instances = instance.compute_instances()?;
+    if compute_instances.len() > 1 {
+        Err(MigFailure::SeveralComputeInstances)
+    } else {
+        Ok(compute_instances.pop())
+    }
 }
 
 /// True for a compute instance that does not fill its GPU instance: `1c.3g.20gb`.
@@ -129,13 +134,13 @@ fn destroy_instance(instance: &GpuInstance) -> Result<(), MigFailure> {
         Ok(Some(compute)) => destroyed_or_absent(compute.destroy())?,
         Ok(None) => {}
         Err(MigFailure::Driver(error)) if error.is_absent() => return Ok(()),
-        Err(why) => return Err(why),
+        Err(failure) => return Err(failure),
     }
     destroyed_or_absent(instance.destroy())
 }
 
-fn destroyed_or_absent(destroyed: Result<(), NvmlError>) -> Result<(), MigFailure> {
-    match destroyed {
+fn destroyed_or_absent(result: Result<(), NvmlError>) -> Result<(), MigFailure> {
+    match result {
         Err(error) if error.is_in_use() => Err(MigFailure::InUse),
         Err(error) if !error.is_absent() => Err(error.into()),
         Ok(()) | Err(_) => Ok(()),
@@ -143,20 +148,22 @@ fn destroyed_or_absent(destroyed: Result<(), NvmlError>) -> Result<(), MigFailur
 }
 
 /// Removes an instance that could not be filled, and returns the error for the caller.
-fn roll_back(instance: &GpuInstance, why: MigFailure) -> MigFailure {
+fn roll_back(instance: &GpuInstance, failure: MigFailure) -> MigFailure {
     match destroy_instance(instance) {
-        Ok(()) => why,
-        Err(undo) => MigFailure::RollbackFailed { cause: Box::new(why), rollback: Box::new(undo) },
+        Ok(()) => failure,
+        Err(rollback) => {
+            MigFailure::RollbackFailed { cause: Box::new(failure), rollback: Box::new(rollback) }
+        }
     }
 }
 
 /// Text that names all instances that overlap a partition.
 fn blocking_instances(gpu: &Gpu, partition: &Partition) -> String {
-    let all = match instances(gpu, &partition.gpu) {
-        Ok(all) => all,
+    let partitions = match instances(gpu, &partition.gpu) {
+        Ok(partitions) => partitions,
         Err(error) => return format!("blocking instances unknown ({error})"),
     };
-    let blocking = all.iter().filter(|other| other.overlaps(partition));
+    let blocking = partitions.iter().filter(|other| other.overlaps(partition));
     let names: Vec<_> = blocking.map(ToString::to_string).collect();
     if names.is_empty() {
         return format!("no more {} can be made", partition.profile);
@@ -166,15 +173,15 @@ fn blocking_instances(gpu: &Gpu, partition: &Partition) -> String {
 
 /// Placements of all instances on a GPU in MIG mode.
 pub(super) fn instances(gpu: &Gpu, id: &DeviceId) -> Result<Vec<Partition>, NvmlError> {
-    let mut found = Vec::new();
+    let mut partitions = Vec::new();
     for profile in gpu.mig_profiles()? {
         for instance in gpu.gpu_instances_of(profile.id)? {
             let MigPlacement { start, size } = instance.info()?.placement;
             let (gpu, name) = (id.clone(), profile.name.as_str().into());
-            found.push(Partition { gpu, profile: name, profile_id: profile.id, start, size });
+            partitions.push(Partition { gpu, profile: name, profile_id: profile.id, start, size });
         }
     }
-    Ok(found)
+    Ok(partitions)
 }
 
 #[cfg(test)]

@@ -26,9 +26,9 @@ pub(super) fn disable(nvml: &Nvml, id: &DeviceId) -> Result<(), MigFailure> {
     if gpu.mig_mode()? != MigMode::Enabled {
         return Ok(());
     }
-    let existing: Vec<_> = instances(&gpu, id)?.iter().map(ToString::to_string).collect();
-    if !existing.is_empty() {
-        return Err(MigFailure::HasInstances(existing.join(", ")));
+    let partitions: Vec<_> = instances(&gpu, id)?.iter().map(ToString::to_string).collect();
+    if !partitions.is_empty() {
+        return Err(MigFailure::HasInstances(partitions.join(", ")));
     }
     check_idle(&gpu)?;
     revert_on_error(gpu.disable_mig(), || gpu.enable_mig())?;

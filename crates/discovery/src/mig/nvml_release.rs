@@ -1,7 +1,7 @@
 //! Shutdown of NVML for a GPU reset: a reset needs every handle closed, and NVML holds all GPUs open.
 //!
 //! ```text
-//!   initialised ── first request ──> shut down ── last release dropped ──> initialised again
+//!   initialised ── first request ──> shut down ── last guard dropped ────> initialised again
 //! ```
 
 use std::convert::Infallible;
@@ -39,38 +39,39 @@ pub const RETRY_DELAY: Duration = Duration::from_millis(500);
 impl NvmlShutdownHandle {
     /// Creates a handle and the receiver of its requests.
     pub fn new() -> (Self, NvmlShutdownRequests) {
-        let (send, requests) = mpsc::channel(MAX_REQUESTS);
-        (Self(send), requests)
+        let (sender, requests) = mpsc::channel(MAX_REQUESTS);
+        (Self(sender), requests)
     }
 
     /// Waits until NVML is shut down; `None` if the agent stops.
     pub(crate) async fn request(&self) -> Option<NvmlShutdownGuard> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, guard) = oneshot::channel();
         self.0.send(reply).await.ok()?;
-        answer.await.ok()
+        guard.await.ok()
     }
 }
 
-/// Grants the first request and further requests that arrive meanwhile. Returns when the last grant is dropped.
+/// Sends a guard for the first request and for further requests that arrive meanwhile. Returns when the last guard is
+/// dropped.
 pub async fn grant_until_dropped(
     first: oneshot::Sender<NvmlShutdownGuard>,
     requests: &mut NvmlShutdownRequests,
 ) {
-    let mut granted = JoinSet::new();
-    grant(first, &mut granted);
-    while !granted.is_empty() {
+    let mut guard_tasks = JoinSet::new();
+    grant(first, &mut guard_tasks);
+    while !guard_tasks.is_empty() {
         tokio::select! {
-            Some(request) = requests.recv() => grant(request, &mut granted),
-            Some(_) = granted.join_next() => {}
+            Some(request) = requests.recv() => grant(request, &mut guard_tasks),
+            Some(_) = guard_tasks.join_next() => {}
         }
     }
 }
 
-fn grant(request: oneshot::Sender<NvmlShutdownGuard>, granted: &mut JoinSet<()>) {
+fn grant(request: oneshot::Sender<NvmlShutdownGuard>, guard_tasks: &mut JoinSet<()>) {
     let (until_dropped, dropped) = oneshot::channel();
-    // The grant of a requester that has timed out is dropped at once.
+    // The guard of a requester that has timed out is dropped at once.
     drop(request.send(NvmlShutdownGuard { _until_dropped: until_dropped }));
-    granted.spawn(async move { drop(dropped.await) });
+    guard_tasks.spawn(async move { drop(dropped.await) });
 }
 
 /// Retries a call while NVML is not initialised, as during a shutdown for a reset. Once cancelled, returns the next
@@ -96,18 +97,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nvml_stays_shut_down_until_the_last_release_is_dropped() {
+    async fn nvml_stays_shut_down_until_the_last_guard_is_dropped() {
         let (handle, mut requests) = NvmlShutdownHandle::new();
         let (first, second) = (handle.clone(), handle);
-        let releases = async { tokio::join!(first.request(), second.request()) };
-        let granting = async {
+        let guards = async { tokio::join!(first.request(), second.request()) };
+        let grant_requests = async {
             let request = requests.recv().await.expect("two requests");
             grant_until_dropped(request, &mut requests).await;
         };
-        let using = async {
-            let (first, second) = releases.await;
+        let hold_guards = async {
+            let (first, second) = guards.await;
             assert!(first.is_some() && second.is_some());
         };
-        tokio::join!(granting, using);
+        tokio::join!(grant_requests, hold_guards);
     }
 }

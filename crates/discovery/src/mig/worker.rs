@@ -20,7 +20,7 @@ pub struct MigWorker {
     running: KeyedTasks<DeviceId, ()>,
 }
 
-/// A task on a GPU, which sends its own answer.
+/// A task on a GPU, which sends its own reply.
 pub(super) struct MigRequest {
     gpu: DeviceId,
     run: Job,
@@ -32,16 +32,16 @@ type Job = Box<dyn FnOnce(Option<&Nvml>) + Send>;
 // === impl MigRequest ===
 
 impl MigRequest {
-    /// A job whose result goes to `answer`. The job does not start if its caller has timed out.
+    /// A job whose result goes to `reply`. The job does not start if its caller has timed out.
     pub(super) fn new<T: Send + 'static>(
         gpu: DeviceId,
-        answer: oneshot::Sender<Result<T, MigFailure>>,
+        reply: oneshot::Sender<Result<T, MigFailure>>,
         job: impl FnOnce(&Nvml) -> Result<T, MigFailure> + Send + 'static,
     ) -> Self {
         let run = move |library: Option<&Nvml>| {
-            if !answer.is_closed() {
+            if !reply.is_closed() {
                 // If the caller times out during the job, its next request finds the result.
-                let _ = answer.send(library.ok_or(MigFailure::NoDriver).and_then(job));
+                let _ = reply.send(library.ok_or(MigFailure::NoDriver).and_then(job));
             }
         };
         Self { gpu, run: Box::new(run) }

@@ -37,11 +37,11 @@ type NamedValue = (AttributeName, Option<AttributeValue>);
 
 impl NicScan<'_> {
     pub(super) fn attributes(&self, function: &Function) -> Attributes {
-        let facts = identity(function).into_iter();
-        let facts = facts.chain(interface(function)).chain(self.rdma(function));
-        let facts = facts.chain(virtualization(function)).chain(self.parent(function));
-        let facts = facts.chain(dranet_attributes(function));
-        let present = facts.filter_map(|(name, value)| Some((name, value?)));
+        let values = identity(function).into_iter();
+        let values = values.chain(interface(function)).chain(self.rdma(function));
+        let values = values.chain(virtualization(function)).chain(self.parent(function));
+        let values = values.chain(dranet_attributes(function));
+        let present = values.filter_map(|(name, value)| Some((name, value?)));
         present.chain(function.pci.attributes()).collect()
     }
 
@@ -56,7 +56,7 @@ impl NicScan<'_> {
         let interface = parent.and_then(|parent| parent.interfaces.first());
         let number = function.subfunction_number;
         vec![
-            windlass("pfName", interface.map(|it| AttributeValue::string(&it.name))),
+            windlass("pfName", interface.map(|interface| AttributeValue::string(&interface.name))),
             (PF_PCI_ADDRESS, Some(AttributeValue::string(function.address.to_string()))),
             windlass("sfNumber", number.map(|number| AttributeValue::Int(number.into()))),
         ]
@@ -68,7 +68,7 @@ impl NicScan<'_> {
         let of_port = |text: Option<&String>| text.map(AttributeValue::string);
         // `4: ACTIVE` without the number.
         let state = port.and_then(|port| port.state.as_deref()?.rsplit(' ').next());
-        let networks = device.and_then(|_| self.rdma_netns.name());
+        let netns_mode = device.and_then(|_| self.rdma_netns.name());
         vec![
             windlass("rdma", Some(AttributeValue::Bool(device.is_some()))),
             (RDMA_DEVICE, device.map(|device| AttributeValue::string(&device.name))),
@@ -76,7 +76,7 @@ impl NicScan<'_> {
             windlass("rate", of_port(port.and_then(|port| port.rate.as_ref()))),
             (PORT_STATE, state.map(AttributeValue::string)),
             windlass("pKey", of_port(port.and_then(|port| port.pkey.as_ref()))),
-            windlass("rdmaNetns", networks.map(AttributeValue::string)),
+            windlass("rdmaNetns", netns_mode.map(AttributeValue::string)),
         ]
     }
 }
@@ -103,28 +103,33 @@ fn identity(function: &Function) -> Vec<NamedValue> {
 fn interface(function: &Function) -> Vec<NamedValue> {
     let interface = function.interfaces.first();
     vec![
-        windlass("ifName", interface.map(|it| AttributeValue::string(&it.name))),
-        windlass("mac", interface.and_then(|it| text(it.mac.as_ref()))),
-        windlass("mtu", interface.and_then(|it| it.mtu.map(AttributeValue::Int))),
+        windlass("ifName", interface.map(|interface| AttributeValue::string(&interface.name))),
+        windlass("mac", interface.and_then(|interface| text(interface.mac.as_ref()))),
+        windlass("mtu", interface.and_then(|interface| interface.mtu.map(AttributeValue::Int))),
     ]
 }
 
 fn virtualization(function: &Function) -> Vec<NamedValue> {
     let physical = function.physical.as_ref();
-    let of_physical = |of: fn(&Physical) -> Option<AttributeValue>| physical.and_then(of);
+    let physical_value = |read: fn(&Physical) -> Option<AttributeValue>| physical.and_then(read);
     let vdpa = function.vdpa.first();
     let vfs = function.virtual_functions.map(|(_, vfs)| AttributeValue::Int(vfs.into()));
     vec![
         windlass("sriov", Some(AttributeValue::Bool(function.virtual_functions.is_some()))),
         windlass("sriovVfs", vfs),
         windlass("isSriovVf", Some(AttributeValue::Bool(physical.is_some()))),
-        windlass("pfName", of_physical(|it| text(it.interface.as_ref()))),
-        (PF_PCI_ADDRESS, of_physical(|it| Some(AttributeValue::string(it.address.to_string())))),
+        windlass("pfName", physical_value(|physical| text(physical.interface.as_ref()))),
+        (
+            PF_PCI_ADDRESS,
+            physical_value(|physical| Some(AttributeValue::string(physical.address.to_string()))),
+        ),
         windlass(
             "vfIndex",
-            of_physical(|it| it.index.map(|index| AttributeValue::Int(index.into()))),
+            physical_value(|physical| {
+                physical.index.map(|index| AttributeValue::Int(index.into()))
+            }),
         ),
-        (REPRESENTOR, of_physical(|it| text(it.representor.as_ref()))),
+        (REPRESENTOR, physical_value(|physical| text(physical.representor.as_ref()))),
         (VDPA_TYPE, vdpa.map(|vdpa| AttributeValue::string(vdpa.kind.name()))),
         (VDPA_DEVICE, vdpa.map(|vdpa| AttributeValue::string(&vdpa.name))),
     ]
@@ -133,13 +138,13 @@ fn virtualization(function: &Function) -> Vec<NamedValue> {
 fn dranet_attributes(function: &Function) -> Vec<NamedValue> {
     let dranet = |name, value| (AttributeName::new(DRANET, name), value);
     let interface = function.interfaces.first();
-    let encapsulation = interface.and_then(|it| it.encapsulation);
+    let encapsulation = interface.and_then(|interface| interface.encapsulation);
     vec![
-        dranet("ifName", interface.map(|it| AttributeValue::string(&it.name))),
-        dranet("mac", interface.and_then(|it| text(it.mac.as_ref()))),
-        dranet("mtu", interface.and_then(|it| it.mtu.map(AttributeValue::Int))),
+        dranet("ifName", interface.map(|interface| AttributeValue::string(&interface.name))),
+        dranet("mac", interface.and_then(|interface| text(interface.mac.as_ref()))),
+        dranet("mtu", interface.and_then(|interface| interface.mtu.map(AttributeValue::Int))),
         dranet("encapsulation", encapsulation.map(AttributeValue::string)),
-        dranet("state", interface.and_then(|it| text(it.operstate.as_ref()))),
+        dranet("state", interface.and_then(|interface| text(interface.operstate.as_ref()))),
         dranet("rdma", Some(AttributeValue::Bool(!function.rdma.is_empty()))),
     ]
 }

@@ -20,7 +20,7 @@ impl NicScan<'_> {
     /// The device with its observation; `None` if its name is not a device id.
     pub(super) fn device(&self, index: u32, function: &Function) -> Option<(Device, Observation)> {
         let node_set = self.node_set(function);
-        let observed = self.observe(function, &node_set);
+        let observation = self.observe(function, &node_set);
         let device = Device {
             index,
             attributes: self.attributes(function),
@@ -36,7 +36,7 @@ impl NicScan<'_> {
                 Timestamp::UNIX_EPOCH,
             )
         };
-        Some((device, observed))
+        Some((device, observation))
     }
 
     fn id(&self, function: &Function) -> Option<DeviceId> {
@@ -50,14 +50,15 @@ impl NicScan<'_> {
     /// possible, because the host keeps the function.
     fn exclusive_use_refusal(&self, function: &Function) -> Option<String> {
         let interfaces = function.interfaces.iter();
-        let mut uses =
-            interfaces.filter_map(|it| self.host_use.exclusive_use_refusal(self.host, &it.name));
-        let virtual_functions = function.virtual_functions.map_or(0, |(_, made)| made);
-        let parts = self.subfunctions.get(&function.address);
-        let parts = parts.filter(|_| !function.is_subfunction()).copied();
+        let mut uses = interfaces.filter_map(|interface| {
+            self.host_use.exclusive_use_refusal(self.host, &interface.name)
+        });
+        let virtual_functions = function.virtual_functions.map_or(0, |(_, count)| count);
+        let subfunctions = self.subfunctions.get(&function.address);
+        let subfunctions = subfunctions.filter(|_| !function.is_subfunction()).copied();
         uses.next()
             .or_else(|| in_use_by_parts(virtual_functions, "virtual function"))
-            .or_else(|| in_use_by_parts(parts.unwrap_or(0), "subfunction"))
+            .or_else(|| in_use_by_parts(subfunctions.unwrap_or(0), "subfunction"))
     }
 
     /// Reason why containers cannot share the function's RDMA device.
@@ -82,10 +83,10 @@ fn stable_name(function: &Function) -> String {
     }
 }
 
-fn in_use_by_parts(number: u32, what: &str) -> Option<String> {
+fn in_use_by_parts(number: u32, kind: &str) -> Option<String> {
     match number {
         0 => None,
-        1 => Some(format!("1 {what} is made of it")),
-        several => Some(format!("{several} {what}s are made of it")),
+        1 => Some(format!("1 {kind} is made of it")),
+        number => Some(format!("{number} {kind}s are made of it")),
     }
 }

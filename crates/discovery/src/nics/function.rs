@@ -84,38 +84,38 @@ const SUBFUNCTION: &str = ".sf.";
 
 /// All network functions of the host. Unreadable functions are skipped.
 pub(super) fn find_functions(host: &Host, ports: &mut PortReader) -> FunctionList {
-    let mut found = FunctionList::default();
+    let mut list = FunctionList::default();
     // Several lists may contain the same function, so the map has one entry per name.
     let mut folders = BTreeMap::new();
-    let functions = host.pci_functions(|it| it.is_of_class(&[NETWORK])).into_iter();
-    let mut pci: BTreeMap<_, _> = functions.map(|it| (it.address, it)).collect();
-    folders.extend(pci.keys().map(|it| (it.to_string(), format!("{PCI}/{it}"))));
-    let subfunctions = found
+    let functions = host.pci_functions(|kind| kind.is_of_class(&[NETWORK])).into_iter();
+    let mut pci: BTreeMap<_, _> = functions.map(|function| (function.address, function)).collect();
+    folders.extend(pci.keys().map(|address| (address.to_string(), format!("{PCI}/{address}"))));
+    let subfunctions = list
         .limits
         .entry_names(host, AUXILIARY, MAX_LISTED)
         .into_iter()
         .filter(|name| name.contains(SUBFUNCTION));
     folders.extend(subfunctions.map(|name| (name.clone(), format!("{AUXILIARY}/{name}"))));
-    for rdma in found.limits.entry_names(host, INFINIBAND, MAX_LISTED) {
+    for rdma in list.limits.entry_names(host, INFINIBAND, MAX_LISTED) {
         // Older kernels place a software device below the function through which it sends.
         let is_hardware = |folder: &String| !rdma::is_software(host, &rdma::folder(folder, &rdma));
         let hardware = hardware_of(host, &rdma).map(|(name, bus)| (format!("{bus}/{name}"), name));
         // Some RDMA devices have another PCI class, such as Alibaba's.
         match hardware.filter(|(folder, _)| is_hardware(folder)) {
             Some((folder, name)) => drop(folders.insert(name, folder)),
-            None => found.skipped.push(rdma),
+            None => list.skipped.push(rdma),
         }
     }
-    let vdpa = vdpa::VdpaList::read(host, &mut found.limits);
-    let mut reader = Reader { host, pci: &mut pci, ports, vdpa, limits: &mut found.limits };
+    let vdpa = vdpa::VdpaList::read(host, &mut list.limits);
+    let mut reader = Reader { host, pci: &mut pci, ports, vdpa, limits: &mut list.limits };
     let read = |(name, folder): (String, String)| reader.function(name, folder.into());
-    found.functions = folders.into_iter().filter_map(read).collect();
+    list.functions = folders.into_iter().filter_map(read).collect();
     ports.end_scan();
-    let physical = physical_functions(host, &found.functions);
-    for function in &mut found.functions {
+    let physical = physical_functions(host, &list.functions);
+    for function in &mut list.functions {
         function.physical = physical.get(&function.name).cloned();
     }
-    found
+    list
 }
 
 /// Function or subfunction of an RDMA device, and the bus folder that lists it.
@@ -133,11 +133,12 @@ fn hardware_of(host: &Host, rdma: &str) -> Option<(String, &'static str)> {
 /// Physical function of each virtual function, by name of the virtual function. Numbers may have gaps, because virtual
 /// functions can be removed one by one.
 fn physical_functions(host: &Host, functions: &[Function]) -> BTreeMap<String, Physical> {
-    let mut found = BTreeMap::new();
+    let mut by_name = BTreeMap::new();
     for function in functions.iter().filter(|function| function.has_virtual_functions()) {
         let representors = interface::representors(host, &function.folder);
         for link in host.entry_names(&function.folder) {
-            let Some(index) = link.strip_prefix("virtfn").and_then(|it| it.parse().ok()) else {
+            let Some(index) = link.strip_prefix("virtfn").and_then(|number| number.parse().ok())
+            else {
                 continue;
             };
             let physical = Physical {
@@ -147,10 +148,10 @@ fn physical_functions(host: &Host, functions: &[Function]) -> BTreeMap<String, P
                 representor: representors.get(&index).cloned(),
             };
             let target = host.link_name(function.folder.join(link));
-            found.extend(target.map(|name| (name, physical)));
+            by_name.extend(target.map(|name| (name, physical)));
         }
     }
-    found
+    by_name
 }
 
 // === impl Reader ===
@@ -164,12 +165,16 @@ impl Reader<'_> {
         };
         let number = |file: &str| host.read_text(folder.join(file))?.parse().ok();
         let virtual_functions = number("sriov_totalvfs").filter(|total| *total > 0);
-        let own = |pci: &PciFunction| pci.driver.clone();
+        let driver_of = |pci: &PciFunction| pci.driver.clone();
         let pci = self.pci.entry(address).or_insert_with(|| host.pci_function(address)).clone();
-        let is_part = name.contains(SUBFUNCTION);
+        let is_subfunction = name.contains(SUBFUNCTION);
         Some(Function {
             address,
-            driver: if is_part { host.link_name(folder.join("driver")) } else { own(&pci) },
+            driver: if is_subfunction {
+                host.link_name(folder.join("driver"))
+            } else {
+                driver_of(&pci)
+            },
             pci,
             interfaces: interface::of_device(host, self.limits, &folder),
             rdma: rdma::of_device(host, self.ports, &folder),
@@ -200,12 +205,12 @@ impl Function {
     }
 
     pub(super) fn has_virtual_functions(&self) -> bool {
-        self.virtual_functions.is_some_and(|(_, made)| made > 0)
+        self.virtual_functions.is_some_and(|(_, count)| count > 0)
     }
 }
 
 /// PCI function of a subfunction.
 fn parent(host: &Host, folder: &Path) -> Option<PciAddress> {
     let resolved = host.canonicalize(folder)?;
-    resolved.ancestors().find_map(|above| above.file_name()?.to_str()?.parse().ok())
+    resolved.ancestors().find_map(|ancestor| ancestor.file_name()?.to_str()?.parse().ok())
 }

@@ -32,8 +32,8 @@ pub(super) fn of_device(host: &Host, limits: &mut EntryLimits, folder: &Path) ->
     let folders = net_folders(host, folder);
     let read = |net: &PathBuf| {
         let names = limits.entry_names(host, net, MAX_LISTED).into_iter();
-        let own = names.filter(|name| !is_representor(host, &net.join(name)));
-        own.map(|name| Interface::read(host, net, name)).collect::<Vec<_>>()
+        let interface_names = names.filter(|name| !is_representor(host, &net.join(name)));
+        interface_names.map(|name| Interface::read(host, net, name)).collect::<Vec<_>>()
     };
     folders.iter().flat_map(read).collect()
 }
@@ -60,14 +60,16 @@ fn representor_index(host: &Host, folder: &Path) -> Option<u32> {
 }
 
 fn net_folders(host: &Host, folder: &Path) -> Vec<PathBuf> {
-    let below = |folder: &Path, prefix: &'static str| {
+    let children_of = |folder: &Path, prefix: &'static str| {
         let folder = folder.to_owned();
         let children = host.subfolders(&folder).into_iter();
-        let fits = move |name: &PathBuf| name.to_str().is_some_and(|name| name.starts_with(prefix));
-        children.filter(fits).map(move |name| folder.join(name)).collect::<Vec<_>>()
+        let has_prefix =
+            move |name: &PathBuf| name.to_str().is_some_and(|name| name.starts_with(prefix));
+        children.filter(has_prefix).map(move |name| folder.join(name)).collect::<Vec<_>>()
     };
-    let vdpa = below(folder, "vdpa").into_iter().flat_map(|vdpa| below(&vdpa, "virtio"));
-    let virtio = below(folder, "virtio").into_iter().chain(vdpa);
+    let vdpa =
+        children_of(folder, "vdpa").into_iter().flat_map(|vdpa| children_of(&vdpa, "virtio"));
+    let virtio = children_of(folder, "virtio").into_iter().chain(vdpa);
     let devices = [folder.to_owned()].into_iter().chain(virtio);
     devices.map(|device| device.join("net")).collect()
 }

@@ -14,16 +14,16 @@ impl NicScan<'_> {
         if function.driver.is_none() {
             return Observation::Failed(Reason::DriverUnbound, "it has no driver".to_owned());
         }
-        if let Some((reason, why)) = &node_set.missing {
-            return Observation::Failed(*reason, why.clone());
+        if let Some((reason, detail)) = &node_set.missing {
+            return Observation::Failed(*reason, detail.clone());
         }
-        let own = unresponsive(function);
-        failure::observation(own.or_else(|| match &function.physical {
+        let own_failure = unresponsive(function);
+        failure::observation(own_failure.or_else(|| match &function.physical {
             None => link_down(function),
             Some(physical) => {
                 let physical = self.physical_functions.get(&physical.address)?;
-                let (reason, why) = unresponsive(physical).or_else(|| link_down(physical))?;
-                Some((reason, format!("physical function: {why}")))
+                let (reason, detail) = unresponsive(physical).or_else(|| link_down(physical))?;
+                Some((reason, format!("physical function: {detail}")))
             }
         }))
     }
@@ -35,7 +35,7 @@ fn unresponsive(function: &Function) -> Option<Failure> {
 }
 
 fn link_down(function: &Function) -> Option<Failure> {
-    traffic_obstacle(function).map(|why| (Reason::LinkDown, why))
+    traffic_obstacle(function).map(|detail| (Reason::LinkDown, detail))
 }
 
 /// Reason why no traffic can flow, if there is one.

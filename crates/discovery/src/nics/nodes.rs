@@ -104,8 +104,8 @@ impl NicScan<'_> {
         let is_required = |kind| self.is_configured(kind) && !self.is_optional(kind);
         let mut required = required.iter().filter(|(kind, _)| is_required(*kind));
         let (_, name) = required.find(|(kind, _)| !rdma.has_node(*kind))?;
-        let why = format!("{} has no {name} node yet: is ib_{name} loaded?", rdma.name);
-        Some((Reason::NotReady, why))
+        let detail = format!("{} has no {name} node yet: is ib_{name} loaded?", rdma.name);
+        Some((Reason::NotReady, detail))
     }
 }
 
@@ -122,7 +122,7 @@ fn missing_file(path: &Path) -> (Reason, String) {
 // === impl NodeSet ===
 
 impl NodeSet {
-    fn withheld(why: &str) -> Self {
-        Self { withheld: Some(why.to_owned()), ..Self::default() }
+    fn withheld(reason: &str) -> Self {
+        Self { withheld: Some(reason.to_owned()), ..Self::default() }
     }
 }

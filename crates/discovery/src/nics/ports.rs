@@ -49,9 +49,12 @@ impl PortReader {
     /// Ports of the RDMA device in this folder.
     pub(super) fn read(&mut self, host: &Host, rdma: PathBuf) -> PortReport {
         let folder = rdma.join("ports");
-        let bare: Vec<_> =
-            host.entry_names(&folder).into_iter().map(|it| Port::new(host, &folder, it)).collect();
-        let (host_clone, ports) = (host.clone(), bare.clone());
+        let unread_ports: Vec<_> = host
+            .entry_names(&folder)
+            .into_iter()
+            .map(|number| Port::new(host, &folder, number))
+            .collect();
+        let (host_clone, ports) = (host.clone(), unread_ports.clone());
         let read = move || {
             ports.into_iter().map(|port| port.with_attributes(&host_clone, &folder)).collect()
         };
@@ -63,8 +66,8 @@ impl PortReader {
             return PortReport { ports, is_unresponsive: false };
         }
         self.unresponsive.extend(function.file_name().map(|name| name.display().to_string()));
-        let last = self.last_ports.get(&rdma).cloned();
-        PortReport { ports: last.unwrap_or(bare), is_unresponsive: true }
+        let last_ports = self.last_ports.get(&rdma).cloned();
+        PortReport { ports: last_ports.unwrap_or(unread_ports), is_unresponsive: true }
     }
 
     fn is_unresponsive(&self, host: &Host, function: &Path) -> bool {

@@ -70,25 +70,26 @@ pub(super) fn has_rdma_driver(host: &Host, function: &Path) -> bool {
 impl RdmaDevice {
     fn read(host: &Host, ports: &mut PortReader, function: &Path, name: String) -> Self {
         let port_report = ports.read(host, folder(function, &name));
-        let own = |class: &str| {
+        let class_folders = |class: &str| {
             let class = function.join(class);
             let entries = host.entry_names(&class).into_iter().map(|entry| class.join(entry));
-            let is_own =
+            let belongs_to_device =
                 |entry: &PathBuf| host.read_text(entry.join("ibdev")).as_deref() == Some(&name);
-            entries.filter(is_own).collect::<Vec<_>>()
+            entries.filter(belongs_to_device).collect::<Vec<_>>()
         };
-        let folders = own("infiniband_verbs").into_iter().chain(own("infiniband_mad"));
+        let folders =
+            class_folders("infiniband_verbs").into_iter().chain(class_folders("infiniband_mad"));
         let nodes = folders.filter_map(|folder| node(host, &folder)).collect();
         Self { name, port_report, nodes }
     }
 
     pub(super) fn is_infiniband(&self) -> bool {
-        let is_it = |port: &Port| port.link_layer.as_deref() == Some("InfiniBand");
-        self.port_report.ports.first().is_some_and(is_it)
+        let has_infiniband_link = |port: &Port| port.link_layer.as_deref() == Some("InfiniBand");
+        self.port_report.ports.first().is_some_and(has_infiniband_link)
     }
 
     pub(super) fn has_node(&self, kind: RdmaNode) -> bool {
-        self.nodes.iter().any(|(other, _)| *other == kind)
+        self.nodes.iter().any(|(node_kind, _)| *node_kind == kind)
     }
 }
 

@@ -35,14 +35,14 @@ pub(super) struct VdpaList(BTreeMap<String, Vec<String>>);
 impl VdpaList {
     /// Reads the list once for all functions.
     pub(super) fn read(host: &Host, limits: &mut EntryLimits) -> Self {
-        let mut listed = Self::default();
+        let mut list = Self::default();
         for name in limits.entry_names(host, DEVICES, MAX_LISTED) {
             let link = host.read_link(Path::new(DEVICES).join(&name)).unwrap_or_default();
             if let Some(function) = link.rsplit('/').nth(1) {
-                listed.0.entry(function.to_owned()).or_default().push(name);
+                list.0.entry(function.to_owned()).or_default().push(name);
             }
         }
-        listed
+        list
     }
 
     /// vDPA devices of a function.

@@ -43,11 +43,12 @@ pub(super) fn uio_nodes(host: &Host, folder: &Path) -> Vec<DeviceNode> {
 /// Reason why the IOMMU group is unusable: a member with another driver blocks the whole group. The function
 /// itself is a member, so a list without it is incomplete.
 fn group_conflict(host: &Host, folder: &Path, group: &str) -> Option<String> {
-    let listed = format!("{GROUPS}/{group}/devices");
-    let members = host.entry_names(&listed);
-    let is_own = |member: &String| folder.file_name().is_some_and(|name| name == member.as_str());
-    let exists = |member: &String| host.exists(Path::new(&listed).join(member));
-    if !members.iter().any(is_own) || !members.iter().all(exists) {
+    let devices_folder = format!("{GROUPS}/{group}/devices");
+    let members = host.entry_names(&devices_folder);
+    let is_function =
+        |member: &String| folder.file_name().is_some_and(|name| name == member.as_str());
+    let exists = |member: &String| host.exists(Path::new(&devices_folder).join(member));
+    if !members.iter().any(is_function) || !members.iter().all(exists) {
         return Some(format!(
             "the members of its IOMMU group {group} cannot be read: the agent needs {GROUPS}"
         ));
@@ -57,9 +58,10 @@ fn group_conflict(host: &Host, folder: &Path, group: &str) -> Option<String> {
         let (class, driver) = match function {
             Ok(function) => (function.class.unwrap_or_default(), function.driver),
             // Platform devices are no PCI functions.
-            Err(_) => {
-                (String::new(), host.link_name(Path::new(&listed).join(&member).join("driver")))
-            }
+            Err(_) => (
+                String::new(),
+                host.link_name(Path::new(&devices_folder).join(&member).join("driver")),
+            ),
         };
         let driver = driver.filter(|_| !class.starts_with(BRIDGE))?;
         let is_allowed = is_vfio(&driver) || ALLOWED_GROUP_DRIVERS.contains(&driver.as_str());

@@ -35,8 +35,9 @@ impl ErrorCount {
     /// New errors since the last probe, unless a contained error explains them.
     pub(super) fn count(&mut self, uncorrected: Option<u64>) -> Option<u64> {
         let last = std::mem::replace(self, Self { uncorrected, contained: false });
-        let new = uncorrected?.checked_sub(last.uncorrected?).filter(|&new| new > 0)?;
-        (!last.contained).then_some(new)
+        let new_errors =
+            uncorrected?.checked_sub(last.uncorrected?).filter(|&new_errors| new_errors > 0)?;
+        (!last.contained).then_some(new_errors)
     }
 }
 
@@ -47,9 +48,9 @@ mod tests {
     #[test]
     fn errors_are_new_if_the_count_grew_and_no_contained_error_explains_it() {
         let mut errors = ErrorCount::default();
-        let counted = [Some(3), Some(3), Some(5), None, Some(9), Some(1), Some(2)];
-        let new = counted.map(|now| errors.count(now));
-        assert_eq!(new, [None, None, Some(2), None, None, None, Some(1)]);
+        let counts = [Some(3), Some(3), Some(5), None, Some(9), Some(1), Some(2)];
+        let new_errors = counts.map(|count| errors.count(count));
+        assert_eq!(new_errors, [None, None, Some(2), None, None, None, Some(1)]);
         errors.contained = true;
         assert_eq!((errors.count(Some(4)), errors.count(Some(5))), (None, Some(1)));
     }

@@ -79,19 +79,19 @@ impl ProbeReadings {
 impl Conditions {
     /// Conditions from the probe's readings, the earlier conditions, and further reads. A failing read leaves its
     /// condition unknown.
-    pub(super) fn read(gpu: &Gpu, readings: ProbeReadings, before: &Self, time: ProbeTime) -> Self {
+    pub(super) fn read(gpu: &Gpu, readings: ProbeReadings, last: &Self, time: ProbeTime) -> Self {
         let ProbeReadings { rows, slowdown, .. } = readings;
         // GPUs with row remapping retire no pages.
         let pages = || gpu.page_retirement_pending().ok().flatten();
-        let after = |before, now| SlowdownHistory::after(before, now, time);
+        let history = |last, is_slowed| SlowdownHistory::after(last, is_slowed, time);
         Self {
             fabric: gpu.fabric().ok().flatten(),
             pending_row: rows.map(|rows| rows.pending),
             pending_page: if rows.is_none() { pages() } else { None },
             row_remap_failed: rows.is_some_and(|rows| rows.failed),
             recovery: gpu.recovery_action().ok().flatten(),
-            thermal: slowdown.map(|now| after(before.thermal, now.is_thermal())),
-            power: slowdown.map(|now| after(before.power, now.is_power_brake())),
+            thermal: slowdown.map(|slowdown| history(last.thermal, slowdown.is_thermal())),
+            power: slowdown.map(|slowdown| history(last.power, slowdown.is_power_brake())),
         }
     }
 
@@ -104,19 +104,19 @@ impl Conditions {
             (PENDING_ROW, self.pending_row),
             (PENDING_PAGE, self.pending_page),
             (NVLINK_DEGRADED, has_links.then_some(!links.lost.is_empty())),
-            (THERMAL, self.thermal.map(|slowed| slowed.is_recent)),
-            (POWER, self.power.map(|slowed| slowed.is_recent)),
+            (THERMAL, self.thermal.map(|history| history.is_recent)),
+            (POWER, self.power.map(|history| history.is_recent)),
         ];
         let flags =
-            flags.into_iter().filter_map(|(name, is)| Some((name, AttributeValue::Bool(is?))));
+            flags.into_iter().filter_map(|(name, flag)| Some((name, AttributeValue::Bool(flag?))));
         flags.chain(self.fabric.iter().flat_map(fabric::attributes))
     }
 
     /// The worst condition that is a failure. Reduced clocks and pending repairs are no failures: results stay correct.
     pub(super) fn failure(&self, links: &LinkFacts) -> Option<(Reason, String)> {
         let remap = || {
-            let why = "a bad row of memory could not be mapped out".to_owned();
-            self.row_remap_failed.then_some((Reason::RowRemapFailed, why))
+            let detail = "a bad row of memory could not be mapped out".to_owned();
+            self.row_remap_failed.then_some((Reason::RowRemapFailed, detail))
         };
         let reset = || Some((Reason::NeedsReset, action_text(self.recovery?)?));
         let fabric = || Some((Reason::FabricFailed, fabric::failure(self.fabric.as_ref()?)?));
@@ -144,8 +144,8 @@ fn lost_to_switches(links: &LinkFacts) -> Option<String> {
     let lost: Vec<_> = lost.collect();
     match lost.as_slice() {
         [] => None,
-        [one] => Some(format!("link {one} was up and is down")),
-        several => Some(format!("links {} were up and are down", several.join(", "))),
+        [link] => Some(format!("link {link} was up and is down")),
+        links => Some(format!("links {} were up and are down", links.join(", "))),
     }
 }
 
@@ -153,21 +153,21 @@ fn lost_to_switches(links: &LinkFacts) -> Option<String> {
 
 impl LinkFacts {
     /// Links that were up before and are down now. MIG disables all links of a GPU.
-    pub(super) fn missing(&self, up: &[u32], mig: &MigFacts) -> Vec<(u32, Remote)> {
+    pub(super) fn missing(&self, up_links: &[u32], mig: &MigFacts) -> Vec<(u32, Remote)> {
         if matches!(mig, MigFacts::Enabled(_)) {
             return Vec::new();
         }
         let active = self.up.iter().copied().zip(self.remotes.iter().cloned());
-        let earlier = self.lost.iter().map(|(link, remote)| (*link, remote.clone()));
-        active.chain(earlier).filter(|(link, _)| !up.contains(link)).collect()
+        let lost = self.lost.iter().map(|(link, remote)| (*link, remote.clone()));
+        active.chain(lost).filter(|(link, _)| !up_links.contains(link)).collect()
     }
 }
 
 // === impl SlowdownHistory ===
 
 impl SlowdownHistory {
-    fn after(before: Option<Self>, now: bool, time: ProbeTime) -> Self {
-        let last = if now { Some(time.now) } else { before.and_then(|before| before.last) };
+    fn after(before: Option<Self>, is_slowed: bool, time: ProbeTime) -> Self {
+        let last = if is_slowed { Some(time.now) } else { before.and_then(|before| before.last) };
         let since = |last: Timestamp| Duration::try_from(time.now.duration_since(last));
         let is_recent =
             last.is_some_and(|last| since(last).is_ok_and(|since| since < time.recent_period));
@@ -182,37 +182,40 @@ mod tests {
     #[test]
     fn a_slowdown_is_reported_until_it_is_no_longer_recent() {
         let recent_period = Duration::from_secs(60);
-        let mut slowed = None;
-        let mut reported = |second, now| {
-            let now_is = Timestamp::from_second(second).expect("a small number");
+        let mut history = None;
+        let mut is_recent_at = |second, is_slowed| {
+            let now = Timestamp::from_second(second).expect("a small number");
             let after =
-                SlowdownHistory::after(slowed, now, ProbeTime { now: now_is, recent_period });
-            slowed = Some(after);
+                SlowdownHistory::after(history, is_slowed, ProbeTime { now, recent_period });
+            history = Some(after);
             after.is_recent
         };
-        assert!(!reported(0, false));
-        assert!(reported(10, true));
-        assert!(reported(20, false));
-        assert!(reported(69, false));
-        assert!(!reported(70, false));
+        assert!(!is_recent_at(0, false));
+        assert!(is_recent_at(10, true));
+        assert!(is_recent_at(20, false));
+        assert!(is_recent_at(69, false));
+        assert!(!is_recent_at(70, false));
     }
 
     #[test]
     fn a_lost_link_to_a_switch_is_a_failure_and_one_to_a_gpu_is_not() {
         let peer = Remote::Gpu("00000000:1B:00.0".to_owned());
-        let up = LinkFacts {
+        let all_up = LinkFacts {
             up: vec![0, 1, 2],
             remotes: vec![Remote::Switch(None), peer, Remote::Switch(None)],
             ..LinkFacts::default()
         };
-        let after = |left: &[u32]| LinkFacts {
-            lost: up.missing(left, &MigFacts::Disabled).into_iter().collect(),
+        let links_after = |up_links: &[u32]| LinkFacts {
+            lost: all_up.missing(up_links, &MigFacts::Disabled).into_iter().collect(),
             ..LinkFacts::default()
         };
-        assert_eq!(lost_to_switches(&after(&[0, 2])), None);
-        assert_eq!(lost_to_switches(&after(&[1, 2])).as_deref(), Some("link 0 was up and is down"));
-        let both = "links 0, 2 were up and are down";
-        assert_eq!(lost_to_switches(&after(&[])).as_deref(), Some(both));
-        assert_eq!(up.missing(&[], &MigFacts::Enabled(Vec::new())), []);
+        assert_eq!(lost_to_switches(&links_after(&[0, 2])), None);
+        assert_eq!(
+            lost_to_switches(&links_after(&[1, 2])).as_deref(),
+            Some("link 0 was up and is down")
+        );
+        let expected = "links 0, 2 were up and are down";
+        assert_eq!(lost_to_switches(&links_after(&[])).as_deref(), Some(expected));
+        assert_eq!(all_up.missing(&[], &MigFacts::Enabled(Vec::new())), []);
     }
 }

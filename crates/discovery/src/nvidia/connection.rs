@@ -46,7 +46,7 @@ pub(super) struct Connection {
     listed_gpus: Option<Vec<ListedGpu>>,
     /// Start of the time in which a GPU is lost or the GPU count unknown. Only a new initialisation may end that state.
     lost_since: Option<Instant>,
-    /// Maximum duration of that state before the connection ends.
+    /// Time in that state after which the connection ends.
     lost_gpu_delay: Duration,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct EventListener {
     pub(super) watch: EventWatch,
 }
 
-/// Round: the periodic check of GPU count and driver fingerprint, started together with a probe of every GPU.
+/// Periodic check of GPU count and driver fingerprint, started together with a probe of every GPU.
 struct DriverCheck {
     call: PendingCall,
     error: Option<String>,
@@ -97,10 +97,10 @@ impl Connection {
         roots: &Roots,
         policy: &HealthPolicy,
         lost_gpu_delay: Duration,
-        earlier: Baselines,
+        earlier_baselines: Baselines,
         telemetry: TelemetryReader,
     ) -> Self {
-        let (call, error, probe_all, is_outdated, renew_events) = Default::default();
+        let (call, error, probe_all, is_outdated, needs_event_set) = Default::default();
         let now = Instant::now();
         Self {
             events: driver.listener.watch,
@@ -118,11 +118,11 @@ impl Connection {
                 next_start: now,
                 probe_all,
                 is_outdated,
-                needs_event_set: renew_events,
+                needs_event_set,
                 events_created: now,
             },
             slots: Vec::new(),
-            earlier_baselines: Arc::new(earlier),
+            earlier_baselines: Arc::new(earlier_baselines),
             telemetry,
             listing: PendingCall::default(),
             listed_gpus: None,
@@ -131,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// Applies a policy; the next round comes no later than its interval.
+    /// Applies a policy; the next driver check comes no later than its interval.
     pub(super) fn apply_policy(&mut self, policy: &HealthPolicy) {
         self.policy = policy.clone();
         self.driver_check.next_start =
@@ -174,8 +174,8 @@ impl Connection {
 
     /// Waits for the next event and handles it. Returns the reason if the connection ends.
     pub(super) async fn step(&mut self, tracked: &mut TrackedDevices) -> Option<ConnectionEnd> {
-        let wake = self.next_deadline(tracked);
-        let ended = tokio::select! {
+        let next_deadline = self.next_deadline(tracked);
+        let end = tokio::select! {
             Some(answer) = self.running_calls.join_next() => self.handle_answer(answer, tracked),
             messages = self.events.next() => {
                 for message in messages {
@@ -187,10 +187,10 @@ impl Connection {
                 self.telemetry.apply(reading, tracked.now());
                 None
             }
-            () = wait_until(wake) => self.handle_deadlines(tracked),
+            () = wait_until(next_deadline) => self.handle_deadlines(tracked),
         };
         self.check_lost_gpus();
-        ended
+        end
     }
 
     /// Drops NVML on a thread that may hang, without waiting.
@@ -201,21 +201,14 @@ impl Connection {
     /// Shuts NVML down, which may take one event wait.
     pub(super) async fn shut_down(self) {
         let limit = self.policy.event_wait + self.policy.call_deadline;
-        let ended = tokio::task::spawn_blocking(move || {
+        let shutdown = tokio::task::spawn_blocking(move || {
             let Self {
-                events,
-                event_set,
-                unmatched,
-                slots,
-                telemetry: samples,
-                running_calls: answers,
-                nvml,
-                ..
+                events, event_set, unmatched, slots, telemetry, running_calls, nvml, ..
             } = self;
-            drop((event_set, unmatched, slots, samples, answers, nvml));
+            drop((event_set, unmatched, slots, telemetry, running_calls, nvml));
             events.join();
         });
-        if deadline::timeout(limit, ended).await.is_err() {
+        if deadline::timeout(limit, shutdown).await.is_err() {
             tracing::warn!(
                 ?limit,
                 "NVML shutdown timed out, a call hangs: check the kernel log for XIDs"
@@ -223,8 +216,8 @@ impl Connection {
         }
     }
 
-    /// Earliest time of the next round, a deadline, a possible recovery, or the end of the connection for a lost
-    /// GPU.
+    /// Earliest time of the next driver check, a deadline, a possible recovery, or the end of the connection for a
+    /// lost GPU.
     fn next_deadline(&self, tracked: &TrackedDevices) -> Instant {
         let calls = self.slots.iter().map(|slot| &slot.call);
         let pending = calls.chain([&self.driver_check.call, &self.listing]);

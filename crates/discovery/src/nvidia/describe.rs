@@ -67,34 +67,35 @@ pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName>
 impl Describer<'_> {
     /// A GPU and its instances, the GPU first.
     pub(super) fn gpu(&self, index: u32, facts: &GpuFacts) -> Vec<Device> {
-        let place = self.location(facts);
+        let location = self.location(facts);
         let memory = facts.memory_bytes.map(Quantity::Bytes);
         let gpu = Device {
             index,
-            attributes: self.gpu_attributes(index, facts, &place),
+            attributes: self.gpu_attributes(index, facts, &location),
             capacity: memory.map(|bytes| (attribute_name("memory"), bytes)).into_iter().collect(),
-            place,
+            place: location,
             nodes: facts.minor.map(node).into_iter().collect(),
             extras: facts.graphics.clone(),
             partitioned: facts.is_in_mig_mode(),
             partitions: facts.partitions.clone().unwrap_or_default(),
             ..self.device(&facts.id, DeviceKind::Gpu)
         };
-        let parts = facts.instances().iter().map(|part| self.instance(&gpu, facts, part));
-        let parts: Vec<_> = parts.collect();
-        std::iter::once(gpu).chain(parts).collect()
+        let instances =
+            facts.instances().iter().map(|instance| self.instance(&gpu, facts, instance));
+        let instances: Vec<_> = instances.collect();
+        std::iter::once(gpu).chain(instances).collect()
     }
 
     /// A GPU that NVML cannot describe, with data from the kernel module and sysfs.
-    pub(super) fn placeholder_gpu(&self, index: u32, listed: Option<&ListedGpu>) -> Device {
-        let attributes = listed.map(|gpu| gpu.function.attributes()).into_iter().flatten();
+    pub(super) fn placeholder_gpu(&self, index: u32, listed_gpu: Option<&ListedGpu>) -> Device {
+        let attributes = listed_gpu.map(|gpu| gpu.function.attributes()).into_iter().flatten();
         Device {
             index,
             attributes: self.common_attributes("gpu").into_iter().chain(attributes).collect(),
-            place: listed.map(|gpu| gpu.function.location()).unwrap_or_default(),
-            nodes: listed.and_then(|gpu| gpu.minor).map(node).into_iter().collect(),
-            extras: listed.map(|gpu| gpu.graphics.clone()).unwrap_or_default(),
-            ..self.device(&placeholder_id(index, listed), DeviceKind::Gpu)
+            place: listed_gpu.map(|gpu| gpu.function.location()).unwrap_or_default(),
+            nodes: listed_gpu.and_then(|gpu| gpu.minor).map(node).into_iter().collect(),
+            extras: listed_gpu.map(|gpu| gpu.graphics.clone()).unwrap_or_default(),
+            ..self.device(&placeholder_id(index, listed_gpu), DeviceKind::Gpu)
         }
     }
 
@@ -104,9 +105,9 @@ impl Describer<'_> {
 
     /// Reason why a listed instance is unusable: without its capability nodes a container sees the GPU but
     /// cannot open the instance.
-    pub(super) fn obstacle(&self, facts: &GpuFacts, part: &InstanceFacts) -> Option<String> {
+    pub(super) fn obstacle(&self, facts: &GpuFacts, instance: &InstanceFacts) -> Option<String> {
         let Some(minor) = facts.minor else { return Some(NO_NODE.to_owned()) };
-        let missing = capabilities(minor, part)
+        let missing = capabilities(minor, instance)
             .into_iter()
             .find(|capability| mig_minor(self.host, capability).is_none())?;
         Some(format!("the driver names no device node for capability {missing}"))
@@ -133,9 +134,9 @@ impl Describer<'_> {
     }
 
     /// Attributes that a GPU and its instances share.
-    fn model_attributes(&self, kind: &str, facts: &GpuFacts, place: &Location) -> Attributes {
+    fn model_attributes(&self, kind: &str, facts: &GpuFacts, location: &Location) -> Attributes {
         let capability = facts.compute_capability.map(|(major, minor)| format!("{major}.{minor}"));
-        let function = place.pci.map(|address| self.host.pci_function(address).attributes());
+        let function = location.pci.map(|address| self.host.pci_function(address).attributes());
         let values = [
             ("productName", Some(AttributeValue::string(&facts.name))),
             ("brand", facts.brand.as_deref().map(AttributeValue::string)),
@@ -150,7 +151,7 @@ impl Describer<'_> {
             .collect()
     }
 
-    fn gpu_attributes(&self, index: u32, facts: &GpuFacts, place: &Location) -> Attributes {
+    fn gpu_attributes(&self, index: u32, facts: &GpuFacts, location: &Location) -> Attributes {
         let values = [
             ("uuid", Some(AttributeValue::string(facts.id.as_str()))),
             ("index", Some(AttributeValue::Int(index.into()))),
@@ -158,56 +159,62 @@ impl Describer<'_> {
             ("serial", facts.serial.as_deref().map(AttributeValue::string)),
             ("migCapable", Some(AttributeValue::Bool(facts.mig != MigFacts::Unsupported))),
             ("migEnabled", Some(AttributeValue::Bool(facts.is_in_mig_mode()))),
-            ("nvlinkGeneration", place.nvlinks.generation.map(|it| AttributeValue::Int(it.into()))),
+            (
+                "nvlinkGeneration",
+                location
+                    .nvlinks
+                    .generation
+                    .map(|generation| AttributeValue::Int(generation.into())),
+            ),
         ];
         let values = attributes(DOMAIN, values);
         let conditions = facts.conditions.attributes(&facts.links);
-        self.model_attributes("gpu", facts, place)
+        self.model_attributes("gpu", facts, location)
             .into_iter()
             .chain(values)
             .chain(conditions)
             .collect()
     }
 
-    fn instance(&self, gpu: &Device, facts: &GpuFacts, part: &InstanceFacts) -> Device {
+    fn instance(&self, gpu: &Device, facts: &GpuFacts, instance: &InstanceFacts) -> Device {
         let values = [
-            (attribute_name("uuid"), AttributeValue::string(part.id.as_str())),
+            (attribute_name("uuid"), AttributeValue::string(instance.id.as_str())),
             (attribute_name("parentUUID"), AttributeValue::string(gpu.id.as_str())),
             (attribute_name("parentIndex"), AttributeValue::Int(gpu.index.into())),
-            (INSTANCE_INDEX, AttributeValue::Int(part.index.into())),
-            (MIG_PROFILE, AttributeValue::string(&part.profile)),
+            (INSTANCE_INDEX, AttributeValue::Int(instance.index.into())),
+            (MIG_PROFILE, AttributeValue::string(&instance.profile)),
         ];
         let model = self.model_attributes("mig", facts, &gpu.place);
-        let has_graphics = part.profile.contains(GRAPHICS);
+        let has_graphics = instance.profile.contains(GRAPHICS);
         Device {
             index: gpu.index,
             attributes: model.into_iter().chain(values).collect(),
-            capacity: capacities(&part.capacities),
+            capacity: capacities(&instance.capacities),
             place: Location { nvlinks: NvLinks::default(), ..gpu.place.clone() },
-            nodes: self.instance_nodes(facts.minor, part),
+            nodes: self.instance_nodes(facts.minor, instance),
             extras: if has_graphics { gpu.extras.clone() } else { ExtraEdits::default() },
             parent: Some(gpu.id.clone()),
-            part: Some(part.index),
-            partition: partition(gpu, part),
-            ..self.device(&part.id, DeviceKind::Mig)
+            part: Some(instance.index),
+            partition: partition(gpu, instance),
+            ..self.device(&instance.id, DeviceKind::Mig)
         }
     }
 
     /// Node of the GPU, and the capability nodes of the GPU instance and the compute instance.
-    fn instance_nodes(&self, minor: Option<u32>, part: &InstanceFacts) -> Vec<DeviceNode> {
+    fn instance_nodes(&self, minor: Option<u32>, instance: &InstanceFacts) -> Vec<DeviceNode> {
         let Some(minor) = minor else { return Vec::new() };
-        let numbers = capabilities(minor, part).into_iter();
+        let numbers = capabilities(minor, instance).into_iter();
         let numbers = numbers.filter_map(|capability| mig_minor(self.host, &capability));
         let capability_nodes =
             numbers.map(|n| DeviceNode::new(format!("/dev/nvidia-caps/nvidia-cap{n}")));
-        let whole = DeviceNode { shared: true, ..node(minor) };
-        std::iter::once(whole).chain(capability_nodes).collect()
+        let gpu_node = DeviceNode { shared: true, ..node(minor) };
+        std::iter::once(gpu_node).chain(capability_nodes).collect()
     }
 }
 
 /// Names of an instance's two capabilities in the driver's table `mig-minors`.
-fn capabilities(minor: u32, part: &InstanceFacts) -> [String; 2] {
-    let (gi, ci) = (part.gpu_instance, part.compute_instance);
+fn capabilities(minor: u32, instance: &InstanceFacts) -> [String; 2] {
+    let (gi, ci) = (instance.gpu_instance, instance.compute_instance);
     [format!("gpu{minor}/gi{gi}/access"), format!("gpu{minor}/gi{gi}/ci{ci}/access")]
 }
 
@@ -215,14 +222,14 @@ fn node(minor: u32) -> DeviceNode {
     DeviceNode::new(format!("/dev/nvidia{minor}"))
 }
 
-fn partition(gpu: &Device, part: &InstanceFacts) -> Option<Partition> {
-    let place = part.instance_info?;
+fn partition(gpu: &Device, instance: &InstanceFacts) -> Option<Partition> {
+    let info = instance.instance_info?;
     Some(Partition {
         gpu: gpu.id.clone(),
-        profile: part.profile.as_str().into(),
-        profile_id: place.profile_id,
-        start: place.placement.start,
-        size: place.placement.size,
+        profile: instance.profile.as_str().into(),
+        profile_id: info.profile_id,
+        start: info.placement.start,
+        size: info.placement.size,
     })
 }
 
@@ -248,11 +255,11 @@ fn nvlinks(links: &LinkFacts) -> NvLinks {
 }
 
 /// Id of a GPU that does not report its UUID: the UUID from the kernel module, else PCI address, else index.
-fn placeholder_id(index: u32, listed: Option<&ListedGpu>) -> DeviceId {
-    if let Some(id) = listed.and_then(|gpu| gpu.id.clone()) {
+fn placeholder_id(index: u32, listed_gpu: Option<&ListedGpu>) -> DeviceId {
+    if let Some(id) = listed_gpu.and_then(|gpu| gpu.id.clone()) {
         return id;
     }
-    let name = listed.map(|gpu| format!("nvidia-pci-{}", gpu.function.address.to_dashed()));
+    let name = listed_gpu.map(|gpu| format!("nvidia-pci-{}", gpu.function.address.to_dashed()));
     let name = name.unwrap_or_else(|| format!("nvidia-index-{index}"));
     name.parse().expect("made of letters, digits and '-'")
 }

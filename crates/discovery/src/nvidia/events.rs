@@ -62,15 +62,15 @@ const SHORT_WAIT: Duration = Duration::from_millis(500);
 impl EventWatch {
     /// Starts the thread, paused.
     pub(super) fn start(events: Arc<EventSet>, long_wait: Duration) -> std::io::Result<Self> {
-        let (send, received) = mpsc::channel(MAX_BUFFERED);
-        let (commands, received_commands) = channel();
+        let (sender, messages) = mpsc::channel(MAX_BUFFERED);
+        let (commands, command_receiver) = channel();
         std::thread::Builder::new().name("nvml-events".to_owned()).spawn(move || {
-            watch(&events, &send, &received_commands);
+            watch(&events, &sender, &command_receiver);
             drop(events);
             // Closing the channel reports that the library is released.
-            drop(send);
+            drop(sender);
         })?;
-        Ok(Self { received, commands, state: WaitState::Paused, long_wait })
+        Ok(Self { received: messages, commands, state: WaitState::Paused, long_wait })
     }
 
     /// Switches to long waits, unless a pause is about to begin.
@@ -128,19 +128,19 @@ impl EventWatch {
 /// connection replaces the set.
 fn watch(
     events: &EventSet,
-    send: &mpsc::Sender<EventMessage>,
+    sender: &mpsc::Sender<EventMessage>,
     commands: &Receiver<Option<Duration>>,
 ) {
-    let mut wait = None;
+    let mut wait_length = None;
     loop {
-        let command = match wait {
+        let command = match wait_length {
             Some(_) => commands.try_recv(),
             None => commands.recv().map_err(|RecvError| TryRecvError::Disconnected),
         };
-        let message = match (command, wait) {
+        let message = match (command, wait_length) {
             (Ok(next), _) => {
-                wait = next;
-                wait.is_none().then_some(EventMessage::Paused)
+                wait_length = next;
+                wait_length.is_none().then_some(EventMessage::Paused)
             }
             (Err(TryRecvError::Empty), Some(length)) => match events.wait(length) {
                 Ok(event) => event.map(EventMessage::Event),
@@ -148,8 +148,8 @@ fn watch(
             },
             (Err(_), _) => return,
         };
-        let failed = matches!(message, Some(EventMessage::Failed(_)));
-        if message.is_some_and(|message| send.blocking_send(message).is_err()) || failed {
+        let is_failed = matches!(message, Some(EventMessage::Failed(_)));
+        if message.is_some_and(|message| sender.blocking_send(message).is_err()) || is_failed {
             return;
         }
     }

@@ -14,12 +14,12 @@ const DEGRADED: AttributeName = attribute_name("fabricDegraded");
 pub(super) fn attributes(fabric: &Fabric) -> impl Iterator<Item = (AttributeName, AttributeValue)> {
     let cluster = fabric.cluster.as_deref().filter(|_| fabric.is_joined());
     let clique = cluster.map(|_| AttributeValue::Int(fabric.clique.into()));
-    let degraded = fabric.health != FabricHealth::Good;
+    let is_degraded = fabric.health != FabricHealth::Good;
     [
         (STATE, Some(AttributeValue::string(state(fabric)))),
         (CLUSTER, cluster.map(AttributeValue::string)),
         (CLIQUE, clique),
-        (DEGRADED, Some(AttributeValue::Bool(degraded))),
+        (DEGRADED, Some(AttributeValue::Bool(is_degraded))),
     ]
     .into_iter()
     .filter_map(|(name, value)| Some((name, value?)))
@@ -67,16 +67,16 @@ mod tests {
     fn the_clique_is_an_attribute_only_in_a_joined_multi_node_fabric() {
         assert_eq!(names(&JOINED), ["fabricState", "fabricDegraded"]);
         let rack = Fabric { cluster: Some("8a3cc1f2".to_owned()), ..JOINED };
-        let all = ["fabricState", "fabricClusterUUID", "fabricCliqueID", "fabricDegraded"];
-        assert_eq!(names(&rack), all);
-        let waiting = Fabric { state: FabricState::InProgress, ..rack };
-        assert_eq!(names(&waiting), ["fabricState", "fabricDegraded"]);
+        let expected = ["fabricState", "fabricClusterUUID", "fabricCliqueID", "fabricDegraded"];
+        assert_eq!(names(&rack), expected);
+        let in_progress = Fabric { state: FabricState::InProgress, ..rack };
+        assert_eq!(names(&in_progress), ["fabricState", "fabricDegraded"]);
     }
 
     #[test]
     fn an_unfinished_registration_is_no_failure_and_broken_routes_are() {
-        let waiting = Fabric { state: FabricState::InProgress, ..JOINED };
-        assert_eq!((failure(&JOINED), failure(&waiting)), (None, None));
+        let in_progress = Fabric { state: FabricState::InProgress, ..JOINED };
+        assert_eq!((failure(&JOINED), failure(&in_progress)), (None, None));
         assert!(failure(&Fabric { health: FabricHealth::Bad, ..JOINED }).is_some());
     }
 }

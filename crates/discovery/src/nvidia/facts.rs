@@ -155,26 +155,26 @@ impl LinkFacts {
 
 impl MigFacts {
     /// Reads MIG mode and instances. An instance whose read fails is skipped, and logged if the instances changed.
-    pub(super) fn read(gpu: &Gpu, before: Option<&Self>) -> Result<Self, NvmlError> {
+    pub(super) fn read(gpu: &Gpu, last: Option<&Self>) -> Result<Self, NvmlError> {
         let instances = match gpu.mig_mode()? {
             MigMode::Unsupported => return Ok(Self::Unsupported),
             MigMode::Disabled => return Ok(Self::Disabled),
             MigMode::Enabled => gpu.mig_instances()?.into_iter(),
         };
         let (mut facts, mut errors) = (Vec::new(), Vec::new());
-        for read in instances.map(|found| InstanceFacts::read(gpu, &found?)) {
-            match read {
+        for result in instances.map(|instance| InstanceFacts::read(gpu, &instance?)) {
+            match result {
                 Ok(instance) => facts.push(instance),
                 // The instance is being removed.
                 Err(error) if error.is_absent() => {}
                 Err(error) => errors.push(error),
             }
         }
-        let now = Self::Enabled(facts);
-        for error in errors.into_iter().filter(|_| before != Some(&now)) {
+        let mig_facts = Self::Enabled(facts);
+        for error in errors.into_iter().filter(|_| last != Some(&mig_facts)) {
             tracing::warn!(%error, "MIG instance skipped, its driver data is incomplete: check the driver version");
         }
-        Ok(now)
+        Ok(mig_facts)
     }
 }
 
@@ -190,7 +190,7 @@ impl InstanceFacts {
             capacities: instance.capacities,
             instance_info: gpu
                 .gpu_instance(instance.gpu_instance)
-                .and_then(|found| found.info())
+                .and_then(|gpu_instance| gpu_instance.info())
                 .ok(),
         })
     }

@@ -19,11 +19,11 @@ pub(super) fn possible_partitions(
     for profile in gpu.mig_profiles()? {
         partitions.extend(at_every_placement(gpu, id, &profile)?);
     }
-    let order = |one: &PossiblePartition| {
-        let Partition { size, profile, start, .. } = one.partition.clone();
-        (size, one.capacity.get(&attribute_name("multiprocessors")).copied(), profile, start)
+    let sort_key = |candidate: &PossiblePartition| {
+        let Partition { size, profile, start, .. } = candidate.partition.clone();
+        (size, candidate.capacity.get(&attribute_name("multiprocessors")).copied(), profile, start)
     };
-    partitions.sort_by_key(order);
+    partitions.sort_by_key(sort_key);
     Ok(partitions.into())
 }
 
@@ -33,27 +33,27 @@ fn at_every_placement(
     profile: &MigProfile,
 ) -> Result<Vec<PossiblePartition>, NvmlError> {
     let capacity = capacities(&profile.capacities);
-    let at = |place: windlass_nvml::MigPlacement| PossiblePartition {
+    let at_placement = |placement: windlass_nvml::MigPlacement| PossiblePartition {
         partition: Partition {
             gpu: id.clone(),
             profile: profile.name.as_str().into(),
             profile_id: profile.id,
-            start: place.start,
-            size: place.size,
+            start: placement.start,
+            size: placement.size,
         },
         capacity: capacity.clone(),
     };
-    Ok(gpu.mig_placements(profile.id)?.into_iter().map(at).collect())
+    Ok(gpu.mig_placements(profile.id)?.into_iter().map(at_placement).collect())
 }
 
-pub(super) fn capacities(share: &MigCapacities) -> Capacities {
+pub(super) fn capacities(mig_capacities: &MigCapacities) -> Capacities {
     Capacities::from([
-        (attribute_name("memory"), Quantity::Bytes(share.memory_mib << 20)),
-        (attribute_name("multiprocessors"), Quantity::Count(share.multiprocessors.into())),
-        (attribute_name("copyEngines"), Quantity::Count(share.copy_engines.into())),
-        (attribute_name("decoders"), Quantity::Count(share.decoders.into())),
-        (attribute_name("encoders"), Quantity::Count(share.encoders.into())),
-        (attribute_name("jpegEngines"), Quantity::Count(share.jpeg_engines.into())),
-        (attribute_name("ofaEngines"), Quantity::Count(share.ofa_engines.into())),
+        (attribute_name("memory"), Quantity::Bytes(mig_capacities.memory_mib << 20)),
+        (attribute_name("multiprocessors"), Quantity::Count(mig_capacities.multiprocessors.into())),
+        (attribute_name("copyEngines"), Quantity::Count(mig_capacities.copy_engines.into())),
+        (attribute_name("decoders"), Quantity::Count(mig_capacities.decoders.into())),
+        (attribute_name("encoders"), Quantity::Count(mig_capacities.encoders.into())),
+        (attribute_name("jpegEngines"), Quantity::Count(mig_capacities.jpeg_engines.into())),
+        (attribute_name("ofaEngines"), Quantity::Count(mig_capacities.ofa_engines.into())),
     ])
 }

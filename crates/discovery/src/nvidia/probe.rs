@@ -63,9 +63,9 @@ impl Probe {
         let last_facts = self.last_facts.as_ref();
         let mig = MigFacts::read(&gpu, last_facts.map(|last_facts| &last_facts.mig))?;
         memory(&gpu, &mig)?;
-        let watched_in = self.event_set_to_join.as_ref().map(|events| events.number);
-        if let Some(events) = &self.event_set_to_join
-            && !events.set.watch(&gpu)?
+        let event_set_number = self.event_set_to_join.as_ref().map(|event_set| event_set.number);
+        if let Some(event_set) = &self.event_set_to_join
+            && !event_set.set.watch(&gpu)?
         {
             tracing::info!(device = %id, "the driver reports no events of this GPU; it is polled");
         }
@@ -75,17 +75,10 @@ impl Probe {
         let graphics = address.map(|address| drm_nodes::edits_of_function(&self.roots, address));
         let facts = GpuFacts { graphics: graphics.unwrap_or_default(), ..facts };
         let is_unchanged = self.had_no_obstacles && last_facts == Some(&facts);
-        let (described, obstacles) =
+        let (devices, obstacles) =
             if is_unchanged { (None, BTreeMap::new()) } else { self.describe(&facts) };
         let failure = facts.conditions.failure(&facts.links);
-        Ok(ProbeReport {
-            facts,
-            devices: described,
-            obstacles,
-            failure,
-            readings,
-            event_set_number: watched_in,
-        })
+        Ok(ProbeReport { facts, devices, obstacles, failure, readings, event_set_number })
     }
 
     /// Facts of the GPU. Facts of the last probe are reused if the GPU, its MIG instances and its links are the same.
@@ -101,20 +94,23 @@ impl Probe {
             .last_facts
             .as_ref()
             .filter(|last_facts| last_facts.id == id && last_facts.gpu == gpu);
-        let earlier = || self.earlier_baselines.get(&id).map(|it| (&it.links, &it.conditions));
-        let before = last_facts
+        let earlier_baseline = || {
+            self.earlier_baselines.get(&id).map(|baseline| (&baseline.links, &baseline.conditions))
+        };
+        let earlier = last_facts
             .map(|last_facts| (&last_facts.links, &last_facts.conditions))
-            .or_else(earlier);
-        let conditions = before.map(|(_, conditions)| conditions.clone()).unwrap_or_default();
+            .or_else(earlier_baseline);
+        let conditions = earlier.map(|(_, conditions)| conditions.clone()).unwrap_or_default();
         let conditions = Conditions::read(&gpu, readings, &conditions, self.time);
-        let up = gpu.nvlinks_up()?;
-        let is_same = |last_facts: &&GpuFacts| last_facts.mig == mig && last_facts.links.up == up;
+        let up_links = gpu.nvlinks_up()?;
+        let is_same =
+            |last_facts: &&GpuFacts| last_facts.mig == mig && last_facts.links.up == up_links;
         let partitions = self.partitions(&gpu, &id, &mig);
         if let Some(last_facts) = last_facts.filter(is_same) {
             return Ok(GpuFacts { partitions, conditions, ..last_facts.clone() });
         }
-        let lost = before.map(|(links, _)| links.missing(&up, &mig)).unwrap_or_default();
-        let links = LinkFacts::read(&gpu, up, lost.into_iter().collect());
+        let lost = earlier.map(|(links, _)| links.missing(&up_links, &mig)).unwrap_or_default();
+        let links = LinkFacts::read(&gpu, up_links, lost.into_iter().collect());
         Ok(GpuFacts { partitions, conditions, ..GpuFacts::read(gpu, id, mig, links)? })
     }
 
@@ -141,20 +137,21 @@ impl Probe {
         if let Some(partitions) = last_facts.and_then(|last_facts| last_facts.partitions.clone()) {
             return Some(partitions);
         }
-        let read = possible_partitions(gpu, id);
-        if let (Err(error), None) = (&read, &self.last_facts) {
+        let result = possible_partitions(gpu, id);
+        if let (Err(error), None) = (&result, &self.last_facts) {
             tracing::info!(device = %id, %error, "MIG partitions unknown: the GPU stays undivided");
         }
-        read.ok()
+        result.ok()
     }
 
     fn describe(&self, facts: &GpuFacts) -> Description {
         let host = &self.roots.host.for_one_scan();
-        let describe = Describer { host, driver: &self.driver, now: self.time.now };
-        let obstacle =
-            |part: &InstanceFacts| Some((part.id.clone(), describe.obstacle(facts, part)?));
-        let whole = facts.minor.is_none().then(|| (facts.id.clone(), NO_NODE.to_owned()));
-        let obstacles = facts.instances().iter().filter_map(obstacle).chain(whole).collect();
-        (Some(describe.gpu(self.index, facts)), obstacles)
+        let describer = Describer { host, driver: &self.driver, now: self.time.now };
+        let obstacle = |instance: &InstanceFacts| {
+            Some((instance.id.clone(), describer.obstacle(facts, instance)?))
+        };
+        let gpu_obstacle = facts.minor.is_none().then(|| (facts.id.clone(), NO_NODE.to_owned()));
+        let obstacles = facts.instances().iter().filter_map(obstacle).chain(gpu_obstacle).collect();
+        (Some(describer.gpu(self.index, facts)), obstacles)
     }
 }

@@ -79,27 +79,29 @@ impl TelemetryReader {
         Self { sender, pending, running, running_reads, energy }
     }
 
-    /// Marks a GPU for reading after a probe that it answered, if telemetry has a receiver.
-    pub(super) fn enqueue(&mut self, index: usize, probed: &ProbeReport) {
+    /// Queues a GPU for reading after a probe that it answered, if telemetry has a receiver.
+    pub(super) fn enqueue(&mut self, index: usize, report: &ProbeReport) {
         if !self.sender.is_closed() {
-            let energy = self.energy.get(&probed.facts.id).copied();
-            self.pending.insert(index, ReadTarget::from_report(probed, energy));
+            let energy = self.energy.get(&report.facts.id).copied();
+            self.pending.insert(index, ReadTarget::from_report(report, energy));
         }
     }
 
-    /// Starts the reads of all marked GPUs, except of GPUs whose last read still runs.
+    /// Starts the reads of all queued GPUs, except of GPUs whose last read still runs.
     pub(super) fn start_reads(&mut self, now: Timestamp, probe_interval: Duration) {
-        let until = telemetry::expires_at(now, probe_interval);
-        let (marked, running) = (std::mem::take(&mut self.pending), &mut self.running);
-        for (index, target) in marked.into_iter().filter(|(index, _)| running.insert(*index)) {
-            self.running_reads.spawn_blocking(move || target.read(index, now, until));
+        let stale_at = telemetry::expires_at(now, probe_interval);
+        let (pending, running) = (std::mem::take(&mut self.pending), &mut self.running);
+        for (index, target) in pending.into_iter().filter(|(index, _)| running.insert(*index)) {
+            self.running_reads.spawn_blocking(move || target.read(index, now, stale_at));
         }
     }
 
     /// Next finished read; waits forever without a running one.
     pub(super) async fn next(&mut self) -> Reading {
         match self.running_reads.join_next().await {
-            Some(read) => read.expect("reading neither panics nor is cancelled while this lives"),
+            Some(result) => {
+                result.expect("a read neither panics nor is cancelled while the reader lives")
+            }
             None => std::future::pending().await,
         }
     }
@@ -114,8 +116,8 @@ impl TelemetryReader {
 // === impl ReadTarget ===
 
 impl ReadTarget {
-    fn from_report(probed: &ProbeReport, energy: Option<Energy>) -> Self {
-        let ProbeReport { facts, readings, .. } = probed;
+    fn from_report(report: &ProbeReport, energy: Option<Energy>) -> Self {
+        let ProbeReport { facts, readings, .. } = report;
         Self {
             gpu: facts.gpu.clone(),
             id: facts.id.clone(),
@@ -126,27 +128,27 @@ impl ReadTarget {
         }
     }
 
-    fn read(self, index: usize, at: Timestamp, until: Timestamp) -> Reading {
-        let energy = self.energy(at);
+    fn read(self, index: usize, read_at: Timestamp, stale_at: Timestamp) -> Reading {
+        let energy = self.energy(read_at);
         let gpu_sample = Sample { energy_millijoules: energy.millijoules, ..self.sample() };
         let gpu_sample = (self.id.clone(), gpu_sample);
-        let parts = self.instances.into_iter().filter_map(|part| {
-            let device = self.gpu.mig_device(part.index).ok()?;
-            let is_same = id_of(&device).is_ok_and(|id| id == part.id);
+        let instance_samples = self.instances.into_iter().filter_map(|instance| {
+            let device = self.gpu.mig_device(instance.index).ok()?;
+            let is_same = id_of(&device).is_ok_and(|id| id == instance.id);
             // Instances measure only their memory.
-            is_same.then(|| (part.id, memory(&device)))
+            is_same.then(|| (instance.id, memory(&device)))
         });
-        let all = std::iter::once(gpu_sample).chain(parts);
-        let samples = all
-            .map(|(id, sample)| (id, Sample { read_at: at, stale_at: until, ..sample }))
+        let device_samples = std::iter::once(gpu_sample).chain(instance_samples);
+        let samples = device_samples
+            .map(|(id, sample)| (id, Sample { read_at, stale_at, ..sample }))
             .collect();
         Reading { index, samples, energy: (self.id, energy) }
     }
 
     /// The energy counter, read again if it is old.
     fn energy(&self, now: Timestamp) -> Energy {
-        let is_young = |energy: &Energy| now.duration_since(energy.read) < ENERGY_INTERVAL;
-        self.energy.filter(is_young).unwrap_or_else(|| Energy {
+        let is_current = |energy: &Energy| now.duration_since(energy.read) < ENERGY_INTERVAL;
+        self.energy.filter(is_current).unwrap_or_else(|| Energy {
             millijoules: self.gpu.energy_millijoules().ok().flatten(),
             read: now,
         })
@@ -156,13 +158,13 @@ impl ReadTarget {
     fn sample(&self) -> Sample {
         let (gpu, ProbeReadings { uncorrected_errors, rows, slowdown }) =
             (&self.gpu, self.readings);
-        let busy = gpu.utilization().ok().flatten();
+        let utilization = gpu.utilization().ok().flatten();
         let link = gpu.pcie_link().ok().flatten();
         let Counters { corrected_errors, pcie_replays, nvlink } =
             gpu.counters().unwrap_or_default();
         Sample {
-            compute_percent: busy.map(|busy| busy.compute_percent),
-            memory_percent: busy.map(|busy| busy.memory_percent),
+            compute_percent: utilization.map(|utilization| utilization.compute_percent),
+            memory_percent: utilization.map(|utilization| utilization.memory_percent),
             temperature_celsius: gpu.temperature_celsius().ok().flatten(),
             power_milliwatts: gpu.power_milliwatts().ok().flatten().map(u64::from),
             power_limit_milliwatts: gpu.power_limit_milliwatts().ok().flatten().map(u64::from),
@@ -215,14 +217,18 @@ fn hertz(megahertz: u32) -> u64 {
 }
 
 fn throttle_reasons(slowdown: Slowdown) -> BTreeSet<ThrottleReason> {
-    let all = [
+    let reasons = [
         (SlowdownCause::Hardware, ThrottleReason::HwSlowdown),
         (SlowdownCause::HardwareThermal, ThrottleReason::HwThermal),
         (SlowdownCause::SoftwareThermal, ThrottleReason::SwThermal),
         (SlowdownCause::PowerCap, ThrottleReason::PowerCap),
         (SlowdownCause::PowerBrake, ThrottleReason::PowerBrake),
     ];
-    all.into_iter().filter(|(cause, _)| slowdown.is_by(*cause)).map(|(_, reason)| reason).collect()
+    reasons
+        .into_iter()
+        .filter(|(cause, _)| slowdown.is_by(*cause))
+        .map(|(_, reason)| reason)
+        .collect()
 }
 
 fn remapped_rows(rows: RowRemapping) -> RemappedRows {

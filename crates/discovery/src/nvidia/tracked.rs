@@ -77,15 +77,15 @@ impl TrackedDevices {
         self.clock
     }
 
-    /// Updates or adds a device. A new part starts with its parent's health.
+    /// Updates or adds a device. A new MIG instance starts with the health of its GPU.
     pub(super) fn describe(&mut self, device: Device) {
         if let Some(entry) = self.devices.get_mut(&device.id) {
             entry.device = device;
             return;
         }
-        let whole = device.parent.as_ref().and_then(|parent| self.devices.get(parent));
-        let tracker = match whole {
-            Some(whole) => whole.tracker.clone(),
+        let parent_device = device.parent.as_ref().and_then(|parent| self.devices.get(parent));
+        let tracker = match parent_device {
+            Some(parent_device) => parent_device.tracker.clone(),
             None => HealthTracker::new(self.quiet_period, self.clock.now()),
         };
         let tracker = match self.earlier_records.remove(&device.id) {
@@ -101,11 +101,11 @@ impl TrackedDevices {
 
     /// Ids of a GPU that the kernel module lists, found by its id or address, and of the GPU's MIG instances. Only
     /// devices that were healthy once.
-    pub(super) fn gpu_and_instances_at(&self, listed: Option<&ListedGpu>) -> Vec<DeviceId> {
-        let Some(listed) = listed else { return Vec::new() };
+    pub(super) fn gpu_and_instances_at(&self, listed_gpu: Option<&ListedGpu>) -> Vec<DeviceId> {
+        let Some(listed_gpu) = listed_gpu else { return Vec::new() };
         let is_listed = |device: &Device| {
-            listed.id.as_ref() == Some(&device.id)
-                || device.place.pci == Some(listed.function.address)
+            listed_gpu.id.as_ref() == Some(&device.id)
+                || device.place.pci == Some(listed_gpu.function.address)
         };
         let is_match = |entry: &&TrackedDevice| is_listed(&entry.device) && entry.was_healthy;
         self.devices.values().filter(is_match).map(|entry| entry.device.id.clone()).collect()
@@ -127,12 +127,12 @@ impl TrackedDevices {
     }
 
     /// Marks a device as vanished. Drops one that was never healthy, or that the agent removed.
-    pub(super) fn mark_vanished(&mut self, id: &DeviceId, why: &str) {
+    pub(super) fn mark_vanished(&mut self, id: &DeviceId, detail: &str) {
         if self.devices.get(id).is_some_and(|entry| !entry.was_healthy || entry.is_removed) {
             self.devices.remove(id);
             return;
         }
-        self.observe(id, &Observation::Failed(Reason::Vanished, why.to_owned()));
+        self.observe(id, &Observation::Failed(Reason::Vanished, detail.to_owned()));
         self.prune_vanished();
     }
 
@@ -147,21 +147,21 @@ impl TrackedDevices {
 
     /// Drops the MIG instances that vanished first, if their number exceeds the limit.
     fn prune_vanished(&mut self) {
-        let parts = self.devices.values().filter(|it| it.device.kind == DeviceKind::Mig);
-        let gone = parts.filter(|it| it.has_vanished());
-        let mut gone: Vec<_> =
-            gone.map(|it| (it.tracker.health().since, it.device.id.clone())).collect();
-        gone.sort();
-        let count = gone.len().min(MAX_VANISHED_PARTS);
-        for (_, id) in gone.drain(..gone.len() - count) {
+        let instances = self.devices.values().filter(|entry| entry.device.kind == DeviceKind::Mig);
+        let vanished = instances.filter(|entry| entry.has_vanished());
+        let mut vanished: Vec<_> =
+            vanished.map(|entry| (entry.tracker.health().since, entry.device.id.clone())).collect();
+        vanished.sort();
+        let count = vanished.len().min(MAX_VANISHED_PARTS);
+        for (_, id) in vanished.drain(..vanished.len() - count) {
             self.devices.remove(&id);
         }
     }
 
-    pub(super) fn fail_all(&mut self, reason: Reason, why: &str) {
+    pub(super) fn fail_all(&mut self, reason: Reason, detail: &str) {
         let ids: Vec<_> = self.devices.keys().cloned().collect();
         for id in ids {
-            self.observe(&id, &Observation::Failed(reason, why.to_owned()));
+            self.observe(&id, &Observation::Failed(reason, detail.to_owned()));
         }
     }
 

@@ -37,22 +37,22 @@ struct RunningScanner {
 
 impl RunningScanner {
     fn start() -> Self {
-        let (counting, scans) = watch::channel(0);
-        Self::with_scanner(CountingScanner(counting), scans)
+        let (scan_counter, scans) = watch::channel(0);
+        Self::with_scanner(CountingScanner(scan_counter), scans)
     }
 
     fn with_scanner(scanner: impl Scanner, scans: watch::Receiver<u32>) -> Self {
         let health =
             HealthPolicy { probe_interval: Duration::from_secs(3600), ..Default::default() };
         let policy = Policy { health, ..Policy::default() };
-        let (policies, adopted) = watch::channel(Arc::new(policy));
-        let (events_sender, host) = watch::channel(0);
+        let (policies, policy_receiver) = watch::channel(Arc::new(policy));
+        let (events_sender, event_receiver) = watch::channel(0);
         let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
         let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-        let watcher = ScannerTask::new(Box::new(scanner), Host::new("/nowhere", "/"), clock);
+        let task = ScannerTask::new(Box::new(scanner), Host::new("/nowhere", "/"), clock);
         let (publisher, _) = Publisher::new([NAME], &Arc::default());
-        let triggers = ScanTriggers { policies: adopted, host_events: host };
-        running.spawn(watcher.run(triggers, publisher, stop.clone()));
+        let triggers = ScanTriggers { policies: policy_receiver, host_events: event_receiver };
+        running.spawn(task.run(triggers, publisher, stop.clone()));
         Self { scans, events_sender, stop, running, _policies: policies }
     }
 
@@ -67,31 +67,35 @@ impl RunningScanner {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_with_constant_events_is_scanned_twice_a_second() {
-    let rig = RunningScanner::start();
+    let scanner = RunningScanner::start();
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(rig.scans(), 1);
-    rig.notify_event();
+    assert_eq!(scanner.scans(), 1);
+    scanner.notify_event();
     sleep(EVENT_DEBOUNCE * 2).await;
-    assert_eq!(rig.scans(), 2, "the first event after a quiet interval counts at once");
-    let noisy = Duration::from_secs(10);
-    let until = Instant::now() + noisy;
-    while Instant::now() < until {
-        rig.notify_event();
+    assert_eq!(scanner.scans(), 2, "the first event after a quiet interval counts at once");
+    let duration = Duration::from_secs(10);
+    let end = Instant::now() + duration;
+    while Instant::now() < end {
+        scanner.notify_event();
         sleep(Duration::from_millis(5)).await;
     }
-    let most = noisy.as_millis() / MIN_SCAN_INTERVAL.as_millis();
-    assert!((most - 2..=most).contains(&u128::from(rig.scans() - 2)), "{} scans", rig.scans());
+    let max_scans = duration.as_millis() / MIN_SCAN_INTERVAL.as_millis();
+    assert!(
+        (max_scans - 2..=max_scans).contains(&u128::from(scanner.scans() - 2)),
+        "{} scans",
+        scanner.scans()
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pending_event_does_not_delay_the_stop() {
-    let mut rig = RunningScanner::start();
+    let mut scanner = RunningScanner::start();
     sleep(Duration::from_millis(1)).await;
-    rig.notify_event();
+    scanner.notify_event();
     sleep(Duration::from_millis(1)).await;
-    rig.stop.cancel();
-    let stopped = timeout(EVENT_DEBOUNCE / 2, rig.running.join_next()).await;
-    stopped.expect("at once").expect("it ran").expect("it did not panic");
+    scanner.stop.cancel();
+    let result = timeout(EVENT_DEBOUNCE / 2, scanner.running.join_next()).await;
+    result.expect("at once").expect("it ran").expect("it did not panic");
 }
 
 /// Returns the next result of a list at each scan. Each device has a node named after the end of its name;
@@ -109,32 +113,32 @@ impl Scanner for ScriptedScanner {
         if script == "?" {
             return Scan { states, failed_sources: [NAME].into(), ..Scan::default() };
         }
-        let found = script.split_whitespace().map(|name| {
+        let devices = script.split_whitespace().map(|name| {
             let id = name.parse().expect("an id");
             let mut device = Device::new(id, DeviceKind::Other, NAME, Timestamp::UNIX_EPOCH);
             let node = name.rsplit('-').next().unwrap_or_default();
             device.nodes.push(DeviceNode::new(format!("/dev/{node}")));
             (device, Observation::Passed)
         });
-        Scan { states, devices: found.collect(), ..Scan::default() }
+        Scan { states, devices: devices.collect(), ..Scan::default() }
     }
 }
 
 /// Text of the snapshot after each scan, with a note if the next scan is early.
 fn snapshots_of<const SCANS: usize>(script: [&'static str; SCANS]) -> [String; SCANS] {
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-    let scripted = Box::new(ScriptedScanner(Vec::from(script).into_iter()));
-    let mut watcher = Some(ScannerTask::new(scripted, Host::new("/nowhere", "/"), clock));
+    let scanner = Box::new(ScriptedScanner(Vec::from(script).into_iter()));
+    let mut task = Some(ScannerTask::new(scanner, Host::new("/nowhere", "/"), clock));
     script.map(|_| {
-        let scanned = watcher.take().expect("returned by the last scan").scan_and_apply();
+        let scanned_task = task.take().expect("returned by the last scan").scan_and_apply();
         let name = |device: &Device| {
-            let gone = if device.health.has_vanished() { " gone" } else { "" };
-            format!("{}{gone}", device.id)
+            let suffix = if device.health.has_vanished() { " gone" } else { "" };
+            format!("{}{suffix}", device.id)
         };
-        let devices: Vec<_> = scanned.snapshot().devices.iter().map(name).collect();
-        let early = if scanned.is_uncertain { ", early scan next" } else { "" };
-        watcher = Some(scanned);
-        format!("{}{early}", devices.join(", "))
+        let devices: Vec<_> = scanned_task.snapshot().devices.iter().map(name).collect();
+        let early_scan_note = if scanned_task.is_uncertain { ", early scan next" } else { "" };
+        task = Some(scanned_task);
+        format!("{}{early_scan_note}", devices.join(", "))
     })
 }
 
@@ -143,8 +147,8 @@ fn a_device_that_only_one_scan_found_is_never_published() {
     let half_gone = snapshots_of(["one two", "one half", "one"]);
     assert_eq!(half_gone, ["one, two", "one, two, early scan next", "one, two gone"]);
     let half_there = snapshots_of(["one", "half one", "one two", "one two", "one two"]);
-    let there = "one, two";
-    assert_eq!(half_there, ["one", "one, early scan next", "one, early scan next", there, there]);
+    let (early, both) = ("one, early scan next", "one, two");
+    assert_eq!(half_there, ["one", early, early, both, both]);
 }
 
 #[test]
@@ -158,8 +162,8 @@ fn a_failed_scan_keeps_new_devices_and_makes_no_early_scan() {
 #[test]
 fn a_device_whose_node_a_new_device_has_vanishes_at_once() {
     let snapshots = snapshots_of(["a-node0 b-node1", "c-node0 b-node1", "c-node0 b-node1"]);
-    let taken = "a-node0 gone, b-node1, early scan next";
-    assert_eq!(snapshots, ["a-node0, b-node1", taken, "a-node0 gone, b-node1, c-node0"]);
+    let early_scan = "a-node0 gone, b-node1, early scan next";
+    assert_eq!(snapshots, ["a-node0, b-node1", early_scan, "a-node0 gone, b-node1, c-node0"]);
 }
 
 #[test]
@@ -171,15 +175,19 @@ fn a_tracked_device_needs_no_second_scan_when_it_is_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_always_has_a_new_device_is_scanned_twice_a_second() {
-    let (counting, scans) = watch::channel(0);
-    let rig = RunningScanner::with_scanner(NewDevicePerScan(counting), scans);
+    let (scan_counter, scans) = watch::channel(0);
+    let scanner = RunningScanner::with_scanner(NewDevicePerScan(scan_counter), scans);
     // Devices of the first scan are tracked at once.
     sleep(Duration::from_secs(1)).await;
-    rig.notify_event();
-    let lasts = Duration::from_secs(10);
-    sleep(lasts).await;
-    let most = lasts.as_millis() / MIN_SCAN_INTERVAL.as_millis();
-    assert!((most - 2..=most + 2).contains(&u128::from(rig.scans())), "{} scans", rig.scans());
+    scanner.notify_event();
+    let duration = Duration::from_secs(10);
+    sleep(duration).await;
+    let max_scans = duration.as_millis() / MIN_SCAN_INTERVAL.as_millis();
+    assert!(
+        (max_scans - 2..=max_scans + 2).contains(&u128::from(scanner.scans())),
+        "{} scans",
+        scanner.scans()
+    );
 }
 
 /// Finds another device at each scan.
@@ -226,24 +234,27 @@ impl UnreadableHost {
     }
 }
 
-fn watcher(scanner: Box<dyn Scanner>, sealed: &UnreadableHost) -> ScannerTask {
-    ScannerTask::new(scanner, sealed.host(), Clock::starting_at(Timestamp::UNIX_EPOCH))
+fn scanner_task(scanner: Box<dyn Scanner>, unreadable: &UnreadableHost) -> ScannerTask {
+    ScannerTask::new(scanner, unreadable.host(), Clock::starting_at(Timestamp::UNIX_EPOCH))
 }
 
 /// Checks a scanner's states while each of its folders is unreadable, and after the folder is readable again.
 fn check_unreadable_folders(scanner: Box<dyn Scanner>) {
-    let sealed = UnreadableHost::new();
-    let (folders, mut watcher) = (scanner.folders(), watcher(scanner, &sealed));
+    let unreadable = UnreadableHost::new();
+    let (folders, mut task) = (scanner.folders(), scanner_task(scanner, &unreadable));
     for folder in folders {
-        sealed.seal(folder);
-        watcher = watcher.scan_and_apply();
-        let begin = format!("cannot read {folder}: ");
-        let is_failing = |state: &SourceState| matches!(state, SourceState::Failing(why) if why.starts_with(&begin));
-        assert!(watcher.states.values().all(is_failing), "{:?}", watcher.states);
-        sealed.open(folder);
-        watcher = watcher.scan_and_apply();
+        unreadable.seal(folder);
+        task = task.scan_and_apply();
+        let prefix = format!("cannot read {folder}: ");
+        let is_failing = |state: &SourceState| {
+            let SourceState::Failing(error) = state else { return false };
+            error.starts_with(&prefix)
+        };
+        assert!(task.states.values().all(is_failing), "{:?}", task.states);
+        unreadable.open(folder);
+        task = task.scan_and_apply();
         let is_absent = |state: &SourceState| matches!(state, SourceState::Absent(_));
-        assert!(watcher.states.values().all(is_absent), "{:?}", watcher.states);
+        assert!(task.states.values().all(is_absent), "{:?}", task.states);
     }
 }
 
@@ -254,17 +265,19 @@ fn an_unreadable_folder_is_a_failure_and_a_missing_one_is_absence() {
 
 #[test]
 fn an_unreadable_function_is_a_failure_only_if_no_device_is_found() {
-    let sealed = UnreadableHost::new();
-    let state = |watcher: &ScannerTask| watcher.states[&NAME].clone();
-    sealed.seal("/sys/bus/pci/devices/0000:01:00.0/class");
-    let scanned = watcher(Box::new(crate::nvme::Nvme), &sealed).scan_and_apply();
-    let SourceState::Failing(why) = state(&scanned) else { panic!("{:?}", scanned.states) };
-    assert!(why.starts_with("cannot read /sys/bus/pci/devices/0000:01:00.0: "), "{why}");
+    let unreadable = UnreadableHost::new();
+    let state = |task: &ScannerTask| task.states[&NAME].clone();
+    unreadable.seal("/sys/bus/pci/devices/0000:01:00.0/class");
+    let scanned_task = scanner_task(Box::new(crate::nvme::Nvme), &unreadable).scan_and_apply();
+    let SourceState::Failing(error) = state(&scanned_task) else {
+        panic!("{:?}", scanned_task.states)
+    };
+    assert!(error.starts_with("cannot read /sys/bus/pci/devices/0000:01:00.0: "), "{error}");
     for (file, text) in [("class", "0x010802"), ("vendor", "0x144d")] {
         let path = format!("/sys/bus/pci/devices/0000:02:00.0/{file}");
-        std::fs::write(sealed.path(&path), text).expect("written");
+        std::fs::write(unreadable.path(&path), text).expect("written");
     }
-    assert_eq!(state(&scanned.scan_and_apply()), SourceState::Ready("1 drive".to_owned()));
+    assert_eq!(state(&scanned_task.scan_and_apply()), SourceState::Ready("1 drive".to_owned()));
 }
 
 #[test]
@@ -280,20 +293,20 @@ fn a_described_source_fails_on_an_unreadable_folder() {
         // The kernel refuses names of this length.
         (node, "/dev/xxx"),
     ] {
-        let sealed = UnreadableHost::new();
+        let unreadable = UnreadableHost::new();
         let sources = vec![SourceRule::new(name.clone(), find)];
         let policy = Policy { sources, ..Policy::default() };
-        let (described, _) = crate::described::ConfiguredSources::new(
+        let (sources_scanner, _) = crate::described::ConfiguredSources::new(
             &HostPaths::default(),
             &policy,
-            &sealed.host(),
+            &unreadable.host(),
         );
-        sealed.seal(folder);
-        let scanned = watcher(Box::new(described), &sealed).scan_and_apply();
-        let SourceState::Failing(why) = &scanned.states[&name] else {
-            panic!("{:?}", scanned.states)
+        unreadable.seal(folder);
+        let scanned_task = scanner_task(Box::new(sources_scanner), &unreadable).scan_and_apply();
+        let SourceState::Failing(error) = &scanned_task.states[&name] else {
+            panic!("{:?}", scanned_task.states)
         };
-        assert!(why.starts_with(&format!("cannot read {folder}")), "{why}");
-        sealed.open(folder);
+        assert!(error.starts_with(&format!("cannot read {folder}")), "{error}");
+        unreadable.open(folder);
     }
 }

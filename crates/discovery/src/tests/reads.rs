@@ -15,30 +15,30 @@ type Counts = BTreeMap<(AccessKind, PathBuf), u32>;
 /// Scans once with each scanner. Returns the accesses of each scan.
 fn accesses_by_scan(config: &Config) -> Vec<Counts> {
     let (host, log) = Host::new(&config.places.host_root, "/").with_access_log();
-    let (described, _) = ConfiguredSources::new(&config.places, &config.policy, &host);
-    let described: Box<dyn Scanner> = Box::new(described);
+    let (configured_sources, _) = ConfiguredSources::new(&config.places, &config.policy, &host);
+    let configured_sources: Box<dyn Scanner> = Box::new(configured_sources);
     let scan = |mut scanner: Box<dyn Scanner>| {
         drop(scanner.scan(&host.for_one_scan()));
         by_file(&host, &log)
     };
-    scanners(&config.policy).chain([described]).map(scan).collect()
+    scanners(&config.policy).chain([configured_sources]).map(scan).collect()
 }
 
 fn by_file(host: &Host, log: &AccessLog) -> Counts {
     let mut counts = Counts::new();
     for (access, path) in log.drain() {
-        let own = host.path(&path);
+        let agent_path = host.path(&path);
         let file = match access {
-            AccessKind::Text => own.canonicalize().unwrap_or(own),
+            AccessKind::Text => agent_path.canonicalize().unwrap_or(agent_path),
             // A folder with two paths is listed through both.
-            AccessKind::Names | AccessKind::Link | AccessKind::Kind => own,
+            AccessKind::Names | AccessKind::Link | AccessKind::Kind => agent_path,
         };
         *counts.entry((access, file)).or_default() += 1;
     }
     counts
 }
 
-fn described_everywhere(config: &mut Config) {
+fn add_configured_sources(config: &mut Config) {
     let rule = |name: &str, find| SourceRule::new(name.parse().expect("valid"), find);
     let bus = |name: &str| DiscoveryRule::Bus(name.to_owned());
     config.policy.sources = vec![
@@ -54,10 +54,10 @@ fn a_scan_reads_no_file_twice() {
     for profile in MachineProfile::names() {
         let (folder, machine) = machine_of(profile);
         let mut config = config(&folder, &machine);
-        described_everywhere(&mut config);
+        add_configured_sources(&mut config);
         for counts in accesses_by_scan(&config) {
-            let twice: Vec<_> = counts.iter().filter(|(_, count)| **count > 1).collect();
-            assert!(twice.is_empty(), "{profile}: {twice:#?}");
+            let repeated: Vec<_> = counts.iter().filter(|(_, count)| **count > 1).collect();
+            assert!(repeated.is_empty(), "{profile}: {repeated:#?}");
         }
     }
 }
@@ -65,15 +65,15 @@ fn a_scan_reads_no_file_twice() {
 #[test]
 fn a_file_is_read_once_for_all_families() {
     let (folder, machine) = machine_of("dgx-h100");
-    let mut all = Counts::new();
+    let mut total_counts = Counts::new();
     for (access, count) in accesses_by_scan(&config(&folder, &machine)).into_iter().flatten() {
-        *all.entry(access).or_default() += count;
+        *total_counts.entry(access).or_default() += count;
     }
-    let twice: Vec<_> = all
+    let repeated: Vec<_> = total_counts
         .iter()
         .filter(|((access, _), count)| *access == AccessKind::Text && **count > 1)
         .collect();
-    assert!(twice.is_empty(), "{twice:#?}");
+    assert!(repeated.is_empty(), "{repeated:#?}");
 }
 
 /// A host with this many PCI functions: an adapter with virtual functions, drives and bridges.
@@ -101,18 +101,18 @@ fn host_with(functions: usize) -> (tempfile::TempDir, Config) {
         symlink(format!("../../../devices/pci0000:00/{address}"), list.join(&address))
             .expect("linked");
         if number > 0 {
-            let first = devices.join("0000:00:00.0");
-            symlink(format!("../{address}"), first.join(format!("virtfn{number}")))
+            let physical_function = devices.join("0000:00:00.0");
+            symlink(format!("../{address}"), physical_function.join(format!("virtfn{number}")))
                 .expect("linked");
             symlink("../0000:00:00.0", folder.join("physfn")).expect("linked");
         }
     }
-    let first = devices.join("0000:00:00.0");
-    fs::write(first.join("class"), "0x020000").expect("written");
-    fs::write(first.join("sriov_totalvfs"), functions.to_string()).expect("written");
-    fs::write(first.join("sriov_numvfs"), functions.to_string()).expect("written");
-    let places = HostPaths { host_root: root.path().to_owned(), ..HostPaths::default() };
-    let config = Config { places, ..Config::default() };
+    let physical_function = devices.join("0000:00:00.0");
+    fs::write(physical_function.join("class"), "0x020000").expect("written");
+    fs::write(physical_function.join("sriov_totalvfs"), functions.to_string()).expect("written");
+    fs::write(physical_function.join("sriov_numvfs"), functions.to_string()).expect("written");
+    let paths = HostPaths { host_root: root.path().to_owned(), ..HostPaths::default() };
+    let config = Config { places: paths, ..Config::default() };
     (root, config)
 }
 
@@ -122,7 +122,10 @@ fn accesses_of_a_scan_grow_no_faster_than_the_number_of_functions() {
         let (_root, config) = host_with(functions);
         accesses_by_scan(&config).iter().flatten().map(|(_, count)| count).sum::<u32>()
     };
-    let (some, many) = (accesses(200), accesses(2_000));
-    assert!(some > 400, "{some}: every function is scanned");
-    assert!(many * 2 <= some * 21, "{some} accesses for 200 functions, {many} for 2,000");
+    let (small_host, large_host) = (accesses(200), accesses(2_000));
+    assert!(small_host > 400, "{small_host}: every function is scanned");
+    assert!(
+        large_host * 2 <= small_host * 21,
+        "{small_host} accesses for 200 functions, {large_host} for 2,000"
+    );
 }

@@ -37,7 +37,7 @@ impl Cleanup {
         let is_released = |tenant: &String| tenant == claim;
         let mut released = Vec::new();
         for (id, slot) in &mut self.slots {
-            if !slot.state.tenants().is_some_and(|all| all.iter().any(is_released)) {
+            if !slot.state.tenants().is_some_and(|tenants| tenants.iter().any(is_released)) {
                 continue;
             }
             slot.last_change = Instant::now();
@@ -57,8 +57,8 @@ impl Cleanup {
         if self.running_steps.is_busy(id) {
             return;
         }
-        let leaving = self.slots.get_mut(id).map(|slot| std::mem::take(&mut slot.pending_releases));
-        for claim in leaving.unwrap_or_default() {
+        let claims = self.slots.get_mut(id).map(|slot| std::mem::take(&mut slot.pending_releases));
+        for claim in claims.unwrap_or_default() {
             self.apply_input(id, Input::ReleaseClaim(claim));
         }
     }

@@ -108,17 +108,17 @@ impl CleanupHandle {
             };
             starts.push((device, NewTenant::Pods(pods)));
         }
-        for (device, answer) in self.start(starts).await {
-            let outcome = deadline.timeout(answer).await;
-            let why = match outcome {
+        for (device, outcome_receiver) in self.start(starts).await {
+            let outcome = deadline.timeout(outcome_receiver).await;
+            let reason = match outcome {
                 Ok(Ok(Ok(()))) => continue,
-                Ok(Ok(Err(why))) => why,
+                Ok(Ok(Err(reason))) => reason,
                 Ok(Err(_)) => AGENT_STOPPING.to_owned(),
                 Err(_) => {
                     format!("it is not ready after {:?}; its steps continue", self.start_deadline)
                 }
             };
-            return Err(NotReadyError { device, reason: why });
+            return Err(NotReadyError { device, reason });
         }
         Ok(())
     }
@@ -137,34 +137,36 @@ impl CleanupHandle {
         let claim = NewTenant::Claim(claim_tenant(claim));
         let mut outcome = Ok(());
         let starts = devices.into_iter().map(|device| (device, claim.clone()));
-        for (device, answer) in self.start(starts).await {
-            let prepared = answer.await.unwrap_or_else(|_| Err(AGENT_STOPPING.to_owned()));
-            outcome = outcome.and(prepared.map_err(|why| NotReadyError { device, reason: why }));
+        for (device, outcome_receiver) in self.start(starts).await {
+            let device_outcome =
+                outcome_receiver.await.unwrap_or_else(|_| Err(AGENT_STOPPING.to_owned()));
+            outcome =
+                outcome.and(device_outcome.map_err(|reason| NotReadyError { device, reason }));
         }
         outcome
     }
 
     /// Announces the release of a claim. Returns once the release is on disk; the release steps run later.
     pub async fn release_claim(&self, claim: &str) -> Result<(), String> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, outcome_receiver) = oneshot::channel();
         let claim = claim_tenant(claim);
         // If the cleanup has ended, the reply is dropped.
         let _ = self.requests.send(Request::ReleaseClaim { claim, reply }).await;
-        answer.await.unwrap_or_else(|_| Err(AGENT_STOPPING.to_owned()))
+        outcome_receiver.await.unwrap_or_else(|_| Err(AGENT_STOPPING.to_owned()))
     }
 
     async fn start(
         &self,
         starts: impl IntoIterator<Item = (DeviceId, NewTenant)>,
     ) -> Vec<PendingStart> {
-        let mut answers = Vec::new();
+        let mut pending_starts = Vec::new();
         for (device, tenant) in starts {
-            let (reply, answer) = oneshot::channel();
+            let (reply, outcome_receiver) = oneshot::channel();
             let start = Start { device: device.clone(), tenant, reply };
             // If the cleanup has ended, the reply is dropped.
             let _ = self.requests.send(Request::Start(start)).await;
-            answers.push((device, answer));
+            pending_starts.push((device, outcome_receiver));
         }
-        answers
+        pending_starts
     }
 }

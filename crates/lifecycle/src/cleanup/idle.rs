@@ -13,18 +13,18 @@ const MAX_NAMED: usize = 4;
 pub(super) async fn wait_idle(context: &StepContext, limit: Duration) -> Result<(), StepError> {
     let idle = deadline::cancel_after(limit.saturating_sub(RETRY_DELAY), async |deadline_passed| {
         loop {
-            let computing = retry_until_initialised(&deadline_passed, || {
+            let compute_pids = retry_until_initialised(&deadline_passed, || {
                 context.mig.compute_pids(&context.device)
             })
             .await?;
-            if computing.is_empty() {
+            if compute_pids.is_empty() {
                 return Ok(());
             }
             if deadline_passed.is_cancelled() {
                 // Program names go into the log only: the error is shown to the next tenant.
-                let (device, processes) = (&context.device, with_names(context, &computing));
+                let (device, processes) = (&context.device, with_names(context, &compute_pids));
                 tracing::warn!(%device, processes, "GPU still in use: end these processes");
-                return Err(StepError::ProcessesRunning(first_few(&computing, MAX_NAMED)));
+                return Err(StepError::ProcessesRunning(first_few(&compute_pids, MAX_NAMED)));
             }
             sleep(RETRY_DELAY).await;
         }
@@ -33,10 +33,10 @@ pub(super) async fn wait_idle(context: &StepContext, limit: Duration) -> Result<
 }
 
 /// Process ids with program names, where the host's `/proc` has them. The driver lists the host's ids.
-fn with_names(context: &StepContext, computing: &[u32]) -> String {
-    let name = |process: &u32| match context.host.read_text(format!("/proc/{process}/comm")) {
-        Some(name) => format!("{process} ({})", name.trim()),
-        None => process.to_string(),
+fn with_names(context: &StepContext, compute_pids: &[u32]) -> String {
+    let named_pid = |pid: &u32| match context.host.read_text(format!("/proc/{pid}/comm")) {
+        Some(name) => format!("{pid} ({})", name.trim()),
+        None => pid.to_string(),
     };
-    first_few(computing.iter().map(name), MAX_NAMED)
+    first_few(compute_pids.iter().map(named_pid), MAX_NAMED)
 }

@@ -1,4 +1,4 @@
-//! Wait for free GPU memory. Memory that stays in use after the last program would be missing for the next one.
+//! Wait for free GPU memory. Memory that stays in use after the last program would be unavailable to the next one.
 
 use tokio::time::{Duration, sleep};
 use windlass_discovery::mig::{RETRY_DELAY, retry_until_initialised};
@@ -8,26 +8,26 @@ use super::steps::{StepContext, StepError};
 
 const MIB: u64 = 1 << 20;
 
-/// Waits until at most `most` bytes are used, up to the limit. Fails with the used bytes.
+/// Waits until at most `max_bytes` are used, up to the limit. Fails with the used bytes.
 pub(super) async fn wait_free(
     context: &StepContext,
     max_bytes: u64,
     limit: Duration,
 ) -> Result<(), StepError> {
-    let free = deadline::cancel_after(limit.saturating_sub(RETRY_DELAY), async |deadline_passed| {
+    let wait = deadline::cancel_after(limit.saturating_sub(RETRY_DELAY), async |deadline_passed| {
         loop {
-            let used = retry_until_initialised(&deadline_passed, || {
+            let used_bytes = retry_until_initialised(&deadline_passed, || {
                 context.mig.memory_used(&context.device)
             })
             .await?;
-            if used <= max_bytes {
+            if used_bytes <= max_bytes {
                 return Ok(());
             }
             if deadline_passed.is_cancelled() {
-                return Err(StepError::MemoryUsed { used: used / MIB, max: max_bytes / MIB });
+                return Err(StepError::MemoryUsed { used: used_bytes / MIB, max: max_bytes / MIB });
             }
             sleep(RETRY_DELAY).await;
         }
     });
-    free.await
+    wait.await
 }

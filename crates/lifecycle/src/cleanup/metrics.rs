@@ -81,13 +81,13 @@ impl fmt::Debug for CleanupMetrics {
 
 impl Timer {
     /// Counts the outcome and returns it.
-    pub(crate) fn observe<T, E>(self, outcome_of: Result<T, E>) -> Result<T, E> {
-        let Self { metrics, work, started_at: begun } = self;
+    pub(crate) fn observe<T, E>(self, result: Result<T, E>) -> Result<T, E> {
+        let Self { metrics, work, started_at } = self;
         let labels = vec![("work", work.to_owned())];
-        metrics.seconds.get_or_create_owned(&labels).observe(begun.elapsed().as_secs_f64());
-        let result = if outcome_of.is_ok() { "done" } else { "failed" };
-        metrics.outcomes.get_or_create_owned(&outcome(work, result)).inc();
-        outcome_of
+        metrics.seconds.get_or_create_owned(&labels).observe(started_at.elapsed().as_secs_f64());
+        let result_label = if result.is_ok() { "done" } else { "failed" };
+        metrics.outcomes.get_or_create_owned(&outcome(work, result_label)).inc();
+        result
     }
 }
 

@@ -44,16 +44,16 @@ pub(super) async fn overwrite(context: &StepContext) -> Result<(), StepError> {
 // === impl Scrubber ===
 
 impl Scrubber {
-    pub(super) fn new(places: &HostPaths) -> Self {
+    pub(super) fn new(paths: &HostPaths) -> Self {
         Self {
             program: OWN_PROGRAM.into(),
-            host_root: absolute(&places.host_root),
-            roots: places.roots(),
-            nvml_library: places.nvml_library.as_deref().map(absolute),
+            host_root: absolute(&paths.host_root),
+            roots: paths.roots(),
+            nvml_library: paths.nvml_library.as_deref().map(absolute),
         }
     }
 
-    /// The command. Of the agent's environment it gets only the library path, since the agent's CUDA variables could
+    /// The command. It gets only the library path of the agent's environment, since the agent's CUDA variables could
     /// hide the device.
     fn command(&self, device: &DeviceId) -> Command {
         let mut command = Command::new(&self.program);
@@ -80,9 +80,9 @@ mod tests {
 
     #[test]
     fn the_process_gets_device_host_and_library_and_nothing_else() {
-        let mut places = HostPaths { host_root: "/host".into(), ..HostPaths::default() };
-        places.nvml_library = Some("/lib/libnvidia-ml.so.1".into());
-        let command = Scrubber::new(&places).command(&"GPU-1".parse().expect("an id"));
+        let mut paths = HostPaths { host_root: "/host".into(), ..HostPaths::default() };
+        paths.nvml_library = Some("/lib/libnvidia-ml.so.1".into());
+        let command = Scrubber::new(&paths).command(&"GPU-1".parse().expect("an id"));
         let arguments: Vec<_> = command.as_std().get_args().collect();
         let expected =
             ["scrub", "GPU-1", "--host-root", "/host", "--nvml-library", "/lib/libnvidia-ml.so.1"];
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn relative_paths_become_absolute_and_bare_names_stay() {
-        let here = std::env::current_dir().expect("a folder");
-        assert_eq!(absolute(Path::new("m/host")), here.join("m/host"));
+        let working_folder = std::env::current_dir().expect("a folder");
+        assert_eq!(absolute(Path::new("m/host")), working_folder.join("m/host"));
         assert_eq!(absolute(Path::new("/host")), Path::new("/host"));
         assert_eq!(absolute(Path::new("libnvidia-ml.so.1")), Path::new("libnvidia-ml.so.1"));
     }

@@ -57,9 +57,10 @@ pub fn is_configured(policy: &Policy, device: &Device) -> bool {
 fn reset_conflict(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
     let is_linked = |other: &Device| {
         let addresses = gpu.place.pci.zip(other.place.pci).filter(|_| other.id != gpu.id);
-        addresses.is_some_and(|(own, theirs)| {
-            let (own, other) = ((own, &gpu.place.nvlinks), (theirs, &other.place.nvlinks));
-            NvLinks::between(own, other).is_some()
+        addresses.is_some_and(|(own_address, other_address)| {
+            let (own_address, other) =
+                ((own_address, &gpu.place.nvlinks), (other_address, &other.place.nvlinks));
+            NvLinks::between(own_address, other).is_some()
         })
     };
     if gpu.kind.is_mig_instance() {
@@ -90,28 +91,29 @@ fn plan(policy: &Policy, device: &Device, inventory: &Inventory) -> Option<Clean
 
 fn with_values(
     policy: &Policy,
-    configured: &CleanupSteps,
+    steps: &CleanupSteps,
     device: &Device,
 ) -> Result<CleanupPlan, MissingValue> {
-    let steps = |steps: &[Step]| -> Result<Vec<_>, _> {
+    let with_device_values = |steps: &[Step]| -> Result<Vec<_>, _> {
         steps.iter().map(|step| with_step_values(step, device)).collect()
     };
-    let (prepare, release) = (steps(&configured.prepare)?, steps(&configured.release)?);
-    let (mut identity, mut unverifiable) = (None, None);
+    let (prepare, release) =
+        (with_device_values(&steps.prepare)?, with_device_values(&steps.release)?);
+    let (mut identity, mut unverifiable_reason) = (None, None);
     if device.family().is_programmable {
         identity = FpgaIdentity::for_device(&policy.families.fpga, device)?;
-        unverifiable = identity.is_none().then(|| UNKNOWN_IDENTITY.to_owned());
+        unverifiable_reason = identity.is_none().then(|| UNKNOWN_IDENTITY.to_owned());
     }
     // Without release steps, only preparation could clean the device, and it cannot be verified.
-    let blocked = unverifiable.clone().filter(|_| release.is_empty());
+    let blocked_reason = unverifiable_reason.clone().filter(|_| release.is_empty());
     let folder = folder(device);
     Ok(CleanupPlan {
         prepare,
         release,
         folder,
         identity,
-        blocked_reason: blocked,
-        unverifiable_reason: unverifiable,
+        blocked_reason,
+        unverifiable_reason,
         reset_conflict: None,
     })
 }
@@ -173,8 +175,8 @@ mod tests {
     fn board() -> Device {
         let (id, source) = ("boards-1".parse(), "boards".parse());
         let (id, source) = (id.expect("valid"), source.expect("valid"));
-        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
-        Device { origin: Some("10.0.0.1".to_owned()), ..new }
+        let device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        Device { origin: Some("10.0.0.1".to_owned()), ..device }
     }
 
     fn plan_of(policy: &Policy, device: Device) -> CleanupPlan {
@@ -188,9 +190,9 @@ mod tests {
         let url = |text: &str| StepAction::Http(format!("http://{text}:6001/chip_reset"));
         let plan = plan_of(&policy(url("{endpoint}")), board());
         assert_eq!(plan.prepare[0].action, url("10.0.0.1"));
-        let words = |id: &str| StepAction::Command(vec!["/bin/reset".to_owned(), id.to_owned()]);
-        let plan = plan_of(&policy(words("{id}")), board());
-        assert_eq!(plan.prepare[0].action, words("boards-1"));
+        let command = |id: &str| StepAction::Command(vec!["/bin/reset".to_owned(), id.to_owned()]);
+        let plan = plan_of(&policy(command("{id}")), board());
+        assert_eq!(plan.prepare[0].action, command("boards-1"));
         let plan = plan_of(&policy(url("{pci}")), board());
         assert_eq!(plan.blocked_reason.as_deref(), Some("it has no {pci}"));
     }
@@ -199,14 +201,15 @@ mod tests {
     fn a_vanished_device_and_another_nodes_are_blocked() {
         let policy = policy(StepAction::Http("http://b/".to_owned()));
         let mut tracker = HealthTracker::new(Duration::ZERO, Timestamp::UNIX_EPOCH);
-        let gone = Observation::Failed(Reason::Vanished, String::new());
-        tracker.observe(&gone, Timestamp::UNIX_EPOCH);
+        let vanished = Observation::Failed(Reason::Vanished, String::new());
+        tracker.observe(&vanished, Timestamp::UNIX_EPOCH);
         let plan = plan_of(&policy, Device { health: tracker.health().clone(), ..board() });
         assert_eq!(plan.blocked_reason.as_deref(), Some("it is no longer on this node"));
         let inventory = Inventory { devices: vec![board()], ..Inventory::default() };
         let foreign_plans = plans(&policy, &inventory, &|_| Some("another node's".to_owned()));
-        let blocked = foreign_plans.into_values().next().and_then(|plan| plan.blocked_reason);
-        assert_eq!(blocked.as_deref(), Some("another node's"));
+        let blocked_reason =
+            foreign_plans.into_values().next().and_then(|plan| plan.blocked_reason);
+        assert_eq!(blocked_reason.as_deref(), Some("another node's"));
     }
 
     #[test]

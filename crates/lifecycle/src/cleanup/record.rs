@@ -78,7 +78,7 @@ mod tests {
 
     fn set_boot(folder: &TempDir, boot: &str) {
         let path = folder.path().join(BOOT_ID.trim_start_matches('/'));
-        fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+        fs::create_dir_all(path.parent().expect("the path has a parent")).expect("made");
         fs::write(path, boot).expect("written");
     }
 

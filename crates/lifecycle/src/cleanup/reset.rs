@@ -12,14 +12,14 @@ use super::steps::{StepContext, StepError};
 pub(super) async fn reset(context: &StepContext, limit: Duration) -> Result<(), StepError> {
     let outcome =
         deadline::cancel_after(limit.saturating_sub(RETRY_DELAY), async |deadline_passed| {
-            if let Some(why) = context.plan.reset_conflict {
-                return Err(StepError::NotReset(why.to_owned()));
+            if let Some(reason) = context.plan.reset_conflict {
+                return Err(StepError::NotReset(reason.to_owned()));
             }
-            let Some(release) = context.mig.shut_down_nvml().await else {
+            let Some(shutdown_guard) = context.mig.shut_down_nvml().await else {
                 return Err(StepError::NotReset("the agent ends".to_owned()));
             };
             context.mig.nvidia_smi().run(&["--gpu-reset", "-i", context.device.as_str()]).await?;
-            drop(release);
+            drop(shutdown_guard);
             retry_until_initialised(&deadline_passed, || context.mig.compute_pids(&context.device))
                 .await?;
             tracing::info!(device = %context.device, "GPU reset");

@@ -60,7 +60,7 @@ impl Slot {
     /// Enters a state, and sets the time of cleaning.
     pub(super) fn enter(&mut self, state: State, limits: &CleanupLimits) {
         let now = Instant::now();
-        let pause = match &state {
+        let delay = match &state {
             // Only failures without a tenant are retried with back-off. Once a tenant is gone, cleaning starts at once.
             State::Quarantined { failed, .. } if !self.state.has_tenants() => {
                 backoff(limits.retry_min, limits.retry_max, failed.attempts)
@@ -70,7 +70,7 @@ impl Slot {
         if matches!(state, State::Preparing { failed: None, .. }) {
             self.required_identity = self.plan.as_ref().and_then(|plan| plan.identity.clone());
         }
-        (self.state, self.last_change, self.next_cleaning) = (state, now, Some(now + pause));
+        (self.state, self.last_change, self.next_cleaning) = (state, now, Some(now + delay));
     }
 
     /// True if the claim already uses the device. False for pods.
@@ -84,7 +84,8 @@ impl Slot {
     /// The plan, with the required identity that was read before the first step.
     pub(super) fn plan(&self) -> CleanupPlan {
         let mut plan = self.plan.clone().unwrap_or_default();
-        plan.identity = plan.identity.map(|now| now.or_earlier(self.required_identity.as_ref()));
+        plan.identity =
+            plan.identity.map(|identity| identity.or_earlier(self.required_identity.as_ref()));
         plan
     }
 

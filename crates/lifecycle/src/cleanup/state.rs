@@ -73,7 +73,7 @@ pub enum State {
     /// A step failed.
     Quarantined {
         /// Tenants that still have the device and will start again. Without any, the device is cleaned: at once after
-        /// its last tenant, otherwise after a pause.
+        /// its last tenant, otherwise after a delay.
         tenants: Tenants,
         /// The failure.
         failed: Failure,
@@ -174,30 +174,30 @@ impl State {
                 Self::Cleaning { failed: Some(failed) }
             }
             (Self::Preparing { tenants, .. }, Input::Done) => Self::InUse { tenants },
-            (Self::Preparing { tenants, failed, .. }, Input::Failed { reason: why, at }) => {
-                Self::Quarantined { tenants, failed: Failure::repeated(failed, why, at) }
+            (Self::Preparing { tenants, failed, .. }, Input::Failed { reason, at }) => {
+                Self::Quarantined { tenants, failed: Failure::repeated(failed, reason, at) }
             }
             (Self::Cleaning { .. }, Input::Done) => Self::Clean,
-            (Self::Cleaning { failed }, Input::Failed { reason: why, at }) => {
-                let failed = Failure::repeated(failed, why, at);
-                Self::Quarantined { tenants: Tenants::new(), failed }
+            (Self::Cleaning { failed }, Input::Failed { reason, at }) => {
+                let failure = Failure::repeated(failed, reason, at);
+                Self::Quarantined { tenants: Tenants::new(), failed: failure }
             }
             (state, _) => state,
         }
     }
 
     /// A container of these pods is about to start.
-    fn after_start(self, new: Tenants) -> Self {
+    fn after_start(self, new_tenants: Tenants) -> Self {
         let prepare = |clean_first, failed| {
-            let tenants = new.clone();
+            let tenants = new_tenants.clone();
             Self::Preparing { tenants, clean_first, failed }
         };
         match self {
-            Self::InUse { tenants: current } if !current.is_disjoint(&new) => {
-                Self::InUse { tenants: new }
+            Self::InUse { tenants: current } if !current.is_disjoint(&new_tenants) => {
+                Self::InUse { tenants: new_tenants }
             }
             // A shared device is not reset under tenants that may be computing.
-            Self::Unsure if new.len() > 1 => Self::InUse { tenants: new },
+            Self::Unsure if new_tenants.len() > 1 => Self::InUse { tenants: new_tenants },
             Self::Clean => prepare(false, None),
             Self::Unsure | Self::InUse { .. } | Self::Dirty { .. } => prepare(true, None),
             Self::Quarantined { failed, .. } => prepare(true, Some(failed)),
@@ -221,18 +221,18 @@ impl State {
 
     /// A claim released the device; other tenants keep it.
     fn after_release(self, claim: &str) -> Self {
-        let without = |mut tenants: Tenants| {
+        let remove_claim = |mut tenants: Tenants| {
             let was_tenant = tenants.remove(claim);
             (was_tenant, tenants)
         };
         match self {
-            Self::InUse { tenants } => match without(tenants) {
+            Self::InUse { tenants } => match remove_claim(tenants) {
                 (true, tenants) if tenants.is_empty() => Self::Dirty { tenants },
                 (_, tenants) => Self::InUse { tenants },
             },
-            Self::Dirty { tenants } => Self::Dirty { tenants: without(tenants).1 },
+            Self::Dirty { tenants } => Self::Dirty { tenants: remove_claim(tenants).1 },
             Self::Quarantined { tenants, failed } => {
-                Self::Quarantined { tenants: without(tenants).1, failed }
+                Self::Quarantined { tenants: remove_claim(tenants).1, failed }
             }
             state => state,
         }
@@ -251,7 +251,8 @@ impl State {
 
     /// True if the tenants are claims, which announce their release.
     pub(super) fn is_held_by_claims(&self) -> bool {
-        self.tenants().is_some_and(|all| all.iter().any(|tenant| tenant.starts_with(CLAIM_PREFIX)))
+        self.tenants()
+            .is_some_and(|tenants| tenants.iter().any(|tenant| tenant.starts_with(CLAIM_PREFIX)))
     }
 
     pub(super) fn work(&self) -> Option<Work> {
@@ -329,13 +330,13 @@ impl State {
 // === impl Failure ===
 
 impl Failure {
-    fn repeated(previous: Option<Self>, why: String, at: Timestamp) -> Self {
+    fn repeated(previous: Option<Self>, reason: String, at: Timestamp) -> Self {
         match previous {
-            Some(Self { attempts, why: last, since }) => {
-                let since = if last == why { since } else { at };
-                Self { attempts: attempts.saturating_add(1), why, since }
+            Some(Self { attempts, why: last_reason, since }) => {
+                let since = if last_reason == reason { since } else { at };
+                Self { attempts: attempts.saturating_add(1), why: reason, since }
             }
-            None => Self { attempts: 1, why, since: at },
+            None => Self { attempts: 1, why: reason, since: at },
         }
     }
 }

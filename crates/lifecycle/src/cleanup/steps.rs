@@ -89,7 +89,7 @@ async fn run_steps(context: &StepContext, steps: &[Step]) -> Result<(), StepErro
                 StepAction::Command(words) => Ok(run(&context.device, words).await?),
                 StepAction::Write { file, text } => context.write(file, text).await,
                 StepAction::Processes(Processes::None) => wait_idle(context, *limit).await,
-                StepAction::Memory { max_bytes: most } => wait_free(context, *most, *limit).await,
+                StepAction::Memory { max_bytes } => wait_free(context, *max_bytes, *limit).await,
                 StepAction::Overwrite => {
                     // Only free memory can be overwritten.
                     wait_free(context, IDLE_MEMORY_BYTES, *limit).await?;
@@ -99,8 +99,8 @@ async fn run_steps(context: &StepContext, steps: &[Step]) -> Result<(), StepErro
                 StepAction::Link(Link::Up) => link::set_up(context, *limit).await,
             }
         };
-        let late = || StepError::Timeout { what: name_of(action), limit: *limit };
-        deadline::timeout(*limit, step).await.unwrap_or_else(|_| Err(late()))?;
+        let timeout_error = || StepError::Timeout { what: name_of(action), limit: *limit };
+        deadline::timeout(*limit, step).await.unwrap_or_else(|_| Err(timeout_error()))?;
         tracing::debug!(device = %context.device, step = name_of(action), "cleanup step done");
     }
     Ok(())
@@ -122,14 +122,15 @@ pub(super) async fn run_work(
     };
     let is_verified = match work {
         Work::Prepare { .. } => true,
-        Work::Clean { is_retry: again } => again && plan.release.is_empty(),
+        Work::Clean { is_retry } => is_retry && plan.release.is_empty(),
     };
     let mut deadline = Deadline::after(limit);
     let run = async { run_steps(context, &steps).await.map_err(|error| causes(&error)) };
     let mut outcome = match work {
         Work::Prepare { .. } => {
-            let late = |_| Err(format!("its {} steps were not done within {limit:?}", steps.len()));
-            deadline.timeout(run).await.unwrap_or_else(late)
+            let timeout_error =
+                |_| Err(format!("its {} steps were not done within {limit:?}", steps.len()));
+            deadline.timeout(run).await.unwrap_or_else(timeout_error)
         }
         Work::Clean { .. } => run.await,
     };
@@ -148,13 +149,13 @@ async fn release_on_failure(
     outcome: Result<(), String>,
     context: &StepContext,
 ) -> Result<(), String> {
-    let Err(why) = outcome else { return Ok(()) };
+    let Err(reason) = outcome else { return Ok(()) };
     if context.plan.identity.is_none() {
-        return Err(why);
+        return Err(reason);
     }
     match run_steps(context, &context.plan.release).await {
-        Ok(()) => Err(why),
-        Err(error) => Err(format!("{why}; and it could not be released: {}", causes(&error))),
+        Ok(()) => Err(reason),
+        Err(error) => Err(format!("{reason}; and it could not be released: {}", causes(&error))),
     }
 }
 
@@ -194,14 +195,14 @@ fn write_in(host: &Host, folder: &Path, file: &Path, text: &str) -> Result<(), S
     if !is_plain {
         return Err(StepError::OutsideFolder(file.to_owned()));
     }
-    let failed = |error| StepError::Write(folder.join(file), error);
-    let real = fs::canonicalize(host.path(folder).join(file)).map_err(failed)?;
-    let sysfs = fs::canonicalize(host.path("/sys")).map_err(failed)?;
-    if !real.starts_with(&sysfs) {
+    let write_error = |error| StepError::Write(folder.join(file), error);
+    let real_path = fs::canonicalize(host.path(folder).join(file)).map_err(write_error)?;
+    let sysfs = fs::canonicalize(host.path("/sys")).map_err(write_error)?;
+    if !real_path.starts_with(&sysfs) {
         return Err(StepError::OutsideFolder(file.to_owned()));
     }
-    let opened = OpenOptions::new().write(true).truncate(true).open(&real);
-    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed)
+    let opened = OpenOptions::new().write(true).truncate(true).open(&real_path);
+    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(write_error)
 }
 
 #[cfg(test)]
@@ -219,9 +220,9 @@ mod tests {
     /// A handle without a MIG worker behind it.
     fn without_driver() -> MigHandle {
         let (library, notices) = (tokio::sync::watch::channel(None).1, mpsc::channel(1).0);
-        let to_source = (notices, mig::NvmlShutdownHandle::new().0);
+        let source_channels = (notices, mig::NvmlShutdownHandle::new().0);
         let smi = NvidiaSmi::new(&HostPaths::default().roots());
-        mig::channel(Duration::from_secs(1), library, smi, to_source).0
+        mig::channel(Duration::from_secs(1), library, smi, source_channels).0
     }
 
     fn context() -> (TempDir, StepContext) {
@@ -263,18 +264,21 @@ mod tests {
     async fn a_program_is_a_step_with_a_time_limit() {
         let (_root, context) = context();
         assert_eq!(outcome(&context, shell("exit 0")).await, Ok(()));
-        let why = outcome(&context, shell("echo 'no such board' >&2; exit 3")).await;
-        assert_eq!(why.expect_err("3"), "/bin/sh ended with exit status: 3: no such board");
-        let why = outcome(&context, shell("kill -STOP $$")).await.expect_err("late");
-        assert_eq!(why, "/bin/sh: not done within 500ms");
+        let result = outcome(&context, shell("echo 'no such board' >&2; exit 3")).await;
+        assert_eq!(
+            result.expect_err("exit status 3"),
+            "/bin/sh ended with exit status: 3: no such board"
+        );
+        let error = outcome(&context, shell("kill -STOP $$")).await.expect_err("late");
+        assert_eq!(error, "/bin/sh: not done within 500ms");
     }
 
     #[tokio::test]
     async fn an_interface_is_set_up_once_the_kernel_has_returned_it() {
         let (root, context) = context();
         let up = || StepAction::Link(Link::Up);
-        let why = outcome(&context, up()).await.expect_err("no interface");
-        assert_eq!(why, "its interface is still in a container's network namespace");
+        let error = outcome(&context, up()).await.expect_err("no interface");
+        assert_eq!(error, "its interface is still in a container's network namespace");
         let interface = root.path().join("sys/devices/platform/board/net/eth1");
         fs::create_dir_all(&interface).expect("made");
         fs::write(interface.join("flags"), "0x1002\n").expect("written");
@@ -285,24 +289,25 @@ mod tests {
     #[tokio::test]
     async fn a_gpu_without_a_driver_does_not_count_as_idle() {
         let (_root, context) = context();
-        let why = outcome(&context, StepAction::Processes(Processes::None)).await;
-        assert!(why.expect_err("no driver").starts_with("cannot list the processes on board"));
+        let result = outcome(&context, StepAction::Processes(Processes::None)).await;
+        assert!(result.expect_err("no driver").starts_with("cannot list the processes on board"));
     }
 
     #[tokio::test]
     async fn memory_that_cannot_be_measured_does_not_count_as_free() {
         let (_root, context) = context();
-        let why =
+        let error =
             outcome(&context, StepAction::Memory { max_bytes: 0 }).await.expect_err("no driver");
-        assert!(why.starts_with("cannot read the memory use of board"), "{why}");
+        assert!(error.starts_with("cannot read the memory use of board"), "{error}");
     }
 
     #[tokio::test]
     async fn a_gpu_whose_reset_affects_others_is_not_reset() {
         let (_root, mut context) = context();
         context.plan.reset_conflict = Some("it is in MIG mode");
-        let why = outcome(&context, StepAction::Reset(Reset::Gpu)).await.expect_err("in MIG mode");
-        assert_eq!(why, "it is not reset: it is in MIG mode");
+        let error =
+            outcome(&context, StepAction::Reset(Reset::Gpu)).await.expect_err("in MIG mode");
+        assert_eq!(error, "it is not reset: it is in MIG mode");
     }
 
     #[tokio::test]
@@ -312,18 +317,18 @@ mod tests {
         let text = fs::read_to_string(root.path().join("sys/devices/platform/board/reset"));
         assert_eq!(text.expect("there"), "1");
         for outside in ["../board/reset", "/sys/reset", "leak"] {
-            let why = outcome(&context, write(outside)).await.expect_err("outside");
-            assert!(why.ends_with("is outside the device's folder"), "{why}");
+            let error = outcome(&context, write(outside)).await.expect_err("outside");
+            assert!(error.ends_with("is outside the device's folder"), "{error}");
         }
         assert_eq!(fs::read_to_string(root.path().join("passwd")).expect("there"), "before");
-        let why = outcome(&context, write("none")).await.expect_err("missing");
-        assert!(why.starts_with("cannot write /sys/devices/platform/board/none: "), "{why}");
+        let error = outcome(&context, write("none")).await.expect_err("missing");
+        assert!(error.starts_with("cannot write /sys/devices/platform/board/none: "), "{error}");
         let permit = context.write_permit.clone().try_acquire_owned().expect("free");
-        let why = outcome(&context, write("reset")).await.expect_err("hangs");
-        assert!(why.starts_with("an earlier write to reset"), "{why}");
+        let error = outcome(&context, write("reset")).await.expect_err("hangs");
+        assert!(error.starts_with("an earlier write to reset"), "{error}");
         drop(permit);
         context.plan.folder = None;
-        let why = outcome(&context, write("reset")).await;
-        assert!(why.expect_err("no folder").ends_with("has no folder in sysfs"));
+        let result = outcome(&context, write("reset")).await;
+        assert!(result.expect_err("no folder").ends_with("has no folder in sysfs"));
     }
 }

@@ -20,13 +20,13 @@ pub(super) async fn verify(
     remaining: Duration,
 ) -> Result<(), String> {
     let limit = IDENTITY_TIMEOUT.min(remaining);
-    let mut last = "its identity is not readable".to_owned();
-    let checked = async {
+    let mut last_error = "its identity is not readable".to_owned();
+    let check_until_final = async {
         loop {
             match check(context, identity).await? {
                 Err(IdentityMismatch::NoIdentity) => sleep(POLL_INTERVAL).await,
-                Err(IdentityMismatch::NotReady(why)) => {
-                    last = format!("it is not ready, {why}");
+                Err(IdentityMismatch::NotReady(reason)) => {
+                    last_error = format!("it is not ready, {reason}");
                     sleep(POLL_INTERVAL).await;
                 }
                 Err(IdentityMismatch::WrongIdentity(mismatch)) => {
@@ -36,9 +36,9 @@ pub(super) async fn verify(
             }
         }
     };
-    match deadline::timeout(limit, checked).await {
-        Ok(checked) => checked,
-        Err(_) => Err(format!("{last}, {limit:.1?} after its steps were done")),
+    match deadline::timeout(limit, check_until_final).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(format!("{last_error}, {limit:.1?} after its steps were done")),
     }
 }
 
@@ -77,13 +77,13 @@ mod tests {
     async fn a_board_without_an_identity_is_checked_until_the_timeout() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let id = "fpga-0000-3b-00-0".parse().expect("an id");
-        let reported = [("shell", "u250"), ("shellTimestamp", "1")].map(|(name, text)| {
+        let attributes = [("shell", "u250"), ("shellTimestamp", "1")].map(|(name, text)| {
             (AttributeName::new("amd.com", name), AttributeValue::string(text))
         });
-        let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
-        let board = Device { attributes: reported.into(), ..new };
+        let device = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
+        let board = Device { attributes: attributes.into(), ..device };
         let identity = FpgaIdentity::for_device(&FpgaRules::default(), &board).expect("filled in");
-        let to_source = (mpsc::channel(1).0, mig::NvmlShutdownHandle::new().0);
+        let source_channels = (mpsc::channel(1).0, mig::NvmlShutdownHandle::new().0);
         let smi = NvidiaSmi::new(&HostPaths::default().roots());
         let context = StepContext {
             device: board.id,
@@ -91,12 +91,12 @@ mod tests {
             host: Host::new(root.path(), "/"),
             write_permit: Arc::new(Semaphore::new(1)),
             verify_permit: Arc::new(Semaphore::new(1)),
-            mig: mig::channel(Duration::MAX, watch::channel(None).1, smi, to_source).0,
+            mig: mig::channel(Duration::MAX, watch::channel(None).1, smi, source_channels).0,
             scrubber: Scrubber::new(&HostPaths::default()),
         };
-        let why = verify(&context, &identity.expect("it has an identity"), Duration::MAX).await;
+        let outcome = verify(&context, &identity.expect("it has an identity"), Duration::MAX).await;
         assert_eq!(
-            why.expect_err("no such board"),
+            outcome.expect_err("no such board"),
             "its identity is not readable, 5.0s after its steps were done"
         );
     }

@@ -41,13 +41,13 @@ impl Program {
     /// Checks that the daemon answers, and that its servers accept clients.
     pub(super) async fn check(
         &self,
-        place: &DaemonFolder,
+        folder: &DaemonFolder,
         deadline: Duration,
     ) -> Result<(), ControlError> {
-        self.threads_percent(place, GET_THREADS, deadline).await?;
-        for server in self.servers(place, deadline).await? {
+        self.threads_percent(folder, GET_THREADS, deadline).await?;
+        for server in self.servers(folder, deadline).await? {
             let status_command = format!("get_server_status {server}");
-            let status = match self.send(place, &status_command, deadline).await {
+            let status = match self.send(folder, &status_command, deadline).await {
                 // The server has ended, or the installed MPS is too old for this command.
                 Err(ControlError::Refused { .. }) => continue,
                 status => status?,
@@ -62,15 +62,15 @@ impl Program {
     /// Makes the daemon destroy the contexts of a client, so that its process can end without disturbing other clients.
     pub(super) async fn terminate(
         &self,
-        place: &DaemonFolder,
+        folder: &DaemonFolder,
         client: u32,
         deadline: Duration,
     ) -> Result<(), ControlError> {
-        for server in self.servers(place, deadline).await? {
-            let clients = self.send(place, &format!("get_client_list {server}"), deadline).await?;
+        for server in self.servers(folder, deadline).await? {
+            let clients = self.send(folder, &format!("get_client_list {server}"), deadline).await?;
             if process_ids(&clients).any(|pid| pid == client) {
                 let command = format!("terminate_client {server} {client}");
-                return self.send(place, &command, deadline).await.map(drop);
+                return self.send(folder, &command, deadline).await.map(drop);
             }
         }
         Err(ControlError::NoClient(client))
@@ -79,48 +79,49 @@ impl Program {
     /// Sets the limits of future clients, and reads them back. Connected clients keep their limits.
     pub(super) async fn set_limits(
         &self,
-        place: &DaemonFolder,
-        share: ClientLimits,
+        folder: &DaemonFolder,
+        limits: ClientLimits,
         deadline: Duration,
     ) -> Result<(), ControlError> {
-        let expected = share.threads_percent;
+        let threads_percent = limits.threads_percent;
         // The defaults are set first, so that a server that starts meanwhile has them.
-        let mut commands = vec![format!("set_default_active_thread_percentage {expected}")];
-        if let Some(memory) = share.memory_mib {
+        let mut commands = vec![format!("set_default_active_thread_percentage {threads_percent}")];
+        if let Some(memory) = limits.memory_mib {
             commands.push(format!("set_default_device_pinned_mem_limit {DEVICE_INDEX} {memory}M"));
         }
-        self.send_all(place, &commands, deadline).await?;
-        for server in self.servers(place, deadline).await? {
-            let mut commands = vec![format!("set_active_thread_percentage {server} {expected}")];
-            if let Some(memory) = share.memory_mib {
+        self.send_all(folder, &commands, deadline).await?;
+        for server in self.servers(folder, deadline).await? {
+            let mut commands =
+                vec![format!("set_active_thread_percentage {server} {threads_percent}")];
+            if let Some(memory) = limits.memory_mib {
                 commands
                     .push(format!("set_device_pinned_mem_limit {server} {DEVICE_INDEX} {memory}M"));
             }
-            self.send_all(place, &commands, deadline).await?;
+            self.send_all(folder, &commands, deadline).await?;
             let threads = format!("get_active_thread_percentage {server}");
             let memory = format!("get_device_pinned_mem_limit {server} {DEVICE_INDEX}");
-            self.read_back(place, share, [&threads, &memory], deadline).await?;
+            self.read_back(folder, limits, [&threads, &memory], deadline).await?;
         }
         let memory = format!("get_default_device_pinned_mem_limit {DEVICE_INDEX}");
-        self.read_back(place, share, [GET_THREADS, &memory], deadline).await
+        self.read_back(folder, limits, [GET_THREADS, &memory], deadline).await
     }
 
-    /// Reads the limits back by these commands for threads and memory. Fails if they differ from the share.
+    /// Reads the limits back by these commands for threads and memory. Fails if they differ from `limits`.
     async fn read_back(
         &self,
-        place: &DaemonFolder,
-        share: ClientLimits,
+        folder: &DaemonFolder,
+        limits: ClientLimits,
         [threads, memory]: [&str; 2],
         deadline: Duration,
     ) -> Result<(), ControlError> {
-        let expected = share.threads_percent;
-        let (output, percent) = self.threads_percent(place, threads, deadline).await?;
+        let expected = limits.threads_percent;
+        let (output, percent) = self.threads_percent(folder, threads, deadline).await?;
         if (percent - f64::from(expected)).abs() >= 1.0 {
             let (command, expected) = (threads.to_owned(), format!("{expected}%"));
             return Err(ControlError::NotApplied { command, output, expected });
         }
-        let Some(expected) = share.memory_mib else { return Ok(()) };
-        let output = self.send(place, memory, deadline).await?;
+        let Some(expected) = limits.memory_mib else { return Ok(()) };
+        let output = self.send(folder, memory, deadline).await?;
         if is_limit(&output, expected) {
             return Ok(());
         }
@@ -131,29 +132,29 @@ impl Program {
     /// Process ids of the running servers: one for each user, or one for all.
     async fn servers(
         &self,
-        place: &DaemonFolder,
+        folder: &DaemonFolder,
         deadline: Duration,
     ) -> Result<Vec<u32>, ControlError> {
-        let output = self.send(place, "get_server_list", deadline).await?;
+        let output = self.send(folder, "get_server_list", deadline).await?;
         Ok(process_ids(&output).collect())
     }
 
     /// Ends the daemon and all its servers.
     pub(super) async fn quit(
         &self,
-        place: &DaemonFolder,
+        folder: &DaemonFolder,
         deadline: Duration,
     ) -> Result<(), ControlError> {
-        self.send(place, "quit", deadline).await.map(drop)
+        self.send(folder, "quit", deadline).await.map(drop)
     }
 
     async fn threads_percent(
         &self,
-        place: &DaemonFolder,
+        folder: &DaemonFolder,
         command: &str,
         deadline: Duration,
     ) -> Result<(String, f64), ControlError> {
-        let output = self.send(place, command, deadline).await?;
+        let output = self.send(folder, command, deadline).await?;
         // The program reports a missing daemon in words, possibly with exit status 0.
         match output.split_whitespace().next_back().and_then(|word| word.parse().ok()) {
             Some(percent) => Ok((output, percent)),
@@ -163,12 +164,12 @@ impl Program {
 
     async fn send_all(
         &self,
-        place: &DaemonFolder,
+        folder: &DaemonFolder,
         commands: &[String],
         deadline: Duration,
     ) -> Result<(), ControlError> {
         for command in commands {
-            self.send(place, command, deadline).await?;
+            self.send(folder, command, deadline).await?;
         }
         Ok(())
     }
@@ -177,14 +178,14 @@ impl Program {
     /// killed.
     async fn send(
         &self,
-        place: &DaemonFolder,
+        folder: &DaemonFolder,
         text: &str,
         deadline: Duration,
     ) -> Result<String, ControlError> {
-        let mut command = self.command(place);
+        let mut command = self.command(folder);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.kill_on_drop(true);
-        let exchange = async {
+        let run_client = async {
             let mut client = command.spawn()?;
             let mut stdin = client.stdin.take().expect("it is piped");
             // If the program has already ended, its output below has the reason.
@@ -192,7 +193,7 @@ impl Program {
             drop(stdin);
             client.wait_with_output().await
         };
-        let output = match deadline::timeout(deadline, exchange).await {
+        let output = match deadline::timeout(deadline, run_client).await {
             Err(_) => return Err(ControlError::Timeout { command: text.to_owned(), deadline }),
             Ok(Err(source)) => {
                 return Err(ControlError::Run { path: self.program.path.clone(), source });
@@ -211,17 +212,17 @@ impl Program {
 
 /// Process ids of an answer, one per line.
 fn process_ids(output: &str) -> impl Iterator<Item = u32> {
-    output.split_whitespace().filter_map(|word| word.parse().ok())
+    output.split_whitespace().filter_map(|line| line.parse().ok())
 }
 
 /// True if the daemon's answer is this limit in MiB. The daemon may round down to whole gibibytes: it answers `3G` for
 /// `3777M`.
-fn is_limit(output: &str, mebibytes: u64) -> bool {
+fn is_limit(output: &str, expected_mib: u64) -> bool {
     let answer = output.split_whitespace().next_back().unwrap_or_default();
     let amount = |unit: char| answer.strip_suffix(unit)?.parse::<u64>().ok();
     match (amount('M'), amount('G')) {
-        (Some(answer), _) => answer == mebibytes,
-        (None, Some(answer)) => answer == mebibytes / MIB_PER_GIB,
+        (Some(answer), _) => answer == expected_mib,
+        (None, Some(answer)) => answer == expected_mib / MIB_PER_GIB,
         (None, None) => false,
     }
 }

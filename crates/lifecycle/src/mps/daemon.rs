@@ -65,9 +65,9 @@ impl Daemon {
                 self.supervise().await;
             }
             let mut instance = self.instance.take().expect("no call is running");
-            let stopped = self.env.stop(&mut instance).await;
+            let result = self.env.stop(&mut instance).await;
             self.instance = Some(instance);
-            let Err(error) = stopped else {
+            let Err(error) = result else {
                 tracing::info!(device = %self.device, "MPS daemon stopped");
                 return;
             };
@@ -88,7 +88,7 @@ impl Daemon {
             self.report(state);
             let input = tokio::select! {
                 (instance, result) = take_finished(&mut call) => self.finish(instance, result),
-                why = or_pending(wait_exit(&mut self.instance)) => self.handle_exit(&why),
+                reason = or_pending(wait_exit(&mut self.instance)) => self.handle_exit(&reason),
                 Ok(()) = self.spec.changed() => {
                     if self.spec().is_none() {
                         break;
@@ -120,8 +120,8 @@ impl Daemon {
                 let spec = self.spec()?;
                 let mut instance = self.instance.take()?;
                 Some(Box::pin(async move {
-                    let done = env.prepare(&mut instance, &spec).await;
-                    (Some(instance), done.map_err(failed))
+                    let result = env.prepare(&mut instance, &spec).await;
+                    (Some(instance), result.map_err(failed))
                 }))
             }
             State::SettingLimits { .. } => {
@@ -134,8 +134,8 @@ impl Daemon {
             State::Ending { .. } => {
                 let mut instance = self.instance.take()?;
                 Some(Box::pin(async move {
-                    let done = env.end_process(&mut instance).await;
-                    (Some(instance), done.map_err(failed))
+                    let result = env.end_process(&mut instance).await;
+                    (Some(instance), result.map_err(failed))
                 }))
             }
         }
@@ -143,8 +143,8 @@ impl Daemon {
 
     fn finish(&mut self, instance: Option<DaemonInstance>, result: Result<(), CallError>) -> Input {
         self.instance = instance.or(self.instance.take());
-        let Err((outcome, why)) = result else { return Input::Done(ActionOutcome::Succeeded) };
-        self.last_failure = why;
+        let Err((outcome, reason)) = result else { return Input::Done(ActionOutcome::Succeeded) };
+        self.last_failure = reason;
         let process = self.instance.as_ref().and_then(|instance| instance.process.as_ref());
         if process.is_some_and(|process| !process.is_alive()) {
             return self.handle_exit("the daemon is gone");
@@ -152,9 +152,10 @@ impl Daemon {
         Input::Done(outcome)
     }
 
-    fn handle_exit(&mut self, why: &str) -> Input {
+    fn handle_exit(&mut self, reason: &str) -> Input {
         let line = self.env.last_output(&self.device);
-        self.last_failure = line.map_or_else(|| why.to_owned(), |line| format!("{why}: {line}"));
+        self.last_failure =
+            line.map_or_else(|| reason.to_owned(), |line| format!("{reason}: {line}"));
         Input::Exited
     }
 
@@ -163,7 +164,7 @@ impl Daemon {
     }
 
     fn report(&self, state: State) {
-        let report = if state.answered_last_check() {
+        let mps_state = if state.answered_last_check() {
             MpsState::Ready
         } else if state.is_first_attempt() {
             MpsState::Starting
@@ -171,7 +172,7 @@ impl Daemon {
             MpsState::Failed(self.last_failure.clone())
         };
         // The receiver is dropped only when the agent stops.
-        let _ = self.reports.send((self.device.clone(), report));
+        let _ = self.reports.send((self.device.clone(), mps_state));
     }
 
     fn log(&self, from: State, to: State) {
@@ -196,27 +197,27 @@ impl Daemon {
 
 /// Sets the limits, with retries: a daemon that was just started may not answer yet.
 async fn apply_limits(env: &Env, device: &DeviceId, spec: &MpsSpec) -> Result<(), CallError> {
-    let share =
+    let limits =
         spec.client_limits().map_err(|error| (ActionOutcome::SpecImpossible, error.to_string()))?;
     let program = env.program().map_err(failed)?;
-    let (place, settings) = (env.folders.daemon_folder(device), &env.settings);
-    let applied = deadline::cancel_after(settings.start_deadline, async |deadline_passed| {
+    let (folder, settings) = (env.folders.daemon_folder(device), &env.settings);
+    let set_limits = deadline::cancel_after(settings.start_deadline, async |deadline_passed| {
         loop {
-            let limited = program.set_limits(&place, share, settings.answer_deadline).await;
-            if limited.is_ok() || deadline_passed.is_cancelled() {
-                return limited;
+            let result = program.set_limits(&folder, limits, settings.answer_deadline).await;
+            if result.is_ok() || deadline_passed.is_cancelled() {
+                return result;
             }
             sleep(START_POLL).await;
         }
     });
-    applied.await.map_err(failed)
+    set_limits.await.map_err(failed)
 }
 
 async fn check(env: &Env, device: &DeviceId) -> Result<(), CallError> {
     let program = env.program().map_err(failed)?;
-    let checked =
+    let result =
         program.check(&env.folders.daemon_folder(device), env.settings.answer_deadline).await;
-    checked.map_err(failed)
+    result.map_err(failed)
 }
 
 fn failed(error: impl std::error::Error) -> CallError {

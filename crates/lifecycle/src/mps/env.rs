@@ -73,19 +73,19 @@ const CONTAINER_LABEL: &[u8] = b"system_u:object_r:container_file_t:s0\0";
 // === impl Env ===
 
 impl Env {
-    pub(super) fn new(places: &HostPaths, settings: &MpsSettings) -> Self {
+    pub(super) fn new(paths: &HostPaths, settings: &MpsSettings) -> Self {
         Self {
-            folders: MpsFolders::new(places, settings),
+            folders: MpsFolders::new(paths, settings),
             settings: settings.clone(),
-            roots: places.roots(),
-            nvml_library: places.nvml_library.clone(),
+            roots: paths.roots(),
+            nvml_library: paths.nvml_library.clone(),
         }
     }
 
     /// A daemon without a process.
     pub(super) fn instance(&self, device: DeviceId) -> DaemonInstance {
-        let mode = ModeSetter::new(device.clone(), self.settings.answer_deadline);
-        DaemonInstance { device, process: None, compute_mode: mode }
+        let compute_mode = ModeSetter::new(device.clone(), self.settings.answer_deadline);
+        DaemonInstance { device, process: None, compute_mode }
     }
 
     fn nvml_library(&self) -> Option<PathBuf> {
@@ -104,8 +104,8 @@ impl Env {
     ) -> Result<(), DaemonError> {
         spec.client_limits()?;
         let device = &instance.device;
-        let place = self.folders.daemon_folder(device);
-        self.make_folders(&place)?;
+        let daemon_folder = self.folders.daemon_folder(device);
+        self.make_folders(&daemon_folder)?;
         let program = self.program()?;
         instance.compute_mode.set(self.nvml_library(), ComputeMode::ExclusiveProcess).await?;
         if let Some(process) = self.find(device) {
@@ -114,11 +114,15 @@ impl Env {
             instance.process = Some(process);
             return Ok(());
         }
-        let path = |path| self.folders.host.path(path);
-        let pipe = path(place.pipe());
+        let host_path = |path| self.folders.host.path(path);
+        let pipe = host_path(daemon_folder.pipe());
         clear_pipe_folder(&pipe).map_err(|source| DaemonError::Folder { path: pipe, source })?;
-        let command = program.daemon(device, &place, self.settings.users);
-        let process = Process::start(command, &path(place.output()), &path(place.record()));
+        let command = program.daemon(device, &daemon_folder, self.settings.users);
+        let process = Process::start(
+            command,
+            &host_path(daemon_folder.output()),
+            &host_path(daemon_folder.record()),
+        );
         let process = process.map_err(DaemonError::Start)?;
         self.move_to_own_group(device, &process);
         instance.process = Some(process);
@@ -151,10 +155,10 @@ impl Env {
         self: &Arc<Self>,
         instance: &mut DaemonInstance,
     ) -> Result<(), DaemonError> {
-        let place = self.folders.daemon_folder(&instance.device);
+        let daemon_folder = self.folders.daemon_folder(&instance.device);
         if let Some(process) = instance.process.take().or_else(|| self.find(&instance.device)) {
             if let Ok(program) = self.program()
-                && program.quit(&place, self.settings.answer_deadline).await.is_ok()
+                && program.quit(&daemon_folder, self.settings.answer_deadline).await.is_ok()
             {
                 process.wait_exit_within(self.settings.stop_grace).await;
             }
@@ -162,7 +166,7 @@ impl Env {
         }
         cgroup::remove(&self.folders.host, &instance.device);
         instance.compute_mode.set(self.nvml_library(), ComputeMode::Default).await?;
-        let folder = self.folders.host.path(&place.folder);
+        let folder = self.folders.host.path(&daemon_folder.folder);
         match fs::remove_dir_all(&folder) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(DaemonError::Folder { path: folder, source })
@@ -181,11 +185,11 @@ impl Env {
         Process::find(&self.folders.host.path(self.folders.daemon_folder(device).record()))
     }
 
-    fn make_folders(&self, place: &DaemonFolder) -> Result<(), DaemonError> {
-        let (pipe, log) = (place.pipe(), place.log());
+    fn make_folders(&self, daemon_folder: &DaemonFolder) -> Result<(), DaemonError> {
+        let (pipe, log) = (daemon_folder.pipe(), daemon_folder.log());
         for (folder, mode) in [
             (&self.folders.dir, DEFAULT_MODE),
-            (&place.folder, DEFAULT_MODE),
+            (&daemon_folder.folder, DEFAULT_MODE),
             (&pipe, WORLD_WRITABLE_MODE),
             (&log, WORLD_WRITABLE_MODE),
         ] {
@@ -194,7 +198,7 @@ impl Env {
                 .and_then(|()| self.label(&path))
                 .map_err(|source| DaemonError::Folder { path, source })?;
         }
-        let path = self.folders.host.path(place.record());
+        let path = self.folders.host.path(daemon_folder.record());
         if path.exists() {
             return Ok(());
         }
@@ -207,9 +211,9 @@ impl Env {
         if !self.roots.host.exists(SELINUX) {
             return Ok(());
         }
-        let set =
+        let result =
             rustix::fs::setxattr(folder, SELINUX_ATTRIBUTE, CONTAINER_LABEL, XattrFlags::empty());
-        set.map_err(io::Error::from)
+        result.map_err(io::Error::from)
     }
 }
 

@@ -63,7 +63,7 @@ impl ModeSetter {
 
     async fn finish(&mut self) -> Result<(), ModeError> {
         match deadline::timeout(self.deadline, self.call.join_next()).await {
-            Ok(Some(Ok(answer))) => answer,
+            Ok(Some(Ok(result))) => result,
             Ok(Some(Err(_)) | None) | Err(_) => Err(ModeError::Timeout(self.deadline)),
         }
     }

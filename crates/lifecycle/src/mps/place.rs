@@ -37,8 +37,8 @@ pub(super) const SHM: &str = "/dev/shm";
 
 impl MpsFolders {
     /// The configured folders.
-    pub fn new(places: &HostPaths, settings: &MpsSettings) -> Self {
-        Self { host: places.host(), dir: places.mps_dir.clone(), shm: settings.shm_dir.clone() }
+    pub fn new(paths: &HostPaths, settings: &MpsSettings) -> Self {
+        Self { host: paths.host(), dir: paths.mps_dir.clone(), shm: settings.shm_dir.clone() }
     }
 
     /// Edits that make a container a client of this device's daemon: the same for all containers of a device.
@@ -72,7 +72,7 @@ impl MpsFolders {
         DaemonFolder { folder: self.dir.join(device.as_str()) }
     }
 
-    /// Devices with a folder here.
+    /// Devices with a folder in `dir`.
     fn devices(&self) -> Vec<DeviceId> {
         self.host.entry_names(&self.dir).iter().filter_map(|name| name.parse().ok()).collect()
     }
@@ -112,17 +112,17 @@ mod tests {
 
     #[test]
     fn a_container_gets_the_pipes_of_its_device_and_the_daemons_shared_memory() {
-        let places = HostPaths { host_root_on_node: "/node".into(), ..HostPaths::default() };
+        let paths = HostPaths { host_root_on_node: "/node".into(), ..HostPaths::default() };
         let settings =
             MpsSettings { shm_dir: "/dev/shm/windlass".into(), ..MpsSettings::default() };
-        let grant =
-            MpsFolders::new(&places, &settings).client_edits(&"GPU-1".parse().expect("an id"));
+        let edits =
+            MpsFolders::new(&paths, &settings).client_edits(&"GPU-1".parse().expect("an id"));
         let pipe = "/run/windlass/mps/GPU-1/pipe";
-        assert_eq!(grant.envs, [(PIPE_DIRECTORY.to_owned(), pipe.to_owned())].into());
+        assert_eq!(edits.envs, [(PIPE_DIRECTORY.to_owned(), pipe.to_owned())].into());
         let expected = [
             ("/dev/shm".into(), "/node/dev/shm/windlass".into()),
             (pipe.into(), format!("/node{pipe}").into()),
         ];
-        assert_eq!(grant.mounts, expected.into());
+        assert_eq!(edits.mounts, expected.into());
     }
 }

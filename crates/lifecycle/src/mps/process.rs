@@ -65,11 +65,11 @@ impl Process {
         let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let stat = pid.and_then(stat).ok_or(io::ErrorKind::NotFound)?;
         let process = Self { identity: stat.identity, child: Some(child) };
-        let Identity { pid, start_ticks: started } = process.identity;
+        let Identity { pid, start_ticks } = process.identity;
         // The next agent could not find an unrecorded daemon, so it must not run.
         match files::replace(
             record,
-            format!("{} {started}\n", pid.as_raw_nonzero()).as_bytes(),
+            format!("{} {start_ticks}\n", pid.as_raw_nonzero()).as_bytes(),
             files::FileAccess::Owner,
         ) {
             Ok(_) => Ok(process),
@@ -83,9 +83,11 @@ impl Process {
     /// The recorded daemon, if it still runs.
     pub(super) fn find(record: &Path) -> Option<Self> {
         let text = read_regular_text(record, Symlinks::Refused, MAX_BYTES).ok()?;
-        let (pid, started) = text.trim().split_once(' ')?;
-        let identity =
-            Identity { pid: Pid::from_raw(pid.parse().ok()?)?, start_ticks: started.parse().ok()? };
+        let (pid, start_ticks) = text.trim().split_once(' ')?;
+        let identity = Identity {
+            pid: Pid::from_raw(pid.parse().ok()?)?,
+            start_ticks: start_ticks.parse().ok()?,
+        };
         let process = Self { identity, child: None };
         process.is_alive().then_some(process)
     }
@@ -153,11 +155,11 @@ fn stat(pid: Pid) -> Option<ProcStat> {
     const START_TIME: usize = 19;
     let path: PathBuf = [PROC, &pid.as_raw_nonzero().to_string(), "stat"].iter().collect();
     let stat = fs::read_to_string(path).ok()?;
-    let (_, behind_name) = stat.rsplit_once(')')?;
-    let fields: Vec<_> = behind_name.split_whitespace().collect();
-    let started = fields.get(START_TIME)?.parse().ok()?;
+    let (_, text_after_name) = stat.rsplit_once(')')?;
+    let fields: Vec<_> = text_after_name.split_whitespace().collect();
+    let start_ticks = fields.get(START_TIME)?.parse().ok()?;
     let is_zombie = matches!(*fields.get(STATE)?, "Z" | "X");
-    Some(ProcStat { identity: Identity { pid, start_ticks: started }, is_zombie })
+    Some(ProcStat { identity: Identity { pid, start_ticks }, is_zombie })
 }
 
 #[cfg(test)]
@@ -188,9 +190,9 @@ mod tests {
         assert_eq!(process.wait_exit().await, "the daemon ended with exit status: 3");
         assert!(Process::find(&record).is_none(), "it has ended");
         let process = start(dir.path(), "kill -STOP $$");
-        let found = Process::find(&record).expect("found");
-        assert_eq!(found.identity, process.identity);
-        found.end(GRACE).await.expect("ended");
+        let recorded = Process::find(&record).expect("found");
+        assert_eq!(recorded.identity, process.identity);
+        recorded.end(GRACE).await.expect("ended");
         assert!(Process::find(&record).is_none());
     }
 
@@ -224,9 +226,9 @@ mod tests {
         assert!(stat(child).is_some());
         process.end(GRACE).await.expect("ended");
         // The init process reaps an orphan; without one, the orphan stays a zombie.
-        let limit = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(10);
         while stat(child).is_some_and(|stat| !stat.is_zombie) {
-            assert!(Instant::now() < limit, "the child still runs");
+            assert!(Instant::now() < deadline, "the child still runs");
             tokio::task::yield_now().await;
         }
     }

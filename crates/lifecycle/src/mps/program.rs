@@ -42,19 +42,22 @@ const LOG_DIRECTORY: &str = "CUDA_MPS_LOG_DIRECTORY";
 impl Program {
     /// Finds the program, and checks that its daemon and clients in containers share files. The folder of all daemons
     /// must exist.
-    pub(super) fn find(roots: &Roots, places: &MpsFolders) -> Result<Self, ProgramError> {
-        let inside = daemon_root(&roots.driver, places);
-        let host_root = inside.as_ref().map_or_else(|| places.host.path("/"), |_| "/".into());
-        let program =
-            Self { program: DriverProgram::find(PROGRAM_NAME, &roots.driver, inside)?, host_root };
-        program.check_shared_memory(places)?;
+    pub(super) fn find(roots: &Roots, folders: &MpsFolders) -> Result<Self, ProgramError> {
+        let daemon_root_path = daemon_root(&roots.driver, folders);
+        let host_root =
+            daemon_root_path.as_ref().map_or_else(|| folders.host.path("/"), |_| "/".into());
+        let program = Self {
+            program: DriverProgram::find(PROGRAM_NAME, &roots.driver, daemon_root_path)?,
+            host_root,
+        };
+        program.check_shared_memory(folders)?;
         Ok(program)
     }
 
     /// Compares the daemon's `/dev/shm` with the host's: clients and servers share files there.
-    fn check_shared_memory(&self, places: &MpsFolders) -> Result<(), ProgramError> {
-        let inside = Host::new(self.program.chroot.as_deref().unwrap_or(Path::new("/")), "/");
-        let (daemon, host) = (inside.path(SHM), places.host.path(&places.shm));
+    fn check_shared_memory(&self, folders: &MpsFolders) -> Result<(), ProgramError> {
+        let daemon_host = Host::new(self.program.chroot.as_deref().unwrap_or(Path::new("/")), "/");
+        let (daemon, host) = (daemon_host.path(SHM), folders.host.path(&folders.shm));
         if is_same_folder(&daemon, &host) {
             Ok(())
         } else {
@@ -65,10 +68,10 @@ impl Program {
     pub(super) fn daemon(
         &self,
         device: &DeviceId,
-        place: &DaemonFolder,
+        folder: &DaemonFolder,
         users: MpsUsers,
     ) -> Command {
-        let mut command = self.command(place);
+        let mut command = self.command(folder);
         command.arg("-f").env(VISIBLE_DEVICES, device.as_str());
         match users {
             MpsUsers::OneAtATime => {}
@@ -80,11 +83,11 @@ impl Program {
     }
 
     /// The program with the folders of one daemon, to start or control it.
-    pub(super) fn command(&self, place: &DaemonFolder) -> Command {
+    pub(super) fn command(&self, folder: &DaemonFolder) -> Command {
         let mut command = self.program.command();
         command
-            .env(PIPE_DIRECTORY, self.daemon_path(&place.pipe()))
-            .env(LOG_DIRECTORY, self.daemon_path(&place.log()));
+            .env(PIPE_DIRECTORY, self.daemon_path(&folder.pipe()))
+            .env(LOG_DIRECTORY, self.daemon_path(&folder.log()));
         command
     }
 
@@ -94,9 +97,10 @@ impl Program {
 }
 
 /// The driver's root to run the daemon in, if it is a complete system and sees the host's folder of daemons.
-fn daemon_root(driver: &Host, places: &MpsFolders) -> Option<PathBuf> {
-    let daemons = is_same_folder(&driver.path(&places.dir), &places.host.path(&places.dir));
-    system_root(driver).filter(|_| daemons)
+fn daemon_root(driver: &Host, folders: &MpsFolders) -> Option<PathBuf> {
+    let has_daemon_folders =
+        is_same_folder(&driver.path(&folders.dir), &folders.host.path(&folders.dir));
+    system_root(driver).filter(|_| has_daemon_folders)
 }
 
 #[cfg(test)]
@@ -124,43 +128,43 @@ mod tests {
     }
 
     /// The program of a driver that is mounted at `driver`, on a host that is at `host`.
-    fn found(host: &Path, driver: &Path) -> Result<Program, ProgramError> {
-        let mut at = HostPaths { host_root: host.to_owned(), ..HostPaths::default() };
-        at.driver.mounted_at = Some(driver.to_owned());
+    fn find_program(host: &Path, driver: &Path) -> Result<Program, ProgramError> {
+        let mut paths = HostPaths { host_root: host.to_owned(), ..HostPaths::default() };
+        paths.driver.mounted_at = Some(driver.to_owned());
         let settings = MpsSettings { shm_dir: "/shm".into(), ..MpsSettings::default() };
-        Program::find(&at.roots(), &MpsFolders::new(&at, &settings))
+        Program::find(&paths.roots(), &MpsFolders::new(&paths, &settings))
     }
 
     #[test]
     fn a_daemon_outside_the_drivers_root_has_the_agents_paths() {
         let dir = tree(&[PROGRAM]);
-        let program = found(dir.path(), dir.path()).expect("found");
+        let program = find_program(dir.path(), dir.path()).expect("found");
         assert_eq!((program.program.chroot, program.host_root), (None, dir.path().to_owned()));
     }
 
     #[test]
     fn a_complete_driver_root_is_entered_if_it_has_the_daemons_folder() {
         let host = tree(&[PROGRAM, LOADER]);
-        let inside = daemon_root(&Host::new(host.path(), "/"), &places(host.path()));
-        assert_eq!(inside.as_deref(), Some(host.path()));
+        let daemon_root_path = daemon_root(&Host::new(host.path(), "/"), &mps_folders(host.path()));
+        assert_eq!(daemon_root_path.as_deref(), Some(host.path()));
         let driver = tree(&[PROGRAM, LOADER]);
-        let elsewhere = daemon_root(&Host::new(driver.path(), "/"), &places(host.path()));
-        assert_eq!(elsewhere, None, "clients would find no pipes");
+        let other_root = daemon_root(&Host::new(driver.path(), "/"), &mps_folders(host.path()));
+        assert_eq!(other_root, None, "clients would find no pipes");
     }
 
-    fn places(host: &Path) -> MpsFolders {
-        let at = HostPaths { host_root: host.to_owned(), ..HostPaths::default() };
-        MpsFolders::new(&at, &MpsSettings::default())
+    fn mps_folders(host: &Path) -> MpsFolders {
+        let paths = HostPaths { host_root: host.to_owned(), ..HostPaths::default() };
+        MpsFolders::new(&paths, &MpsSettings::default())
     }
 
     #[test]
     fn shared_memory_other_than_the_nodes_is_refused() {
         let host = tree(&[PROGRAM, LOADER]);
-        let error = found(host.path(), host.path()).expect_err("refused").to_string();
-        let inside = host.path().join("dev/shm");
-        assert!(error.starts_with(&inside.display().to_string()), "{error}");
+        let error = find_program(host.path(), host.path()).expect_err("refused").to_string();
+        let daemon_shm = host.path().join("dev/shm");
+        assert!(error.starts_with(&daemon_shm.display().to_string()), "{error}");
         let driver = tree(&[]);
-        let error = found(host.path(), driver.path()).expect_err("refused").to_string();
+        let error = find_program(host.path(), driver.path()).expect_err("refused").to_string();
         assert!(error.contains("there is no nvidia-cuda-mps-control in"), "{error}");
     }
 }

@@ -88,12 +88,12 @@ impl MpsSpec {
             MigRole::MigEnabledGpu => return Err(MpsRefusal::MigMode),
         }
         let replicas = self.replicas.get();
-        let (most, why) = self.max_clients();
-        if replicas > most {
-            return Err(MpsRefusal::TooMany { replicas, max: most, why });
+        let (max, reason) = self.max_clients();
+        if replicas > max {
+            return Err(MpsRefusal::TooMany { replicas, max, why: reason });
         }
-        let equal = self.memory_bytes.map(|bytes| bytes / u64::from(replicas) / MIB);
-        let memory_mib = self.memory_mib.or(equal);
+        let equal_part_mib = self.memory_bytes.map(|bytes| bytes / u64::from(replicas) / MIB);
+        let memory_mib = self.memory_mib.or(equal_part_mib);
         Ok(ClientLimits { memory_mib, threads_percent: 100 / replicas })
     }
 
@@ -117,10 +117,10 @@ pub fn is_older_than_volta(device: &Device) -> bool {
 mod tests {
     use super::*;
 
-    fn spec(replicas: u64, compute_capability: Option<(u32, u32)>, mig: MigRole) -> MpsSpec {
+    fn spec(replicas: u64, compute_capability: Option<(u32, u32)>, mig_role: MigRole) -> MpsSpec {
         let replicas = Replicas::try_from(replicas).expect("valid");
         let memory_bytes = Some(81_559 * MIB);
-        MpsSpec { replicas, memory_mib: None, memory_bytes, compute_capability, mig_role: mig }
+        MpsSpec { replicas, memory_mib: None, memory_bytes, compute_capability, mig_role }
     }
 
     #[test]
@@ -128,9 +128,9 @@ mod tests {
         for (replicas, memory_mib, threads_percent) in
             [(1, 81_559, 100), (2, 40_779, 50), (3, 27_186, 33), (48, 1_699, 2)]
         {
-            let share =
+            let limits =
                 spec(replicas, Some((9, 0)), MigRole::WholeGpu).client_limits().expect("shareable");
-            assert_eq!(share, ClientLimits { memory_mib: Some(memory_mib), threads_percent });
+            assert_eq!(limits, ClientLimits { memory_mib: Some(memory_mib), threads_percent });
         }
     }
 
@@ -143,24 +143,24 @@ mod tests {
             (17, Some((6, 1)), Some("at most 16 clients on this GPU, which is older than Volta")),
             (17, None, Some("whose compute capability is unknown")),
         ] {
-            let refused = spec(replicas, capability, MigRole::WholeGpu).client_limits().err();
-            let refused = refused.map(|error| error.to_string());
-            let fits = match (&refused, expected) {
+            let refusal = spec(replicas, capability, MigRole::WholeGpu).client_limits().err();
+            let refusal = refusal.map(|error| error.to_string());
+            let is_expected = match (&refusal, expected) {
                 (None, None) => true,
-                (Some(refused), Some(expected)) => refused.contains(expected),
+                (Some(refusal), Some(expected)) => refusal.contains(expected),
                 _ => false,
             };
-            assert!(fits, "{replicas} on {capability:?}: {refused:?}");
+            assert!(is_expected, "{replicas} on {capability:?}: {refusal:?}");
         }
     }
 
     #[test]
     fn a_gpu_in_mig_mode_is_refused_with_a_remedy() {
-        let refused = spec(2, Some((9, 0)), MigRole::MigEnabledGpu)
+        let refusal = spec(2, Some((9, 0)), MigRole::MigEnabledGpu)
             .client_limits()
             .expect_err("refused")
             .to_string();
-        assert!(refused.contains("turn MIG off, or share its instances"), "{refused}");
+        assert!(refusal.contains("turn MIG off, or share its instances"), "{refusal}");
         spec(2, Some((9, 0)), MigRole::Instance).client_limits().expect("an instance is shared");
     }
 }

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! After one missed answer a daemon is not ended, since every program on its GPU would die with it. Its device is only
-//! withheld until it answers. Ending comes before Waiting even if no process was started, so that none remains.
+//! withheld until the daemon answers. Ending comes before Waiting even if no process was started, so that none remains.
 //!
 //! Not drawn: a daemon with an impossible spec goes from `SettingLimits` to `KeepingLimits` until the spec changes.
 //! Without a spec, the supervision of a daemon ends in any state.
@@ -29,8 +29,8 @@ use windlass_host::backoff::backoff;
 pub(super) enum State {
     /// Folders and compute mode are being set, then a running daemon is adopted or a new one started.
     Preparing { attempt: u32 },
-    /// The limits are being set and read back. `round` counts the changes of the spec, so that each enters the state
-    /// again.
+    /// The limits are being set and read back. `revision` counts the changes of the spec, so that each change enters
+    /// the state again.
     SettingLimits { attempt: u32, revision: u32 },
     /// The daemon runs. It answered all but the last `missed` checks; the next check is at `due`.
     Ready { due: Instant, since: Instant, missed: u32, attempt: u32 },
@@ -95,14 +95,14 @@ impl State {
                     return self.ending(now);
                 }
                 // A check after a miss comes sooner, but not at once: three immediate checks would all miss.
-                let pause = match missed {
+                let delay = match missed {
                     0 => settings.question_interval,
                     _ => settings.answer_deadline,
                 };
-                Self::Ready { due: now + pause, since, missed, attempt }
+                Self::Ready { due: now + delay, since, missed, attempt }
             }
-            (Self::SettingLimits { attempt, revision: round }, Input::SpecChanged) => {
-                Self::SettingLimits { attempt, revision: round + 1 }
+            (Self::SettingLimits { attempt, revision }, Input::SpecChanged) => {
+                Self::SettingLimits { attempt, revision: revision + 1 }
             }
             (
                 Self::Ready { attempt, .. }
@@ -149,8 +149,8 @@ impl State {
 
     fn waiting(attempt: u32, now: Instant, settings: &MpsSettings) -> Self {
         let attempt = attempt.saturating_add(1);
-        let pause = backoff(settings.retry_min, settings.retry_max, attempt);
-        Self::Waiting { until: now + pause, attempt }
+        let delay = backoff(settings.retry_min, settings.retry_max, attempt);
+        Self::Waiting { until: now + delay, attempt }
     }
 
     /// Time of the state's next input.
@@ -238,8 +238,8 @@ mod tests {
         let ready = run(State::INITIAL, &[SUCCEEDED, SUCCEEDED], now);
         let after_a_miss = run(ready, &[Input::TimerElapsed, FAILED], now);
         assert!(!after_a_miss.answered_last_check());
-        let soon = now + MpsSettings::default().answer_deadline;
-        assert_eq!(after_a_miss.due(), Some(soon), "it is checked again soon");
+        let next_check = now + MpsSettings::default().answer_deadline;
+        assert_eq!(after_a_miss.due(), Some(next_check), "it is checked again soon");
         assert_eq!(run(after_a_miss, &[Input::TimerElapsed, SUCCEEDED], now), ready);
         let hanging =
             [Input::TimerElapsed, FAILED, Input::TimerElapsed, FAILED, Input::TimerElapsed, FAILED];
@@ -266,21 +266,22 @@ mod tests {
     fn other_limits_are_set_without_a_new_process() {
         let now = Instant::now();
         let ready = run(State::INITIAL, &[SUCCEEDED, SUCCEEDED], now);
-        let setting = State::SettingLimits { attempt: 0, revision: 0 };
-        assert_eq!(run(ready, &[Input::SpecChanged], now), setting);
-        assert_eq!(run(ready, &[Input::TimerElapsed, Input::SpecChanged], now), setting);
+        let setting_limits = State::SettingLimits { attempt: 0, revision: 0 };
+        assert_eq!(run(ready, &[Input::SpecChanged], now), setting_limits);
+        assert_eq!(run(ready, &[Input::TimerElapsed, Input::SpecChanged], now), setting_limits);
         assert_ne!(
-            run(setting, &[Input::SpecChanged], now),
-            setting,
+            run(setting_limits, &[Input::SpecChanged], now),
+            setting_limits,
             "the running action is outdated"
         );
-        let kept = run(setting, &[Input::Done(ActionOutcome::SpecImpossible)], now);
+        let keeping_limits =
+            run(setting_limits, &[Input::Done(ActionOutcome::SpecImpossible)], now);
         assert_eq!(
-            kept,
+            keeping_limits,
             State::KeepingLimits { attempt: 0 },
             "its programs survive an impossible spec"
         );
-        assert_eq!(run(kept, &[Input::SpecChanged], now), setting);
+        assert_eq!(run(keeping_limits, &[Input::SpecChanged], now), setting_limits);
         let waiting = run(State::INITIAL, &[FAILED, FAILED], now);
         assert_eq!(run(waiting, &[Input::SpecChanged], now), State::INITIAL);
     }

@@ -19,7 +19,7 @@ pub(super) enum Assignment {
     Resource(AssignedResource),
     /// Withheld by the configuration, with the reason.
     Withheld(String),
-    /// Unusable in its present state, with the reason. A device that was offered stays listed.
+    /// Unusable in its current state, with the reason. A device that was offered stays listed.
     Unusable(String),
     /// No resource: other devices represent the device, or no rule applies to it.
     Unassigned,
@@ -34,17 +34,17 @@ pub struct AssignedResource {
     pub sharing: Sharing,
 }
 
-/// Target of each device that the configuration assigns to a resource.
+/// Resource of each device that the configuration assigns to one.
 pub fn assigned_resources(
     policy: &Policy,
     inventory: &Inventory,
 ) -> BTreeMap<DeviceId, AssignedResource> {
     let assigner = Assigner::new(policy, inventory);
-    let target = |device: &Device| match assigner.assign(device) {
-        Assignment::Resource(target) => Some((device.id.clone(), target)),
+    let resource = |device: &Device| match assigner.assign(device) {
+        Assignment::Resource(resource) => Some((device.id.clone(), resource)),
         Assignment::Withheld(_) | Assignment::Unusable(_) | Assignment::Unassigned => None,
     };
-    inventory.devices.iter().filter_map(target).collect()
+    inventory.devices.iter().filter_map(resource).collect()
 }
 
 /// Ability of a device to serve a container exclusively.
@@ -91,11 +91,11 @@ impl<'a> Assigner<'a> {
             return Assignment::Unassigned;
         }
         // These reasons may be temporary: a device that was offered stays listed.
-        if let Some(why) = device.withheld.clone().or_else(|| self.mig_layout_error(device)) {
-            return Assignment::Unusable(why);
+        if let Some(reason) = device.withheld.clone().or_else(|| self.mig_layout_error(device)) {
+            return Assignment::Unusable(reason);
         }
         match self.exclusion_reason(device) {
-            Some(why) => Assignment::Withheld(why),
+            Some(reason) => Assignment::Withheld(reason),
             None => check_usable(device, self.resource_of(device)),
         }
     }
@@ -124,15 +124,15 @@ impl<'a> Assigner<'a> {
         if device.family().partitioning != Partitioning::Mig {
             return None;
         }
-        let in_mig_mode = device.partitioned && self.policy.mig != MigStrategy::None;
-        if in_mig_mode {
+        let is_in_mig_mode = device.partitioned && self.policy.mig != MigStrategy::None;
+        if is_in_mig_mode {
             return Some("MIG is on, but no instance exists: make one, or turn MIG off".to_owned());
         }
         let single = self.single.as_ref().filter(|_| !device.health.has_vanished())?;
         if !device.kind.is_mig_instance() {
-            let why =
+            let reason =
                 "not in MIG mode, while with MIG strategy single others are divided into instances";
-            return Some(why.to_owned());
+            return Some(reason.to_owned());
         }
         (!self.is_uniform(device, single)).then(|| match &single.profile {
             Some(profile) => format!(
@@ -152,7 +152,7 @@ impl<'a> Assigner<'a> {
         let (Some(gpu), Some(expected)) = (&instance.parent, &expected.profile) else {
             return false;
         };
-        present_parts(self.inventory, gpu).all(|part| mig_profile(part) == Some(expected))
+        present_parts(self.inventory, gpu).all(|instance| mig_profile(instance) == Some(expected))
     }
 
     /// Reason why the configuration excludes the device. An exclude rule that cannot be evaluated excludes the device
@@ -179,8 +179,8 @@ impl<'a> Assigner<'a> {
         if let Some(assignment) = by_rule(rules, device) {
             return assignment;
         }
-        if let Some(target) = self.by_source(device) {
-            return Assignment::Resource(target);
+        if let Some(resource) = self.by_source(device) {
+            return Assignment::Resource(resource);
         }
         let has_applicable_rule = rules.iter().any(|rule| rule.devices.matches_kind(device));
         match self.policy.unmatched {
@@ -192,16 +192,16 @@ impl<'a> Assigner<'a> {
         }
     }
 
-    /// Target by the rule of the device's configured source.
+    /// Resource by the rule of the device's configured source.
     fn by_source(&self, device: &Device) -> Option<AssignedResource> {
         let rule = self.policy.sources.iter().find(|rule| rule.name == device.source)?;
         Some(AssignedResource { name: rule.resource_of(device)?, sharing: rule.sharing })
     }
 
-    /// Target by the device's configured source, or else the default resource of its kind.
+    /// Resource by the device's configured source, or else the default resource of its kind.
     fn by_default(&self, device: &Device) -> Assignment {
-        if let Some(target) = self.by_source(device) {
-            return Assignment::Resource(target);
+        if let Some(resource) = self.by_source(device) {
+            return Assignment::Resource(resource);
         }
         match default_resource(self.policy, device) {
             Some(name) => {
@@ -221,54 +221,55 @@ fn check_usable(device: &Device, assignment: Assignment) -> Assignment {
         Sharing::Exclusive => &device.exclusive_use_refusal,
         Sharing::Shared(_) | Sharing::Pooled(_) => &device.sharing_refusal,
     };
-    if let Some(why) = refusal {
-        return Assignment::Unusable(why.clone());
+    if let Some(reason) = refusal {
+        return Assignment::Unusable(reason.clone());
     }
     let has_memory = matches!(sharing, Sharing::Shared(shared) if shared.memory_mib.is_some());
     // An MPS daemon can limit memory on a MIG instance too.
     if has_memory && !device.is_whole_gpu() && !sharing.is_mps() {
-        let why =
+        let reason =
             "replicas with a given memory are of whole GPUs; leave memory out, or share by mps";
-        return Assignment::Unusable(format!("{name}: {why}"));
+        return Assignment::Unusable(format!("{name}: {reason}"));
     }
     match sharing.for_memory(device.memory_mib()) {
         Ok(sharing) => Assignment::Resource(AssignedResource { name, sharing }),
-        Err(why) => Assignment::Unusable(format!("{name}: {why}")),
+        Err(reason) => Assignment::Unusable(format!("{name}: {reason}")),
     }
 }
 
 /// Assignment by the first matching rule. Without a match, a rule that cannot be evaluated withholds the device.
 fn by_rule(rules: &[ResourceRule], device: &Device) -> Option<Assignment> {
-    let mut failed = None;
+    let mut rule_error = None;
     for rule in rules {
         match rule.devices.matches(device, mig_profile(device)) {
             Ok(true) => return Some(by_matching_rule(rule, device)),
             Ok(false) => {}
             Err(error) => {
-                failed.get_or_insert_with(|| format!("the rule for {}: {error}", rule.name));
+                rule_error.get_or_insert_with(|| format!("the rule for {}: {error}", rule.name));
             }
         }
     }
-    failed.map(Assignment::Withheld)
+    rule_error.map(Assignment::Withheld)
 }
 
 fn by_matching_rule(rule: &ResourceRule, device: &Device) -> Assignment {
     let name = &rule.name;
     if rule.sharing.is_mps() && device.partitioned {
-        let why = format!("{name} shares by MPS, and the GPU is in MIG mode: turn MIG off");
-        return Assignment::Unusable(why);
+        let reason = format!("{name} shares by MPS, and the GPU is in MIG mode: turn MIG off");
+        return Assignment::Unusable(reason);
     }
     Assignment::Resource(AssignedResource { name: name.clone(), sharing: rule.sharing })
 }
 
 /// True if the default resource of a device has changed, such as that of a reprogrammed FPGA.
-pub fn has_new_default(policy: &Policy, before: &Inventory, now: &Inventory) -> bool {
-    now.devices.iter().filter(|device| device.family().partitioning != Partitioning::Mig).any(
+pub fn has_new_default(policy: &Policy, last_inventory: &Inventory, inventory: &Inventory) -> bool {
+    inventory.devices.iter().filter(|device| device.family().partitioning != Partitioning::Mig).any(
         |device| {
-            let known =
-                before.get(device.id.as_str()).and_then(|known| default_resource(policy, known));
-            known.is_some_and(|known| {
-                default_resource(policy, device).is_some_and(|name| name != known)
+            let last_default = last_inventory
+                .get(device.id.as_str())
+                .and_then(|last| default_resource(policy, last));
+            last_default.is_some_and(|last_default| {
+                default_resource(policy, device).is_some_and(|name| name != last_default)
             })
         },
     )
@@ -297,12 +298,12 @@ fn commonest_mig_profile<'a>(
     inventory: &'a Inventory,
     gpus: impl Iterator<Item = &'a Device>,
 ) -> Option<String> {
-    let divided = gpus.filter(|gpu| gpu.partitioned);
-    let uniform: Vec<&str> =
-        divided.filter_map(|gpu| only_mig_profile(inventory, &gpu.id)).collect();
-    let gpus = |profile: &str| uniform.iter().filter(|other| **other == profile).count();
+    let divided_gpus = gpus.filter(|gpu| gpu.partitioned);
+    let profiles: Vec<&str> =
+        divided_gpus.filter_map(|gpu| only_mig_profile(inventory, &gpu.id)).collect();
+    let gpu_count = |profile: &str| profiles.iter().filter(|other| **other == profile).count();
     // Reversed, since `max_by_key` returns the last maximum.
-    uniform.iter().rev().max_by_key(|profile| gpus(profile)).map(ToString::to_string)
+    profiles.iter().rev().max_by_key(|profile| gpu_count(profile)).map(ToString::to_string)
 }
 
 fn only_mig_profile<'a>(inventory: &'a Inventory, gpu: &'a DeviceId) -> Option<&'a str> {

@@ -22,13 +22,16 @@ pub(super) struct PlanResults<'a> {
 /// Configured resources without a device, with the reason.
 pub(super) fn diagnose(
     rules: &[ResourceRule],
-    outcome: PlanResults<'_>,
+    results: PlanResults<'_>,
 ) -> BTreeMap<ResourceName, String> {
-    let mut empty = BTreeMap::<ResourceName, Vec<&Selector>>::new();
-    for rule in rules.iter().filter(|rule| !outcome.offers.contains_key(&rule.name)) {
-        empty.entry(rule.name.clone()).or_default().push(&rule.devices);
+    let mut selectors_by_resource = BTreeMap::<ResourceName, Vec<&Selector>>::new();
+    for rule in rules.iter().filter(|rule| !results.offers.contains_key(&rule.name)) {
+        selectors_by_resource.entry(rule.name.clone()).or_default().push(&rule.devices);
     }
-    empty.into_iter().map(|(name, selectors)| (name, outcome.empty_reason(&selectors))).collect()
+    selectors_by_resource
+        .into_iter()
+        .map(|(name, selectors)| (name, results.empty_reason(&selectors)))
+        .collect()
 }
 
 // === impl PlanResults ===
@@ -40,17 +43,21 @@ impl PlanResults<'_> {
         let devices = self.inventory.devices.iter();
         let selected: Vec<_> = devices
             .filter(|device| {
-                selectors.iter().any(|it| it.matches(device, mig_profile(device)) == Ok(true))
+                selectors
+                    .iter()
+                    .any(|selector| selector.matches(device, mig_profile(device)) == Ok(true))
             })
             .collect();
         match selected.as_slice() {
-            [] => selectors.first().map(|it| self.no_match_reason(it)).unwrap_or_default(),
-            [only] => self.description_of(only),
+            [] => {
+                selectors.first().map(|selector| self.no_match_reason(selector)).unwrap_or_default()
+            }
+            [device] => self.description_of(device),
             [first, others @ ..] => {
-                let same = |device: &&Device| {
+                let has_same_reason = |device: &&Device| {
                     self.exclusion_reason(device) == self.exclusion_reason(first)
                 };
-                match others.iter().filter(|device| !same(device)).count() {
+                match others.iter().filter(|device| !has_same_reason(device)).count() {
                     0 => {
                         format!(
                             "{}, like all {} devices of its rule",
@@ -75,31 +82,31 @@ impl PlanResults<'_> {
     /// Reason why a selected device is not part of its resource.
     fn exclusion_reason(self, device: &Device) -> String {
         let mut offers = self.offers.iter();
-        let elsewhere = offers.find(|(_, offer)| offer.devices.contains_key(&device.id));
-        match (elsewhere, self.withheld.get(&device.id)) {
+        let other_offer = offers.find(|(_, offer)| offer.devices.contains_key(&device.id));
+        match (other_offer, self.withheld.get(&device.id)) {
             (Some((name, _)), _) => format!("is part of {name}"),
-            (None, Some(why)) => format!("is not offered: {why}"),
+            (None, Some(reason)) => format!("is not offered: {reason}"),
             (None, None) => "is not offered: other devices are in its place".to_owned(),
         }
     }
 
     /// Reason why a selector matches no device.
     fn no_match_reason(self, selector: &Selector) -> String {
-        let devices = self.inventory.devices.iter().filter(|it| selector.matches_kind(it));
-        let (selected, mut first) = (selector_text(selector), None);
+        let devices = self.inventory.devices.iter().filter(|device| selector.matches_kind(device));
+        let (description, mut first) = (selector_text(selector), None);
         let mut count = 0_usize;
         for device in devices {
             count += 1;
             first = first.or_else(|| Some((device, mismatch_reason(selector, device))));
         }
         match first {
-            None => format!("this node has no {selected}{}", self.source_reason(selector)),
-            Some((device, why)) if count == 1 => {
-                format!("{}, the only {selected}, {why}", device.id)
+            None => format!("this node has no {description}{}", self.source_reason(selector)),
+            Some((device, reason)) if count == 1 => {
+                format!("{}, the only {description}, {reason}", device.id)
             }
-            Some((device, why)) => {
+            Some((device, reason)) => {
                 format!(
-                    "none of {count} is the {selected} that its rule selects: {} {why}",
+                    "none of {count} is the {description} that its rule selects: {} {reason}",
                     device.id
                 )
             }
@@ -108,9 +115,12 @@ impl PlanResults<'_> {
 
     /// Reason of the selector's source for having found nothing.
     fn source_reason(self, selector: &Selector) -> String {
-        let state = selector.source().and_then(|it| self.inventory.sources.get(it.as_str()));
+        let state =
+            selector.source().and_then(|source| self.inventory.sources.get(source.as_str()));
         match state {
-            Some(SourceState::Absent(why) | SourceState::Failing(why)) => format!(": {why}"),
+            Some(SourceState::Absent(reason) | SourceState::Failing(reason)) => {
+                format!(": {reason}")
+            }
             Some(SourceState::Starting | SourceState::Ready(_)) | None => String::new(),
         }
     }
@@ -129,11 +139,11 @@ fn selector_text(selector: &Selector) -> String {
 
 /// Reason why a selector does not match a device of its kind.
 fn mismatch_reason(selector: &Selector, device: &Device) -> String {
-    let without = Selector { expression: None, ..selector.clone() };
-    let fits = without.matches(device, mig_profile(device)) == Ok(true);
-    let expression = selector.expression.as_ref().filter(|_| fits);
+    let without_expression = Selector { expression: None, ..selector.clone() };
+    let matches_otherwise = without_expression.matches(device, mig_profile(device)) == Ok(true);
+    let expression = selector.expression.as_ref().filter(|_| matches_otherwise);
     match expression.and_then(|expression| expression.explain_mismatch(device)) {
-        Some(why) => format!("does not match: {why}"),
+        Some(reason) => format!("does not match: {reason}"),
         None => "has another index, id or profile".to_owned(),
     }
 }

@@ -1,4 +1,5 @@
-//! Hardware fingerprints of devices: nodes, PCI function and place. They show that two ids belong to the same hardware.
+//! Hardware fingerprints of devices: nodes, PCI function and origin. They show that two ids belong to the same
+//! hardware.
 //!
 //! Ids change while containers run: another mode repartitions devices, a source is renamed, or two USB devices
 //! with the same serial number swap places. Hardware that a container holds under an old id must not be
@@ -46,23 +47,22 @@ struct PresentDevices<'a> {
 
 /// Records the hardware of allocatable devices. An id that a container may hold keeps its earlier hardware too: while a
 /// plan waits, that is every id, since the holders are unknown.
-pub fn record(recorded: &mut Fingerprints, plan: &Plan, inventory: &Inventory, held: &HeldIds) {
+pub fn record(fingerprints: &mut Fingerprints, plan: &Plan, inventory: &Inventory, held: &HeldIds) {
     let held: BTreeSet<_> = held.values().flatten().filter_map(|id| device_of(id)).collect();
     let offers = plan.offers.values();
     let allocatable: BTreeSet<_> = offers.flat_map(|offer| offer.once_allocatable()).collect();
     let is_offered =
         |device: &&Device| !device.health.has_vanished() && allocatable.contains(&device.id);
     for device in inventory.devices.iter().filter(is_offered) {
-        let before = recorded.get(&device.id);
-        let mut now = Fingerprint::from_device(device);
-        now.replica_memory.extend(plan.replica_memory(&device.id));
-        if let Some(before) = before.filter(|_| plan.has_pending_moves || held.contains(&device.id))
-        {
-            now.hardware.extend(before.hardware.iter().cloned());
-            now.replica_memory.extend(&before.replica_memory);
+        let last = fingerprints.get(&device.id);
+        let mut fingerprint = Fingerprint::from_device(device);
+        fingerprint.replica_memory.extend(plan.replica_memory(&device.id));
+        if let Some(last) = last.filter(|_| plan.has_pending_moves || held.contains(&device.id)) {
+            fingerprint.hardware.extend(last.hardware.iter().cloned());
+            fingerprint.replica_memory.extend(&last.replica_memory);
         }
-        if before != Some(&now) {
-            recorded.insert(device.id.clone(), now);
+        if last != Some(&fingerprint) {
+            fingerprints.insert(device.id.clone(), fingerprint);
         }
     }
 }
@@ -78,16 +78,20 @@ pub fn earlier_ids(
 
 /// True if a change of the inventory gives a device hardware that is recorded under another id, which a container may
 /// hold.
-pub fn exposes_held_hardware(recorded: &Fingerprints, before: &Inventory, now: &Inventory) -> bool {
-    if before.devices == now.devices {
+pub fn exposes_held_hardware(
+    recorded: &Fingerprints,
+    last_inventory: &Inventory,
+    inventory: &Inventory,
+) -> bool {
+    if last_inventory.devices == inventory.devices {
         return false;
     }
-    let (before, now) = (PresentDevices::new(before), PresentDevices::new(now));
-    let earlier_before = before.earlier_ids(recorded);
-    let is_as_before = |id: &DeviceId| before.fingerprints.get(id) == now.fingerprints.get(id);
-    !now.earlier_ids(recorded).iter().all(|(id, ids)| {
-        earlier_before.get(id).is_some_and(|earlier| ids.is_subset(earlier))
-            && ids.iter().all(is_as_before)
+    let (last, current) = (PresentDevices::new(last_inventory), PresentDevices::new(inventory));
+    let last_earlier_ids = last.earlier_ids(recorded);
+    let is_unchanged = |id: &DeviceId| last.fingerprints.get(id) == current.fingerprints.get(id);
+    !current.earlier_ids(recorded).iter().all(|(id, ids)| {
+        last_earlier_ids.get(id).is_some_and(|last_ids| ids.is_subset(last_ids))
+            && ids.iter().all(is_unchanged)
     })
 }
 
@@ -96,13 +100,13 @@ pub fn exposes_held_hardware(recorded: &Fingerprints, before: &Inventory, now: &
 impl Fingerprint {
     fn from_device(device: &Device) -> Self {
         let nodes: BTreeSet<_> = own_nodes(device).collect();
-        // A place does not identify a device that shares all its nodes with other devices.
-        let is_own = device.nodes.is_empty() || !nodes.is_empty();
-        let place = device.origin.clone().filter(|_| is_own).map(Hardware::Origin);
+        // An origin does not identify a device that shares all its nodes with other devices.
+        let is_distinguishing = device.nodes.is_empty() || !nodes.is_empty();
+        let origin = device.origin.clone().filter(|_| is_distinguishing).map(Hardware::Origin);
         let function = device.place.pci.map(Hardware::Function);
         Self {
             source: device.source.clone(),
-            hardware: nodes.into_iter().chain(function).chain(place).collect(),
+            hardware: nodes.into_iter().chain(function).chain(origin).collect(),
             whole: device.parent.clone(),
             part: is_part(device),
             replica_memory: BTreeSet::new(),
@@ -120,11 +124,13 @@ impl Fingerprint {
     }
 
     fn has_nodes(&self) -> bool {
-        self.hardware.iter().any(|it| matches!(it, Hardware::Node(_) | Hardware::IommuGroup(_)))
+        self.hardware
+            .iter()
+            .any(|hardware| matches!(hardware, Hardware::Node(_) | Hardware::IommuGroup(_)))
     }
 
     fn has_only_places(&self) -> bool {
-        self.hardware.iter().all(|it| matches!(it, Hardware::Origin(_)))
+        self.hardware.iter().all(|hardware| matches!(hardware, Hardware::Origin(_)))
     }
 
     /// True if two devices of one PCI function are distinguished by their nodes.
@@ -151,11 +157,11 @@ impl<'a> PresentDevices<'a> {
         let by_hardware = self.by_hardware();
         let mut earlier: BTreeMap<DeviceId, BTreeSet<DeviceId>> = BTreeMap::new();
         for (id, former) in recorded {
-            let same = former.hardware.iter().flat_map(|hardware| {
+            let successors = former.hardware.iter().flat_map(|hardware| {
                 let present = by_hardware.get(hardware).into_iter().flatten();
                 present.filter(|other| self.takes_over(hardware, id, former, other)).copied()
             });
-            for other in same.chain(self.relatives(id, former)).filter(|other| *other != id) {
+            for other in successors.chain(self.relatives(id, former)).filter(|other| *other != id) {
                 earlier.entry(other.clone()).or_default().insert(id.clone());
             }
         }
@@ -163,11 +169,14 @@ impl<'a> PresentDevices<'a> {
     }
 
     fn by_hardware(&self) -> BTreeMap<&Hardware, Vec<&'a DeviceId>> {
-        let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let mut ids: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (id, fingerprint) in &self.fingerprints {
-            fingerprint.hardware.iter().for_each(|it| all.entry(it).or_default().push(*id));
+            fingerprint
+                .hardware
+                .iter()
+                .for_each(|hardware| ids.entry(hardware).or_default().push(*id));
         }
-        all
+        ids
     }
 
     /// True if another device has hardware that was recorded under this id: because this id no longer has it, or
@@ -181,16 +190,16 @@ impl<'a> PresentDevices<'a> {
         other: &DeviceId,
     ) -> bool {
         let (now, other) = (self.fingerprints.get(id), &self.fingerprints[other]);
-        let has_it_still =
+        let still_has_it =
             now.is_some_and(|now| now.source == other.source && now.hardware.contains(hardware));
         match hardware {
-            Hardware::Node(_) => !has_it_still,
+            Hardware::Node(_) => !still_has_it,
             Hardware::IommuGroup(_) => true,
-            Hardware::Function(_) => !has_it_still && !former.is_distinct_from(other),
-            // Sources may find different devices in one place, if both are present and have further hardware.
+            Hardware::Function(_) => !still_has_it && !former.is_distinct_from(other),
+            // Sources may find different devices at one origin, if both are present and have further hardware.
             Hardware::Origin(_) if now.is_none() => true,
             Hardware::Origin(_) => {
-                !has_it_still && former.has_only_places() && other.has_only_places()
+                !still_has_it && former.has_only_places() && other.has_only_places()
             }
         }
     }
@@ -201,9 +210,9 @@ impl<'a> PresentDevices<'a> {
         id: &DeviceId,
         former: &'a Fingerprint,
     ) -> impl Iterator<Item = &'a DeviceId> {
-        let whole = former.whole.as_ref().filter(|_| !self.fingerprints.contains_key(id));
-        let parts = whole.into_iter().flat_map(|whole| self.inventory.parts_of(whole));
-        let relatives = whole.into_iter().chain(parts.map(|part| &part.id));
+        let parent = former.whole.as_ref().filter(|_| !self.fingerprints.contains_key(id));
+        let parts = parent.into_iter().flat_map(|parent| self.inventory.parts_of(parent));
+        let relatives = parent.into_iter().chain(parts.map(|part| &part.id));
         relatives.filter(|id| self.fingerprints.contains_key(id))
     }
 }
@@ -224,38 +233,41 @@ mod tests {
         let (id, source) = (id.parse().expect("valid"), source.parse().expect("valid"));
         let place =
             Location { pci: Some("0000:05:00.0".parse().expect("valid")), ..Location::default() };
-        let new = Device::new(id, DeviceKind::Nic, source, Timestamp::UNIX_EPOCH);
-        Device { place, nodes: node.map(DeviceNode::new).into_iter().collect(), ..new }
+        let device = Device::new(id, DeviceKind::Nic, source, Timestamp::UNIX_EPOCH);
+        Device { place, nodes: node.map(DeviceNode::new).into_iter().collect(), ..device }
     }
 
     /// True if a present device has hardware of the former one.
     fn is_found(former: &Device, now: &[Device]) -> bool {
         let recorded = Fingerprints::from([(former.id.clone(), Fingerprint::from_device(former))]);
         let inventory = Inventory { devices: now.to_vec(), ..Inventory::default() };
-        let found = !earlier_ids(&recorded, &inventory).is_empty();
-        assert_eq!(exposes_held_hardware(&recorded, &Inventory::default(), &inventory), found);
+        let is_exposed = !earlier_ids(&recorded, &inventory).is_empty();
+        assert_eq!(exposes_held_hardware(&recorded, &Inventory::default(), &inventory), is_exposed);
         assert!(!exposes_held_hardware(&recorded, &inventory, &inventory));
-        found
+        is_exposed
     }
 
     #[test]
     fn a_function_is_one_device_unless_nodes_distinguish_several() {
-        let named = |id| device(id, "nics", None);
-        let of_node = |id, node| device(id, "nics", Some(node));
-        assert!(is_found(&named("a"), &[named("b")]));
-        assert!(is_found(&named("a"), &[of_node("b", "/dev/vfio/1")]));
-        assert!(!is_found(&of_node("a", "/dev/x"), &[of_node("b", "/dev/y")]));
-        assert!(is_found(&of_node("a", "/dev/x"), &[device("b", "other", Some("/dev/y"))]));
-        assert!(!is_found(&named("a"), &[named("a"), named("b")]), "the source lists both");
+        let without_node = |id| device(id, "nics", None);
+        let with_node = |id, node| device(id, "nics", Some(node));
+        assert!(is_found(&without_node("a"), &[without_node("b")]));
+        assert!(is_found(&without_node("a"), &[with_node("b", "/dev/vfio/1")]));
+        assert!(!is_found(&with_node("a", "/dev/x"), &[with_node("b", "/dev/y")]));
+        assert!(is_found(&with_node("a", "/dev/x"), &[device("b", "other", Some("/dev/y"))]));
+        assert!(
+            !is_found(&without_node("a"), &[without_node("a"), without_node("b")]),
+            "the source lists both"
+        );
     }
 
     #[test]
     fn an_iommu_group_is_shared_hardware_of_its_functions() {
-        let of_group = |id| device(id, "nics", Some("/dev/vfio/12"));
-        assert!(is_found(&of_group("a"), &[of_group("a"), of_group("b")]));
-        let of_device = |id, node| device(id, "nics", Some(node));
-        let own = of_device("a", "/dev/vfio/devices/vfio0");
-        assert!(!is_found(&own, &[own.clone(), of_device("b", "/dev/vfio/devices/vfio1")]));
+        let in_group = |id| device(id, "nics", Some("/dev/vfio/12"));
+        assert!(is_found(&in_group("a"), &[in_group("a"), in_group("b")]));
+        let with_node = |id, node| device(id, "nics", Some(node));
+        let first = with_node("a", "/dev/vfio/devices/vfio0");
+        assert!(!is_found(&first, &[first.clone(), with_node("b", "/dev/vfio/devices/vfio1")]));
     }
 
     fn inventory(devices: &[&Device]) -> Inventory {
@@ -269,20 +281,20 @@ mod tests {
         let recorded = Fingerprints::from([(a.id.clone(), Fingerprint::from_device(&a))]);
         let both = inventory(&[&a, &b]);
         assert!(exposes_held_hardware(&recorded, &both, &inventory(&[&b])));
-        let elsewhere = device("a", "nics", Some("/dev/vfio/13"));
-        assert!(exposes_held_hardware(&recorded, &both, &inventory(&[&elsewhere, &b])));
+        let moved = device("a", "nics", Some("/dev/vfio/13"));
+        assert!(exposes_held_hardware(&recorded, &both, &inventory(&[&moved, &b])));
         let other = device("c", "nics", Some("/dev/vfio/14"));
         assert!(!exposes_held_hardware(&recorded, &both, &inventory(&[&a, &b, &other])));
     }
 
     #[test]
     fn vanished_instances_are_earlier_ids_of_their_gpu_only() {
-        let whole = device("gpu", "nvidia", None);
+        let gpu = device("gpu", "nvidia", None);
         let vanished = Observation::Failed(Reason::Vanished, "gone".into());
         let mut tracker = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
         tracker.observe(&vanished, Timestamp::UNIX_EPOCH);
         let vanished_parts = ["one", "two"].map(|id| Device {
-            parent: Some(whole.id.clone()),
+            parent: Some(gpu.id.clone()),
             health: tracker.health().clone(),
             ..device(id, "nvidia", None)
         });
@@ -291,8 +303,8 @@ mod tests {
             .map(|part| (part.id.clone(), Fingerprint::from_device(part)))
             .collect();
         let earlier =
-            earlier_ids(&recorded, &inventory(&[&whole, &vanished_parts[0], &vanished_parts[1]]));
-        assert_eq!(earlier, [(whole.id, recorded.into_keys().collect())].into());
+            earlier_ids(&recorded, &inventory(&[&gpu, &vanished_parts[0], &vanished_parts[1]]));
+        assert_eq!(earlier, [(gpu.id, recorded.into_keys().collect())].into());
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub struct OfferInputs<'a> {
 
 impl std::fmt::Debug for OfferInputs<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inputs").finish_non_exhaustive()
+        f.debug_struct("OfferInputs").finish_non_exhaustive()
     }
 }
 
@@ -134,8 +134,8 @@ struct Planner<'a> {
     shareable: ShareableGpus,
 }
 
-/// Account: resource name and form of id under which the kubelet counts a device. The kubelet does not know that two
-/// accounts are the same device.
+/// Resource name and form of id under which the kubelet counts a device. The kubelet does not know that two identities
+/// are the same device.
 #[derive(Clone, Debug, PartialEq)]
 struct KubeletIdentity {
     name: ResourceName,
@@ -168,7 +168,11 @@ pub fn plan(inputs: OfferInputs<'_>) -> Plan {
     let assigner = Assigner::new(inputs.policy, inputs.inventory);
     let mut planner = Planner {
         inputs,
-        once_allocatable: inputs.previous.values().flat_map(|it| it.once_allocatable()).collect(),
+        once_allocatable: inputs
+            .previous
+            .values()
+            .flat_map(|offer| offer.once_allocatable())
+            .collect(),
         earlier_ids: earlier_ids(inputs.fingerprints, inputs.inventory),
         offers: BTreeMap::new(),
         withheld: BTreeMap::new(),
@@ -202,12 +206,13 @@ impl Planner<'_> {
     fn withhold_duplicates(&self, assignments: &mut [(&Device, Assignment)]) {
         let held = self.inputs.held.values().flatten().filter_map(|id| device_of(id));
         let preferred = held.chain(self.once_allocatable.iter().cloned()).collect();
-        let offered =
-            assignments.iter().filter(|(device, it)| self.is_or_was_offered(&device.id, it));
-        let mut duplicates = duplicates(offered.map(|(device, _)| *device), &preferred);
+        let offered_devices = assignments
+            .iter()
+            .filter(|(device, assignment)| self.is_or_was_offered(&device.id, assignment));
+        let mut duplicates = duplicates(offered_devices.map(|(device, _)| *device), &preferred);
         for (device, assignment) in assignments {
-            if let Some(why) = duplicates.remove(&device.id) {
-                *assignment = Assignment::Unusable(why);
+            if let Some(reason) = duplicates.remove(&device.id) {
+                *assignment = Assignment::Unusable(reason);
             }
         }
     }
@@ -248,7 +253,7 @@ impl Planner<'_> {
             return Assignment::Withheld(DIVIDED_FOR_CLAIMS.to_owned());
         }
         let sharing = match &assignment {
-            Assignment::Resource(target) => target.sharing,
+            Assignment::Resource(resource) => resource.sharing,
             Assignment::Unassigned if exclusive_use == ExclusiveUse::Possible => Sharing::Exclusive,
             Assignment::Unassigned | Assignment::Withheld(_) | Assignment::Unusable(_) => {
                 return assignment;
@@ -281,7 +286,7 @@ impl Planner<'_> {
         exclusive_use: ExclusiveUse,
     ) {
         let is_exclusive = match assignment {
-            Assignment::Resource(target) => target.sharing == Sharing::Exclusive,
+            Assignment::Resource(resource) => resource.sharing == Sharing::Exclusive,
             Assignment::Unassigned => exclusive_use == ExclusiveUse::Possible,
             Assignment::Withheld(_) | Assignment::Unusable(_) => false,
         };
@@ -297,9 +302,9 @@ impl Planner<'_> {
 
     /// Removes a device from the resource that counts virtual GPUs, because that resource's ids stand for no device.
     fn remove_counted_by_shares(&self, device: &Device, assignment: Assignment) -> Assignment {
-        let counted = self.inputs.policy.shares.gpus.as_ref();
+        let counting_resource = self.inputs.policy.shares.gpus.as_ref();
         match &assignment {
-            Assignment::Resource(target) if counted == Some(&target.name) => {
+            Assignment::Resource(resource) if counting_resource == Some(&resource.name) => {
                 if self.shareable.contains_key(&device.id) {
                     Assignment::Unassigned
                 } else {
@@ -338,33 +343,35 @@ impl Planner<'_> {
     /// True if MIG instances are created for claims on this GPU, or on this instance's GPU.
     fn is_divided_for_claims(&self, device: &Device) -> bool {
         let OfferInputs { policy, inventory, .. } = self.inputs;
-        let whole = device.parent.as_ref().and_then(|id| inventory.get(id.as_str()));
-        policy.creates_instances_for_claims(whole.unwrap_or(device))
+        let gpu = device.parent.as_ref().and_then(|id| inventory.get(id.as_str()));
+        policy.creates_instances_for_claims(gpu.unwrap_or(device))
     }
 
-    /// Offers, withholds or moves a device, by its assignment, its present resource, and the permission to move.
+    /// Offers, withholds or moves a device, by its assignment, its current resource, and the permission to move.
     fn apply_assignment(&mut self, device: &Device, assignment: Assignment) {
         let owner = self.owner(&device.id);
-        let moves = self.inputs.move_permission;
+        let move_permission = self.inputs.move_permission;
         match (assignment, owner) {
-            (Assignment::Resource(target), Some(owner))
-                if owner.kubelet_identity() == target.kubelet_identity() =>
+            (Assignment::Resource(resource), Some(owner))
+                if owner.kubelet_identity() == resource.kubelet_identity() =>
             {
-                self.offer(device, &target);
+                self.offer(device, &resource);
             }
-            (Assignment::Unusable(why), Some(owner)) => {
-                self.list_unallocatable(device, &owner, why);
+            (Assignment::Unusable(reason), Some(owner)) => {
+                self.list_unallocatable(device, &owner, reason);
             }
             (Assignment::Unassigned, Some(_))
-                if device.partitioned && moves != MovePermission::Pending => {}
-            (_, Some(owner)) if moves == MovePermission::Denied => self.offer(device, &owner),
-            (assignment, Some(owner)) if moves == MovePermission::Pending => {
+                if device.partitioned && move_permission != MovePermission::Pending => {}
+            (_, Some(owner)) if move_permission == MovePermission::Denied => {
+                self.offer(device, &owner);
+            }
+            (assignment, Some(owner)) if move_permission == MovePermission::Pending => {
                 self.has_pending_moves = true;
                 self.list_unallocatable(device, &owner, move_reason(assignment));
             }
-            (Assignment::Resource(target), _) => self.offer(device, &target),
-            (Assignment::Withheld(why) | Assignment::Unusable(why), _) => {
-                self.withheld.insert(device.id.clone(), why);
+            (Assignment::Resource(resource), _) => self.offer(device, &resource),
+            (Assignment::Withheld(reason) | Assignment::Unusable(reason), _) => {
+                self.withheld.insert(device.id.clone(), reason);
             }
             (Assignment::Unassigned, _) => {}
         }
@@ -378,30 +385,30 @@ impl Planner<'_> {
         })
     }
 
-    fn offer(&mut self, device: &Device, target: &AssignedResource) {
+    fn offer(&mut self, device: &Device, resource: &AssignedResource) {
         let owner = self.owner(&device.id);
-        let state = self.allocatability(device, target);
+        let state = self.allocatability(device, resource);
         let was_allocatable =
-            owner.is_some_and(|owner| owner.kubelet_identity() == target.kubelet_identity());
-        self.insert(device, target, was_allocatable || state == Allocatability::Ready, state);
+            owner.is_some_and(|owner| owner.kubelet_identity() == resource.kubelet_identity());
+        self.insert(device, resource, was_allocatable || state == Allocatability::Ready, state);
     }
 
     /// Keeps the device listed, but not allocatable.
-    fn list_unallocatable(&mut self, device: &Device, owner: &AssignedResource, why: String) {
-        self.insert(device, owner, true, Allocatability::Blocked(why));
+    fn list_unallocatable(&mut self, device: &Device, owner: &AssignedResource, reason: String) {
+        self.insert(device, owner, true, Allocatability::Blocked(reason));
     }
 
     fn insert(
         &mut self,
         device: &Device,
-        target: &AssignedResource,
+        resource: &AssignedResource,
         was_allocatable: bool,
         state: Allocatability,
     ) {
-        let (sharing, numa_node) = (target.sharing, self.numa_hint(device));
-        let offered = OfferedDevice { state, sharing, numa_node, was_allocatable };
-        let offer = self.offers.entry(target.name.clone()).or_default();
-        offer.devices.insert(device.id.clone(), offered);
+        let (sharing, numa_node) = (resource.sharing, self.numa_hint(device));
+        let offered_device = OfferedDevice { state, sharing, numa_node, was_allocatable };
+        let offer = self.offers.entry(resource.name.clone()).or_default();
+        offer.devices.insert(device.id.clone(), offered_device);
     }
 
     /// NUMA node that the kubelet gets as a hint.
@@ -410,23 +417,23 @@ impl Planner<'_> {
         device.place.numa_node.filter(|_| is_hinted)
     }
 
-    fn allocatability(&mut self, device: &Device, target: &AssignedResource) -> Allocatability {
-        let conflict = self.conflict(device, target);
+    fn allocatability(&mut self, device: &Device, resource: &AssignedResource) -> Allocatability {
+        let conflict = self.conflict(device, resource);
         if conflict.is_none()
-            && let Sharing::Shared(shared) = target.sharing
+            && let Sharing::Shared(shared) = resource.sharing
             && shared.method == SharingMethod::Mps
         {
             self.mps.insert(device.id.clone(), shared);
         }
-        let why = match device.health.failure() {
+        let reason = match device.health.failure() {
             _ if device.health.is_healthy() => conflict
                 .or_else(|| self.part_failure(device))
-                .or_else(|| (self.inputs.obstacle)(device, target.sharing)),
+                .or_else(|| (self.inputs.obstacle)(device, resource.sharing)),
             Some(failure) => Some(failure.to_string()),
             None => Some("not probed yet".to_owned()),
         };
-        match why {
-            Some(why) => Allocatability::Blocked(why),
+        match reason {
+            Some(reason) => Allocatability::Blocked(reason),
             None => (self.inputs.cleanup)(&device.id)
                 .map_or(Allocatability::Ready, Allocatability::AfterCleanup),
         }
@@ -441,29 +448,32 @@ impl Planner<'_> {
     }
 
     /// Reason why the device cannot be allocated yet: a container may hold it, its parent or a part in another way.
-    fn conflict(&mut self, device: &Device, target: &AssignedResource) -> Option<String> {
+    fn conflict(&mut self, device: &Device, resource: &AssignedResource) -> Option<String> {
         if self.inputs.move_permission == MovePermission::Pending
             && self.was_allocatable_under_other_id(device)
         {
             self.has_pending_moves = true;
             return Some("moves from another resource".to_owned());
         }
-        let account = target.kubelet_identity();
-        let of_device = self.held_identities(&device.id).find(|held| *held != account);
+        let identity = resource.kubelet_identity();
+        let device_identity =
+            self.held_identities(&device.id).find(|held_identity| *held_identity != identity);
         let mut relatives = self.relatives(device).chain(self.earlier(device));
-        let held = of_device.or_else(|| relatives.find_map(|id| self.held_identities(id).next()));
-        held.map(|held| format!("a container holds it as {}", held.name))
-            .or_else(|| self.memory_conflict(device, target))
+        let held_identity =
+            device_identity.or_else(|| relatives.find_map(|id| self.held_identities(id).next()));
+        held_identity
+            .map(|held_identity| format!("a container holds it as {}", held_identity.name))
+            .or_else(|| self.memory_conflict(device, resource))
     }
 
     /// Reason why the device cannot be allocated: containers hold replicas with another memory, perhaps from an earlier
     /// agent.
-    fn memory_conflict(&self, device: &Device, target: &AssignedResource) -> Option<String> {
+    fn memory_conflict(&self, device: &Device, resource: &AssignedResource) -> Option<String> {
         let is_held = self.held_identities(&device.id).next().is_some();
         let fingerprint = self.inputs.fingerprints.get(&device.id).filter(|_| is_held)?;
-        let memory_mib = memory_of(target.sharing);
-        let other = || "containers hold replicas of it that have other memory".to_owned();
-        (!fingerprint.has_replicas_of(memory_mib)).then(other)
+        let memory_mib = memory_of(resource.sharing);
+        let reason = || "containers hold replicas of it that have other memory".to_owned();
+        (!fingerprint.has_replicas_of(memory_mib)).then(reason)
     }
 
     /// True if a container may hold hardware of this device under another id. A parent or part counts while a resource
@@ -485,7 +495,7 @@ impl Planner<'_> {
         self.earlier_ids.get(&device.id).into_iter().flatten()
     }
 
-    /// Accounts under which containers hold a device.
+    /// Identities under which containers hold a device.
     fn held_identities<'a>(
         &'a self,
         id: &'a DeviceId,
@@ -493,25 +503,25 @@ impl Planner<'_> {
         let is_replica =
             move |held: &String| held.parse().is_ok_and(|replica: ReplicaId| replica.device == *id);
         self.inputs.held.iter().flat_map(move |(name, ids)| {
-            let whole = ids.contains(id.as_str()).then_some(IdForm::Device);
+            let device_form = ids.contains(id.as_str()).then_some(IdForm::Device);
             let kind = self.inputs.replica_kinds.get(id).copied();
             let replicas = ids.iter().any(is_replica).then_some(IdForm::Replicas(kind));
-            let pooled = self.inputs.pools.get(id) == Some(name);
-            let has_tokens = pooled && ids.iter().any(|id| token_number(id).is_some());
+            let is_pooled = self.inputs.pools.get(id) == Some(name);
+            let has_tokens = is_pooled && ids.iter().any(|id| token_number(id).is_some());
             let tokens = has_tokens.then_some(IdForm::Tokens);
-            let forms = whole.into_iter().chain(replicas).chain(tokens);
+            let forms = device_form.into_iter().chain(replicas).chain(tokens);
             forms.map(|form| KubeletIdentity { name: name.clone(), form })
         })
     }
 
     /// Keeps ids listed that were allocatable since the agent started.
     fn list_once_allocatable(&mut self) {
-        for (name, before) in self.inputs.previous {
-            let devices = before.devices.iter().filter(|(_, device)| device.was_allocatable);
+        for (name, last_offer) in self.inputs.previous {
+            let devices = last_offer.devices.iter().filter(|(_, device)| device.was_allocatable);
             let ids = devices.flat_map(|(id, device)| device.list(id).map(|entry| entry.id));
-            let withdrawn = before.withdrawn.iter().filter(|(_, entry)| entry.was_allocatable);
+            let withdrawn = last_offer.withdrawn.iter().filter(|(_, entry)| entry.was_allocatable);
             let withdrawn = withdrawn.map(|(id, _)| id.clone());
-            let tokens = before.once_allocatable_tokens();
+            let tokens = last_offer.once_allocatable_tokens();
             for id in ids.map(String::from).chain(tokens).chain(withdrawn) {
                 self.list_withdrawn(name, id, true);
             }
@@ -536,11 +546,12 @@ impl Planner<'_> {
         if offer.resolve(&id).is_some() {
             return;
         }
-        let base = id.parse::<ReplicaId>().map(|replica| replica.device.to_string());
-        let device = inventory.get(base.as_deref().unwrap_or(&id));
-        let is_listed_otherwise = base.is_ok_and(|base| offer.devices.contains_key(base.as_str()))
+        let replica_device = id.parse::<ReplicaId>().map(|replica| replica.device.to_string());
+        let device = inventory.get(replica_device.as_deref().unwrap_or(&id));
+        let is_listed_otherwise = replica_device
+            .is_ok_and(|replica_device| offer.devices.contains_key(replica_device.as_str()))
             || offer.devices.contains_key(id.as_str());
-        let why = match device {
+        let reason = match device {
             _ if is_listed_otherwise || offer.pool().is_some() => "shared in another way now",
             None if token_number(&id).is_some() => "no longer offered as this resource",
             Some(device) if device.partitioned => match device.family().partitioning {
@@ -551,13 +562,13 @@ impl Planner<'_> {
             None => "no longer on this node",
         };
         let numa_node = device.and_then(|device| device.place.numa_node);
-        let state = Allocatability::Blocked(why.to_owned());
+        let state = Allocatability::Blocked(reason.to_owned());
         offer.withdrawn.insert(id, WithdrawnId { state, numa_node, was_allocatable });
     }
 
     fn finish(self) -> Plan {
         let OfferInputs { policy, inventory, previous, .. } = self.inputs;
-        let empty = match &policy.resources {
+        let empty_reasons = match &policy.resources {
             Resources::Default => BTreeMap::new(),
             Resources::Rules(rules) => {
                 let (offers, withheld) = (&self.offers, &self.withheld);
@@ -571,7 +582,7 @@ impl Planner<'_> {
             withheld: self.withheld,
             has_pending_moves: self.has_pending_moves,
             mps: self.mps,
-            empty,
+            empty: empty_reasons,
             claimable: self.claimable,
             unclaimable: self.unclaimable,
             shareable: self.shareable,
@@ -600,8 +611,8 @@ const DIVIDED_FOR_CLAIMS: &str =
 
 fn move_reason(assignment: Assignment) -> String {
     match assignment {
-        Assignment::Resource(target) => format!("moves to {}", target.name),
-        Assignment::Withheld(why) | Assignment::Unusable(why) => why,
+        Assignment::Resource(resource) => format!("moves to {}", resource.name),
+        Assignment::Withheld(reason) | Assignment::Unusable(reason) => reason,
         Assignment::Unassigned => "other devices are offered in its place".to_owned(),
     }
 }
@@ -630,8 +641,9 @@ fn memory_of(sharing: Sharing) -> Option<u64> {
 impl Plan {
     /// Memory of the device's replicas in MiB, if the configuration sets it.
     pub(super) fn replica_memory(&self, device: &DeviceId) -> Option<u64> {
-        let mut offered = self.offers.values().filter_map(|offer| offer.devices.get(device));
-        memory_of(offered.next()?.sharing)
+        let mut offered_devices =
+            self.offers.values().filter_map(|offer| offer.devices.get(device));
+        memory_of(offered_devices.next()?.sharing)
     }
 }
 

@@ -38,8 +38,8 @@ impl Offer {
 
     /// True if the resource is a pool with an allocatable device.
     pub(super) fn is_pool_allocatable(&self) -> bool {
-        let first = self.representative().filter(|device| device.pooled().is_some());
-        first.is_some_and(|device| device.state == Allocatability::Ready)
+        let pooled_device = self.representative().filter(|device| device.pooled().is_some());
+        pooled_device.is_some_and(|device| device.state == Allocatability::Ready)
     }
 
     /// All tokens. Each has the state of the representative device.

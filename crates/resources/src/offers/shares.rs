@@ -135,12 +135,12 @@ mod tests {
         for (unit, total, usable) in units {
             let offer = Offer { shares: ShareTokens::from_gpus(unit, &gpus), ..Offer::default() };
             assert_eq!((offer.listed_count(), offer.allocatable_count()), (total, usable));
-            let listed: Vec<_> = offer
+            let entries: Vec<_> = offer
                 .list()
-                .map(|it| (it.id.into_owned(), it.state.obstacle().is_none()))
+                .map(|entry| (entry.id.into_owned(), entry.state.obstacle().is_none()))
                 .collect();
             let expected = (0..total).map(|number| (number.to_string(), number < usable));
-            assert_eq!(listed, expected.collect::<Vec<_>>());
+            assert_eq!(entries, expected.collect::<Vec<_>>());
             assert!(offer.has_token("0") && !offer.has_token(&total.to_string()));
         }
         assert_eq!(ShareTokens::from_gpus(ShareUnit::Gibibyte, &ShareableGpus::new()), None);

@@ -87,7 +87,7 @@ fn a100() -> Vec<Device> {
     devices
 }
 
-/// Connects every GPU to NVSwitches by this number of links.
+/// Connects every GPU to `NVSwitch`es by this number of links.
 fn link_to_switches(devices: &mut [Device], links: u32) {
     for gpu in devices.iter_mut().filter(|device| device.kind == DeviceKind::Gpu) {
         gpu.place.nvlinks = NvLinks { to_switches: links, ..NvLinks::default() };

@@ -17,7 +17,7 @@ type OfferedById<'a> = BTreeMap<&'a DeviceId, &'a OfferedDevice>;
 impl PreferenceRequest<'_> {
     pub(super) fn prefer_devices(&self) -> Result<Preference, Refusal> {
         let offered = self.offered_devices(&self.request.available_device_i_ds).into_iter();
-        let (allocatable, refused): (OfferedById<'_>, OfferedById<'_>) =
+        let (allocatable, unallocatable): (OfferedById<'_>, OfferedById<'_>) =
             offered.partition(|(id, device)| self.is_allocatable(id, device));
         let required = self.offered_devices(&self.request.must_include_device_i_ds);
         let near: Vec<_> = self.near.iter().map(DeviceId::as_str).collect();
@@ -29,7 +29,8 @@ impl PreferenceRequest<'_> {
             policy: self.policy,
         };
         let choice = placement::choose(&self.state.topology, request).map_err(|source| {
-            let (resource, excluded) = (self.resource.clone(), self.excluded(refused.into_iter()));
+            let (resource, excluded) =
+                (self.resource.clone(), self.excluded(unallocatable.into_iter()));
             Refusal::Placement { resource, source, excluded }
         })?;
         Ok(Preference {
@@ -53,17 +54,17 @@ impl PreferenceRequest<'_> {
         let is_allocatable =
             |id: &DeviceId| available.get(id).is_some_and(|device| self.is_allocatable(id, device));
         let required = &self.request.must_include_device_i_ds;
-        let serves = |set: &&Vec<DeviceId>| {
+        let matches_request = |set: &&Vec<DeviceId>| {
             set.len() == self.size()
                 && set.iter().all(is_allocatable)
-                && required.iter().all(|id| set.iter().any(|it| it.as_str() == id))
+                && required.iter().all(|id| set.iter().any(|gpu| gpu.as_str() == id))
         };
-        let ids = sets.iter().find(serves)?.iter().map(ToString::to_string).collect();
-        let why = "decided by the cluster half".to_owned();
+        let ids = sets.iter().find(matches_request)?.iter().map(ToString::to_string).collect();
+        let reason = "decided by the cluster half".to_owned();
         Some(Preference {
             ids,
             policy: self.policy,
-            reason: why,
+            reason,
             steps: 0,
             exact: true,
             candidates: None,

@@ -22,8 +22,8 @@ type Candidate<'a> = (&'a DeviceId, SharedDevice<'a>);
 
 impl PreferenceRequest<'_> {
     pub(super) fn prefer_replicas(&self, shared: Shared) -> Result<Preference, Refusal> {
-        let free = self.free_replicas();
-        let candidates = self.candidates(&free);
+        let free_replicas = self.free_replicas();
+        let candidates = self.candidates(&free_replicas);
         let devices: Vec<_> = candidates.iter().map(|(_, device)| *device).collect();
         let required = self.request.must_include_device_i_ds.iter();
         let required: Vec<ReplicaId> = required.filter_map(|id| id.parse().ok()).collect();
@@ -37,7 +37,8 @@ impl PreferenceRequest<'_> {
             span: shared.method.span(shared.memory_mib),
         };
         let choice = shares::choose(&self.state.topology, request).map_err(|source| {
-            let (resource, excluded) = (self.resource.clone(), self.excluded_replicas(&free));
+            let (resource, excluded) =
+                (self.resource.clone(), self.excluded_replicas(&free_replicas));
             Refusal::Shares { resource, source, excluded }
         })?;
         Ok(Preference {
@@ -58,26 +59,26 @@ impl PreferenceRequest<'_> {
     fn free_replicas(&self) -> ByDevice<'_> {
         let ids = self.request.available_device_i_ds.iter();
         let replicas = ids.filter_map(|id| ReplicaId::split(id));
-        let all = |device: &str| self.offer.devices.get(device).map_or(0, replicas_of);
-        by_device(replicas.filter(|(device, number)| *number < all(device)))
+        let replica_count = |device: &str| self.offer.devices.get(device).map_or(0, replicas_of);
+        by_device(replicas.filter(|(device, number)| *number < replica_count(device)))
     }
 
     /// Allocatable devices with their free replicas. The kubelet does not report replicas in use: they are missing in
     /// its available ids.
-    fn candidates<'a>(&'a self, free: &'a ByDevice<'_>) -> Vec<Candidate<'a>> {
+    fn candidates<'a>(&'a self, free_replicas: &'a ByDevice<'_>) -> Vec<Candidate<'a>> {
         let devices = self.offer.devices.iter();
         let allocatable = devices.filter(|(id, device)| self.is_allocatable(id, device));
         let candidate = |(id, device): (&'a DeviceId, &OfferedDevice)| {
-            let free = free.get(id.as_str()).map_or(&[][..], Vec::as_slice);
+            let free = free_replicas.get(id.as_str()).map_or(&[][..], Vec::as_slice);
             let in_use = (replicas_of(device) as usize).saturating_sub(free.len());
             (id, SharedDevice { id: id.as_str(), free, in_use })
         };
         allocatable.map(candidate).collect()
     }
 
-    fn excluded_replicas(&self, free: &ByDevice<'_>) -> Excluded {
+    fn excluded_replicas(&self, free_replicas: &ByDevice<'_>) -> Excluded {
         let devices = self.offer.devices.iter();
-        self.excluded(devices.filter(|(id, _)| free.contains_key(id.as_str())))
+        self.excluded(devices.filter(|(id, _)| free_replicas.contains_key(id.as_str())))
     }
 }
 
@@ -93,8 +94,8 @@ fn pools(
     chosen: &[ReplicaId],
 ) -> Vec<ReplicaPool> {
     let (required, chosen) = (ids_by_device(required), ids_by_device(chosen));
-    let numbers = |all: &ByDevice<'_>, id: &DeviceId| -> ReplicaNumbers {
-        all.get(id.as_str()).into_iter().flatten().copied().collect()
+    let numbers = |numbers_by_device: &ByDevice<'_>, id: &DeviceId| -> ReplicaNumbers {
+        numbers_by_device.get(id.as_str()).into_iter().flatten().copied().collect()
     };
     let pool = |(id, device): &Candidate<'_>| ReplicaPool {
         device: (*id).clone(),

@@ -12,24 +12,17 @@ use super::{
 impl PreferenceRequest<'_> {
     pub(super) fn prefer_tokens(&self) -> Result<Preference, Refusal> {
         let required: BTreeSet<_> = self.request.must_include_device_i_ds.iter().collect();
-        let mut free: Vec<_> = self.request.available_device_i_ds.iter().collect();
-        free.retain(|id| self.offer.has_token(id) && !required.contains(id));
-        free.sort_by_key(|id| (id.len(), id.as_str()));
-        let available = required.len() + free.len();
+        let mut free_tokens: Vec<_> = self.request.available_device_i_ds.iter().collect();
+        free_tokens.retain(|id| self.offer.has_token(id) && !required.contains(id));
+        free_tokens.sort_by_key(|id| (id.len(), id.as_str()));
+        let available = required.len() + free_tokens.len();
         if self.size() > available {
             let source = PlacementError::TooFew { size: self.size(), available };
             let resource = self.resource.clone();
             return Err(Refusal::Placement { resource, source, excluded: Excluded::default() });
         }
-        let ids = required.into_iter().chain(free).take(self.size()).cloned().collect();
-        let why = "all tokens are alike".to_owned();
-        Ok(Preference {
-            ids,
-            policy: self.policy,
-            reason: why,
-            steps: 0,
-            exact: true,
-            candidates: None,
-        })
+        let ids = required.into_iter().chain(free_tokens).take(self.size()).cloned().collect();
+        let reason = "all tokens are alike".to_owned();
+        Ok(Preference { ids, policy: self.policy, reason, steps: 0, exact: true, candidates: None })
     }
 }

@@ -50,28 +50,34 @@ pub(super) async fn run_attempt(
     env: AttemptEnv,
 ) -> (ProbeResult, PendingRead) {
     let limit = spec.timeout;
-    let late =
+    let timeout_error =
         || Err((Reason::Unresponsive, format!("{} within {limit:?}", spec.test.timeout_subject())));
-    let answer = match &spec.test {
+    let result = match &spec.test {
         ResolvedTest::Attribute { file, equals } => {
-            return read(env, file, equals, limit, late()).await;
+            return read(env, file, equals, limit, timeout_error()).await;
         }
         ResolvedTest::Http(url) => {
-            let answer = deadline::timeout(limit, get(url)).await;
-            answer.map_or_else(|_| late(), |answer| answer.map_err(|it| http_failure(url, &it)))
+            let result = deadline::timeout(limit, get(url)).await;
+            result.map_or_else(
+                |_| timeout_error(),
+                |result| result.map_err(|error| http_failure(url, &error)),
+            )
         }
         ResolvedTest::Tcp(address) => {
-            let connected = deadline::timeout(limit, TcpStream::connect(address)).await;
-            let failed = |error| (Reason::Unreachable, format!("{address}: {error}"));
-            connected.map_or_else(|_| late(), |it| it.map(drop).map_err(failed))
+            let connection = deadline::timeout(limit, TcpStream::connect(address)).await;
+            let connect_failure = |error| (Reason::Unreachable, format!("{address}: {error}"));
+            connection.map_or_else(
+                |_| timeout_error(),
+                |result| result.map(drop).map_err(connect_failure),
+            )
         }
         ResolvedTest::Command(words) => {
-            let ran = deadline::timeout(limit, run(device, words)).await;
-            let failed = |error| (Reason::ProbeFailed, causes(&error));
-            ran.map_or_else(|_| late(), |it| it.map_err(failed))
+            let exit = deadline::timeout(limit, run(device, words)).await;
+            let program_failure = |error| (Reason::ProbeFailed, causes(&error));
+            exit.map_or_else(|_| timeout_error(), |result| result.map_err(program_failure))
         }
     };
-    (answer, env.pending)
+    (result, env.pending)
 }
 
 fn http_failure(url: &str, error: &GetError) -> (Reason, String) {
@@ -87,18 +93,18 @@ async fn read(
     file: &Path,
     equals: &[String],
     limit: Duration,
-    late: ProbeResult,
+    timeout_error: ProbeResult,
 ) -> (ProbeResult, PendingRead) {
     let path = file.to_owned();
-    let reading = blocking(move || {
+    let read_file = blocking(move || {
         let text = pending.call((), limit, move || host.read_line(path));
         pending.end_round(|()| true);
         (text, pending)
     });
-    let (text, pending) = reading.await;
-    let Ok(text) = text else { return (late, pending) };
+    let (text, pending) = read_file.await;
+    let Ok(text) = text else { return (timeout_error, pending) };
     let file = file.display();
-    let answer = match text {
+    let result = match text {
         Some(text) if equals.contains(&text) => Ok(()),
         Some(text) => {
             let expected = equals.join(" or ");
@@ -106,7 +112,7 @@ async fn read(
         }
         None => Err((Reason::ProbeFailed, format!("{file} cannot be read"))),
     };
-    (answer, pending)
+    (result, pending)
 }
 
 // === impl ProbeSpec ===
@@ -116,7 +122,7 @@ impl ProbeSpec {
     pub(crate) fn resolve(
         probe: &Probe,
         device: &Device,
-        default: Duration,
+        default_interval: Duration,
     ) -> Result<Option<Self>, MissingValue> {
         let fill = |text: &String| fill(text, device);
         let test = match &probe.test {
@@ -131,13 +137,8 @@ impl ProbeSpec {
                 ResolvedTest::Command(words.iter().map(fill).collect::<Result<_, _>>()?)
             }
         };
-        let every = probe.every.unwrap_or(default).max(MIN_PROBE_INTERVAL);
-        Ok(Some(Self {
-            test,
-            interval: every,
-            timeout: probe.timeout,
-            failure_threshold: probe.failures,
-        }))
+        let interval = probe.every.unwrap_or(default_interval).max(MIN_PROBE_INTERVAL);
+        Ok(Some(Self { test, interval, timeout: probe.timeout, failure_threshold: probe.failures }))
     }
 }
 

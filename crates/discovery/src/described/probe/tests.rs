@@ -73,21 +73,21 @@ async fn a_file_with_an_unexpected_value_fails_and_recovers() {
     fs::create_dir_all(root.path().join("sys/x")).expect("made");
     let file = root.path().join("sys/x/state");
     fs::write(&file, "booting\n").expect("written");
-    let probing = RunningProber::new(root.path());
+    let prober = RunningProber::new(root.path());
     let test = ProbeTest::Attribute { file: "state".into(), equals: vec!["online".to_owned()] };
-    probing.probe_with(&probe(test, 1), "/sys/x");
-    probing.wait_for("probe failed, /sys/x/state has \"booting\", not \"online\"").await;
+    prober.probe_with(&probe(test, 1), "/sys/x");
+    prober.wait_for("probe failed, /sys/x/state has \"booting\", not \"online\"").await;
     fs::write(&file, "online\n").expect("written");
-    probing.wait_for("passed").await;
+    prober.wait_for("passed").await;
     fs::remove_file(&file).expect("removed");
-    probing.wait_for("probe failed, /sys/x/state cannot be read").await;
-    probing.handle.set(ProbeSpecs::new());
+    prober.wait_for("probe failed, /sys/x/state cannot be read").await;
+    prober.handle.set(ProbeSpecs::new());
     fs::write(&file, "online\n").expect("written");
-    probing.probe_with(
+    prober.probe_with(
         &probe(ProbeTest::Attribute { file: "state".into(), equals: vec!["online".into()] }, 1),
         "/sys/x",
     );
-    probing.wait_for("passed").await;
+    prober.wait_for("passed").await;
 }
 
 #[tokio::test]
@@ -106,24 +106,24 @@ async fn a_probe_fails_after_enough_failures_in_a_row() {
         }
     });
     let root = tempfile::tempdir().expect("a temporary folder");
-    let probing = RunningProber::new(root.path());
+    let prober = RunningProber::new(root.path());
     let url = format!("http://{address}/state");
-    probing.probe_with(&probe(ProbeTest::Http(url.clone()), 3), "");
-    probing.wait_for("passed").await;
-    probing.wait_for(&format!("probe failed, {url}: the answer is 503 Busy")).await;
+    prober.probe_with(&probe(ProbeTest::Http(url.clone()), 3), "");
+    prober.wait_for("passed").await;
+    prober.wait_for(&format!("probe failed, {url}: the answer is 503 Busy")).await;
 }
 
 #[tokio::test]
 async fn a_hanging_probe_is_unresponsive_and_delays_no_other() {
     let root = tempfile::tempdir().expect("a temporary folder");
     let fifo = root.path().join("fifo");
-    let probing = RunningProber::new(root.path());
+    let prober = RunningProber::new(root.path());
     let script = format!("mkfifo {0}; read line <>{0}", fifo.display());
     let words = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
-    probing.probe_with(&probe(ProbeTest::Command(words), 1), "");
-    probing.wait_for("unresponsive, /bin/sh did not end within 300ms").await;
-    probing.probe_with(&probe(ProbeTest::Command(vec!["/bin/true".to_owned()]), 1), "");
-    probing.wait_for("passed").await;
+    prober.probe_with(&probe(ProbeTest::Command(words), 1), "");
+    prober.wait_for("unresponsive, /bin/sh did not end within 300ms").await;
+    prober.probe_with(&probe(ProbeTest::Command(vec!["/bin/true".to_owned()]), 1), "");
+    prober.wait_for("passed").await;
 }
 
 #[tokio::test]
@@ -131,10 +131,10 @@ async fn a_port_is_open_or_not() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = listener.local_addr().expect("an address").to_string();
     let root = tempfile::tempdir().expect("a temporary folder");
-    let probing = RunningProber::new(root.path());
-    probing.probe_with(&probe(ProbeTest::Tcp(address.clone()), 1), "");
-    probing.wait_for("passed").await;
+    let prober = RunningProber::new(root.path());
+    prober.probe_with(&probe(ProbeTest::Tcp(address.clone()), 1), "");
+    prober.wait_for("passed").await;
     drop(listener);
     let refused = "Connection refused (os error 111)";
-    probing.wait_for(&format!("unreachable, {address}: {refused}")).await;
+    prober.wait_for(&format!("unreachable, {address}: {refused}")).await;
 }

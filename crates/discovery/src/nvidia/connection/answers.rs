@@ -28,7 +28,9 @@ impl Connection {
         answer: Result<CallResult, JoinError>,
         tracked: &mut TrackedDevices,
     ) -> Option<ConnectionEnd> {
-        match answer.expect("a blocking task neither panics nor is cancelled while this lives") {
+        match answer
+            .expect("a blocking task neither panics nor is cancelled while the connection lives")
+        {
             CallResult::DriverCheck(fingerprint, count) => {
                 self.apply_driver_check(&fingerprint, count, tracked)
             }
@@ -83,11 +85,11 @@ impl Connection {
     }
 
     /// Applies a failed count of GPUs. Before the first successful count no GPU can be probed, so all devices fail.
-    pub(super) fn count_failed(&mut self, why: String, tracked: &mut TrackedDevices) {
+    pub(super) fn count_failed(&mut self, error: String, tracked: &mut TrackedDevices) {
         if self.slots.is_empty() {
-            tracked.fail_all(Reason::ProbeFailed, &why);
+            tracked.fail_all(Reason::ProbeFailed, &error);
         }
-        self.driver_check.error = Some(why);
+        self.driver_check.error = Some(error);
     }
 
     fn apply_gpu_result(
@@ -98,7 +100,7 @@ impl Connection {
     ) {
         self.slots[index].call.settle();
         match outcome {
-            Ok(probed) => self.apply_report(index, probed, tracked),
+            Ok(report) => self.apply_report(index, report, tracked),
             Err(error) => {
                 let is_lost = error.is_lost();
                 let reason = if is_lost { Reason::Lost } else { Reason::ProbeFailed };
@@ -116,12 +118,12 @@ impl Connection {
         }
     }
 
-    fn apply_report(&mut self, index: usize, probed: ProbeReport, tracked: &mut TrackedDevices) {
-        self.telemetry.enqueue(index, &probed);
+    fn apply_report(&mut self, index: usize, report: ProbeReport, tracked: &mut TrackedDevices) {
+        self.telemetry.enqueue(index, &report);
         let slot = &mut self.slots[index];
-        let former_ids = slot.apply(&probed, &self.earlier_baselines);
-        let errors = slot.errors.count(probed.readings.uncorrected_errors);
-        for device in probed.devices.into_iter().flatten() {
+        let former_ids = slot.apply(&report, &self.earlier_baselines);
+        let errors = slot.errors.count(report.readings.uncorrected_errors);
+        for device in report.devices.into_iter().flatten() {
             tracked.describe(device);
         }
         let slot = &self.slots[index];
@@ -130,7 +132,7 @@ impl Connection {
         }
         // The driver reports no faults of a GPU outside the event set, so the GPU is not healthy before it has joined.
         let is_unwatched = slot.is_unwatched(&self.event_set);
-        for (id, observation) in slot.observations(probed.failure.as_ref()) {
+        for (id, observation) in slot.observations(report.failure.as_ref()) {
             if !(is_unwatched && observation == Observation::Passed) {
                 tracked.observe(id, &observation);
             }
@@ -164,7 +166,7 @@ impl Connection {
         if slot.ids.is_empty() {
             slot.unidentified = Some(observation);
             match self.listed_gpus.take() {
-                Some(listed) => self.apply_listing(listed, tracked),
+                Some(listed_gpus) => self.apply_listing(listed_gpus, tracked),
                 None => self.start_listing(),
             }
             return;
@@ -175,17 +177,21 @@ impl Connection {
     }
 
     /// Assigns ids to GPUs that do not report their UUID. NVML and the kernel module list GPUs in the same order.
-    pub(super) fn apply_listing(&mut self, listed: Vec<ListedGpu>, tracked: &mut TrackedDevices) {
-        let complete = listed.len() == self.slots.len();
-        let describe =
+    pub(super) fn apply_listing(
+        &mut self,
+        listed_gpus: Vec<ListedGpu>,
+        tracked: &mut TrackedDevices,
+    ) {
+        let is_complete = listed_gpus.len() == self.slots.len();
+        let describer =
             Describer { host: &self.roots.host, driver: &self.driver, now: tracked.now() };
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let Some(observation) = slot.unidentified.take() else { continue };
-            let entry = listed.get(index).filter(|_| complete);
+            let entry = listed_gpus.get(index).filter(|_| is_complete);
             // An earlier initialisation may have described the GPU and its instances.
             slot.ids = tracked.gpu_and_instances_at(entry);
             if slot.ids.is_empty() {
-                let device = describe.placeholder_gpu(nvml_index(index), entry);
+                let device = describer.placeholder_gpu(nvml_index(index), entry);
                 slot.ids.push(device.id.clone());
                 tracked.describe(device);
             }
@@ -193,7 +199,7 @@ impl Connection {
                 tracked.observe(id, &observation);
             }
         }
-        self.listed_gpus = Some(listed);
+        self.listed_gpus = Some(listed_gpus);
     }
 
     /// Updates `lost_since` and the event wait after each step.
@@ -236,16 +242,17 @@ impl Connection {
     /// Switches to a new event set. Every GPU that answers joins the set. A lost GPU in the set would break every wait.
     fn apply_event_set(
         &mut self,
-        listening: Result<EventListener, ConnectError>,
+        listener: Result<EventListener, ConnectError>,
         tracked: &TrackedDevices,
     ) {
-        match listening {
+        match listener {
             Ok(EventListener { set, watch }) => {
                 let number = self.event_set.number + 1;
-                let old = std::mem::replace(&mut self.event_set, NumberedEventSet { number, set });
+                let old_set =
+                    std::mem::replace(&mut self.event_set, NumberedEventSet { number, set });
                 self.events = watch;
                 // Freeing a set calls the driver.
-                tokio::task::spawn_blocking(move || drop(old));
+                tokio::task::spawn_blocking(move || drop(old_set));
                 self.probe_every_gpu(Instant::now(), tracked);
             }
             Err(error) => {

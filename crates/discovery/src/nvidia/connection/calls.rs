@@ -13,9 +13,9 @@ impl Connection {
     /// Applies deadlines that were missed since the last call.
     pub(super) fn mark_overdue(&mut self, now: Instant, tracked: &mut TrackedDevices) {
         let deadline = self.policy.call_deadline;
-        let why = format!("the driver did not answer within {deadline:?}");
+        let error = format!("the driver did not answer within {deadline:?}");
         if self.driver_check.call.became_overdue(now) {
-            self.count_failed(why.clone(), tracked);
+            self.count_failed(error.clone(), tracked);
             self.probe_all_if_requested(tracked);
         }
         if self.listing.became_overdue(now) {
@@ -23,12 +23,12 @@ impl Connection {
         }
         for index in 0..self.slots.len() {
             if self.slots[index].call.became_overdue(now) {
-                self.fail(index, Observation::Overdue(why.clone()), tracked);
+                self.fail(index, Observation::Overdue(error.clone()), tracked);
             }
         }
     }
 
-    /// Starts a round: counts the GPUs and compares procfs with the last round.
+    /// Starts a driver check: counts the GPUs and reads the fingerprint in procfs.
     pub(super) fn start_driver_check(&mut self, now: Instant) {
         if self.driver_check.call.begin(now, self.policy.call_deadline) {
             let (nvml, host) = (self.nvml.clone(), self.roots.host.clone());
@@ -91,7 +91,7 @@ impl Connection {
     pub(super) fn probe_recovering(&mut self, now: Instant, tracked: &TrackedDevices) {
         for index in 0..self.slots.len() {
             let recovery = tracked.next_recovery(&self.slots[index].ids);
-            if recovery.is_some_and(|at| at <= tracked.now()) {
+            if recovery.is_some_and(|time| time <= tracked.now()) {
                 self.probe_gpu(index, now, tracked);
             }
         }

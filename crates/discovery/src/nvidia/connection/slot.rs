@@ -89,17 +89,21 @@ impl Slot {
     }
 
     /// Applies the report of a probe. If the report describes devices, returns the former ids, and nothing otherwise.
-    pub(super) fn apply(&mut self, probed: &ProbeReport, earlier: &Baselines) -> Vec<DeviceId> {
+    pub(super) fn apply(
+        &mut self,
+        report: &ProbeReport,
+        earlier_baselines: &Baselines,
+    ) -> Vec<DeviceId> {
         (self.outcome, self.unidentified) = (ProbeOutcome::Answered, None);
-        if self.facts.as_ref().is_none_or(|facts| facts.id != probed.facts.id) {
-            let baseline = earlier.get(&probed.facts.id);
+        if self.facts.as_ref().is_none_or(|facts| facts.id != report.facts.id) {
+            let baseline = earlier_baselines.get(&report.facts.id);
             self.errors = baseline.map(|baseline| baseline.errors).unwrap_or_default();
             self.event_set_number = None;
         }
-        self.event_set_number = probed.event_set_number.or(self.event_set_number);
-        self.facts = Some(probed.facts.clone());
-        let Some(devices) = &probed.devices else { return Vec::new() };
-        self.obstacles.clone_from(&probed.obstacles);
+        self.event_set_number = report.event_set_number.or(self.event_set_number);
+        self.facts = Some(report.facts.clone());
+        let Some(devices) = &report.devices else { return Vec::new() };
+        self.obstacles.clone_from(&report.obstacles);
         let ids = devices.iter().map(|device| device.id.clone()).collect();
         std::mem::replace(&mut self.ids, ids)
     }
@@ -113,16 +117,17 @@ impl Slot {
 
     /// Devices that an event affects: the instance in the event, or else the GPU and all its instances.
     pub(super) fn affected_devices(&self, event: &Event) -> Vec<DeviceId> {
-        let named = event.gpu_instance.and_then(|gpu_instance| {
+        let instance_ids = event.gpu_instance.and_then(|gpu_instance| {
             let facts = self.facts.as_ref()?;
-            let parts = facts.instances().iter().filter(|part| {
-                let compute = event.compute_instance.is_none_or(|id| id == part.compute_instance);
-                part.gpu_instance == gpu_instance && compute
+            let instances = facts.instances().iter().filter(|instance| {
+                let is_compute_instance =
+                    event.compute_instance.is_none_or(|id| id == instance.compute_instance);
+                instance.gpu_instance == gpu_instance && is_compute_instance
             });
-            let ids: Vec<_> = parts.map(|part| part.id.clone()).collect();
+            let ids: Vec<_> = instances.map(|instance| instance.id.clone()).collect();
             Some(ids).filter(|ids| !ids.is_empty())
         });
-        named.unwrap_or_else(|| self.ids.clone())
+        instance_ids.unwrap_or_else(|| self.ids.clone())
     }
 
     /// Observation of each device after a probe.
@@ -132,8 +137,8 @@ impl Slot {
     ) -> impl Iterator<Item = (&DeviceId, Observation)> {
         self.ids.iter().map(move |id| {
             let observation = match (failure, self.obstacles.get(id)) {
-                (Some((reason, why)), _) => Observation::Failed(*reason, why.clone()),
-                (None, Some(why)) => Observation::Failed(Reason::ProbeFailed, why.clone()),
+                (Some((reason, detail)), _) => Observation::Failed(*reason, detail.clone()),
+                (None, Some(detail)) => Observation::Failed(Reason::ProbeFailed, detail.clone()),
                 (None, None) => Observation::Passed,
             };
             (id, observation)

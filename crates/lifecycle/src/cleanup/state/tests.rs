@@ -12,7 +12,7 @@ fn failure(attempts: u32) -> Failure {
     Failure { attempts, why: "no answer".to_owned(), since: Timestamp::UNIX_EPOCH }
 }
 
-fn failed() -> Input {
+fn failed_input() -> Input {
     Input::Failed { reason: "no answer".to_owned(), at: Timestamp::UNIX_EPOCH }
 }
 
@@ -65,54 +65,58 @@ fn a_shared_device_is_prepared_for_the_first_pod_and_kept_for_others() {
     );
 }
 
-fn join(claim: &str, claims: &[&str]) -> Input {
+fn start_claim(claim: &str, claims: &[&str]) -> Input {
     Input::StartClaim { claim: claim.to_owned(), claims: pods(claims) }
 }
 
 #[test]
 fn a_claim_is_one_tenant_and_announces_its_release() {
-    let leave = |claim: &str| Input::ReleaseClaim(claim.to_owned());
-    let first = run(State::Clean, [join("claim:a", &["claim:a"]), Input::Done]);
+    let release_claim = |claim: &str| Input::ReleaseClaim(claim.to_owned());
+    let first = run(State::Clean, [start_claim("claim:a", &["claim:a"]), Input::Done]);
     assert!(first.is_held_by_claims());
-    assert_eq!(run(first.clone(), [join("claim:a", &["claim:a"])]), first, "another pod of it");
-    let both = run(first.clone(), [join("claim:b", &["claim:a", "claim:b"])]);
+    assert_eq!(
+        run(first.clone(), [start_claim("claim:a", &["claim:a"])]),
+        first,
+        "another pod of it"
+    );
+    let both = run(first.clone(), [start_claim("claim:b", &["claim:a", "claim:b"])]);
     assert_eq!(both, State::InUse { tenants: pods(&["claim:a", "claim:b"]) }, "they share it");
-    let second = run(both, [leave("claim:a")]);
+    let second = run(both, [release_claim("claim:a")]);
     assert_eq!(second, State::InUse { tenants: pods(&["claim:b"]) });
-    assert_eq!(run(second.clone(), [leave("claim:x")]), second);
-    let dirty = run(second, [leave("claim:b")]);
+    assert_eq!(run(second.clone(), [release_claim("claim:x")]), second);
+    let dirty = run(second, [release_claim("claim:b")]);
     assert_eq!(dirty.unready(), Some("dirty"));
     let cleaning = run(dirty, [Input::TimerElapsed]);
     assert_eq!(cleaning.work(), Some(Work::Clean { is_retry: false }));
-    let stale = run(first, [join("claim:b", &["claim:b"])]);
+    let stale = run(first, [start_claim("claim:b", &["claim:b"])]);
     assert_eq!(
         stale.work(),
         Some(Work::Prepare { clean_first: true }),
         "no container has the first claim any more"
     );
-    let failed = run(State::Clean, [join("claim:a", &["claim:a"]), failed()]);
+    let failed = run(State::Clean, [start_claim("claim:a", &["claim:a"]), failed_input()]);
     assert_eq!(failed.unready(), Some("quarantined"));
-    let released = run(failed, [leave("claim:a"), Input::TimerElapsed]);
+    let released = run(failed, [release_claim("claim:a"), Input::TimerElapsed]);
     assert_eq!(released.work(), Some(Work::Clean { is_retry: true }));
 }
 
 #[test]
 fn a_failed_step_quarantines_the_device_and_is_retried() {
-    let quarantined = run(State::Clean, [Input::Start(pods(&["a"])), failed()]);
-    let why = quarantined.obstacle();
-    assert_eq!(why.as_deref(), Some("cleanup failed: no answer"));
+    let quarantined = run(State::Clean, [Input::Start(pods(&["a"])), failed_input()]);
+    let obstacle = quarantined.obstacle();
+    assert_eq!(obstacle.as_deref(), Some("cleanup failed: no answer"));
     assert_eq!(
         run(quarantined.clone(), [Input::TimerElapsed]),
         quarantined,
         "its pod tries again itself"
     );
-    let again = run(quarantined.clone(), [Input::Start(pods(&["a"]))]);
-    assert_eq!(again.work(), Some(Work::Prepare { clean_first: true }));
-    assert_eq!(again.obstacle(), why, "it has not succeeded yet");
+    let restarted = run(quarantined.clone(), [Input::Start(pods(&["a"]))]);
+    assert_eq!(restarted.work(), Some(Work::Prepare { clean_first: true }));
+    assert_eq!(restarted.obstacle(), obstacle, "it has not succeeded yet");
     let cleaning = run(quarantined, [Input::Released, Input::TimerElapsed]);
     assert_eq!(cleaning.work(), Some(Work::Clean { is_retry: true }));
-    assert_eq!(cleaning.obstacle(), why);
-    assert_eq!(run(cleaning.clone(), [failed()]).failure(), Some(&failure(2)));
+    assert_eq!(cleaning.obstacle(), obstacle);
+    assert_eq!(run(cleaning.clone(), [failed_input()]).failure(), Some(&failure(2)));
     assert_eq!(run(cleaning, [Input::Done]), State::Clean);
 }
 
@@ -134,7 +138,7 @@ fn every_state_reads_back_as_it_was_written() {
         State::Quarantined { tenants: pods(&["a"]), failed: failure(1) },
     ] {
         let text = serde_json::to_string(&state).expect("plain values");
-        assert_eq!(serde_json::from_str::<State>(&text).expect("ours"), state);
+        assert_eq!(serde_json::from_str::<State>(&text).expect("a written state"), state);
         assert!(State::NAMES.contains(&state.name()), "{state:?}");
     }
 }
@@ -156,7 +160,7 @@ enum Event {
     NextPod,
     /// The agent sees that no pod has the device.
     Released,
-    Due,
+    TimerElapsed,
     Done,
     Failed,
     Crash,
@@ -179,13 +183,13 @@ impl Model {
                 self.pod += 1;
                 Input::Released
             }
-            Event::Due => Input::TimerElapsed,
-            Event::Failed => failed(),
+            Event::TimerElapsed => Input::TimerElapsed,
+            Event::Failed => failed_input(),
             Event::Done => {
                 let work = self.state.work();
-                let cleaned =
+                let is_cleaned =
                     matches!(work, Some(Work::Clean { .. } | Work::Prepare { clean_first: true }));
-                if cleaned {
+                if is_cleaned {
                     self.data = None;
                 }
                 Input::Done
@@ -212,7 +216,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => Just(Event::Start),
         1 => Just(Event::NextPod),
         1 => Just(Event::Released),
-        2 => Just(Event::Due),
+        2 => Just(Event::TimerElapsed),
         4 => Just(Event::Done),
         1 => Just(Event::Failed),
         1 => Just(Event::Crash),

@@ -103,7 +103,7 @@ fn print_finding(finding: &Finding, paint: Paint) -> Result<()> {
     for (position, text) in wrapped(&lead, text.split_whitespace()).into_iter().enumerate() {
         match text.strip_prefix(&lead).filter(|_| position == 0) {
             Some(first_line) => {
-                line(format!("  {} {first_line}", paint.styled(style, format!("{word:<8}"))))?
+                line(format!("  {} {first_line}", paint.styled(style, format!("{word:<8}"))))?;
             }
             None => line(text)?,
         }
