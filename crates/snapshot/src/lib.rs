@@ -91,10 +91,10 @@ impl Snapshot {
     pub fn capture(
         host: &Host,
         extra: &ExtraFiles,
-        bounds: SnapshotLimits,
+        limits: SnapshotLimits,
         progress: &mut dyn FnMut(usize),
     ) -> Self {
-        walk::walk(host, extra, bounds, progress)
+        walk::walk(host, extra, limits, progress)
     }
 
     /// Number of files, folders and links.
@@ -138,7 +138,7 @@ impl ExtraFiles {
     }
 }
 
-// === impl Bounds ===
+// === impl SnapshotLimits ===
 
 impl Default for SnapshotLimits {
     /// Limits far above the size of any machine. Eight fully partitioned MI300 have 4,000 entries in the recordings of

@@ -28,7 +28,7 @@ struct Capture {
 
 struct Line(String);
 
-// === impl Said ===
+// === impl LogCapture ===
 
 impl LogCapture {
     /// Starts the capture.
