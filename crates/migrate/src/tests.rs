@@ -199,7 +199,8 @@ fn the_one_configuration_of_a_manifest_is_read() {
     let manifest = format!("---\n{account}---{DARWIN3}---\n# the end\n");
     assert_eq!(loaded(&manifest).expect("valid").format, Format::Imported(Plugin::Darwin3));
     let no_configuration = "1: this manifest has no known configuration: give the plugin's own \
-                            file, its ConfigMap, or the manifest that has the configuration in its arguments";
+                            file, its ConfigMap, or the manifest that has the configuration in its \
+                            arguments";
     assert_eq!(mistakes(account), no_configuration);
     let several = mistakes(&format!("{DARWIN3}---{DARWIN3}"));
     assert!(

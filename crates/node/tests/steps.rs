@@ -56,7 +56,7 @@ impl Recorder {
         let mut inotify = Inotify::init().expect("inotify");
         let mut folders_by_watch: BTreeMap<WatchDescriptor, PathBuf> = BTreeMap::new();
         for folder in &folders {
-            fs::create_dir_all(folder).expect("made");
+            fs::create_dir_all(folder).expect("created");
             let mask = WatchMask::MOVED_TO | WatchMask::CLOSE_WRITE | WatchMask::DELETE;
             folders_by_watch
                 .insert(inotify.watches().add(folder, mask).expect("watched"), folder.clone());

@@ -266,7 +266,7 @@ pub(crate) fn use_shipped_mounts(config: &mut Config) {
         &mut config.places.kubelet_dir,
         config.places.state_dir.with_file_name("pod"),
     );
-    std::fs::create_dir_all(&config.places.kubelet_dir).expect("made");
+    std::fs::create_dir_all(&config.places.kubelet_dir).expect("created");
     for name in MOUNTED {
         symlink(real_folder.join(name), config.places.kubelet_dir.join(name)).expect("linked");
     }

@@ -230,7 +230,7 @@ async fn a_pod_with_two_gpus_gets_the_compute_node_once_and_both_cards() {
         let _agent = world.start_agent();
         until_allocatable(&kubelet, GPU, 8).await;
         let admission = kubelet.admit(pod("p", GPU, 2)).await.expect("admitted");
-        let grant = &admission.allocation("main", GPU).expect("allotted").run_options;
+        let grant = &admission.allocation("main", GPU).expect("allocated").run_options;
         let nodes = match config {
             "" => nodes_by_cdi(&world, &grant.cdi_devices),
             _ => grant.devices.iter().map(|node| node.container_path.clone()).collect(),

@@ -47,7 +47,7 @@ async fn a_container_gets_the_addresses_of_its_boards() {
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, DARWIN3, 2).await;
     let admission = kubelet.admit(pod("p", DARWIN3, 2)).await.expect("admitted");
-    let envs = &admission.allocation("main", DARWIN3).expect("allotted").run_options.envs;
+    let envs = &admission.allocation("main", DARWIN3).expect("allocated").run_options.envs;
     let [one, two] = hosts;
     assert_eq!(envs["DARWIN3_ENDPOINTS"], format!("{one}:6000,{two}:6000"));
     assert_eq!(envs["DARWIN3_CONTROL"], format!("http://{one}:6001,http://{two}:6001"));

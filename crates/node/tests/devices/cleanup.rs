@@ -213,7 +213,7 @@ async fn no_container_starts_with_a_board_while_its_owner_is_unknown() {
     let record = gateway.node.config.places.kubelet_dir.join(PLUGIN_DIR).join(checkpoint::FILE);
     let moved = record.with_extension("away");
     fs::rename(&record, &moved).expect("there");
-    fs::create_dir(&record).expect("made");
+    fs::create_dir(&record).expect("created");
     let why = start(&kubelet, "a").await.expect_err("no checkpoint").to_string();
     assert!(why.contains("checkpoint cannot be read"), "{why}");
     assert_eq!(gateway.boards[0].take_events(), [], "it may be in use");

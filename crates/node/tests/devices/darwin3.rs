@@ -32,13 +32,13 @@ async fn a_manifest_of_the_other_plugin_gets_its_board_in_both_variables() {
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, DARWIN3, 2).await;
     let admission = kubelet.admit(pod(POD, DARWIN3, 1)).await.expect("admitted");
-    let one = &admission.allocation("main", DARWIN3).expect("allotted").run_options;
+    let one = &admission.allocation("main", DARWIN3).expect("allocated").run_options;
     assert_eq!(one.envs["darwin3"], "g1");
     assert_eq!(one.envs["Darwin3"], "g1");
     assert!(one.devices.is_empty() && one.mounts.is_empty(), "only a name is granted: {one:?}");
     kubelet.delete_pod(&format!("{POD}-uid")).await;
     let admission = kubelet.admit(pod("both", DARWIN3, 2)).await.expect("admitted");
-    let both = &admission.allocation("main", DARWIN3).expect("allotted").run_options;
+    let both = &admission.allocation("main", DARWIN3).expect("allocated").run_options;
     assert_eq!(both.envs["Darwin3"], "g1,g2");
 }
 
@@ -76,7 +76,7 @@ async fn a_restart_of_the_kubelet_or_of_the_agent_releases_no_board() {
     let admission = kubelet.admit(pod(POD, DARWIN3, 1)).await.expect("admitted");
     let uid = format!("{POD}-uid");
     kubelet.start_container(&uid, "main").await.expect("started");
-    let allocated = admission.allocation("main", DARWIN3).expect("allotted").ids();
+    let allocated = admission.allocation("main", DARWIN3).expect("allocated").ids();
     kubelet.restart().await.expect("restarted");
     let registered_twice = |events: &[Event]| {
         events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() >= 2

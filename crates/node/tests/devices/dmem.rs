@@ -210,7 +210,7 @@ async fn a_pod_with_hidden_files_is_not_watched_and_its_gpu_is_still_measured() 
     world.measured(limit, &[gpu.id.as_str(), "enforcement=\"watched\""]).await;
     // A folder in place of a file is as unreadable as a file that the kernel hides.
     let file = world.kernel.path(&format!("/proc/{}/fdinfo/3", program.pid()));
-    fs::create_dir_all(&file).expect("made");
+    fs::create_dir_all(&file).expect("created");
     world.measured(limit, &[gpu.id.as_str(), "enforcement=\"none\""]).await;
     world.measured("windlass_shared_gpu_measured", &[gpu.id.as_str(), "} 1"]).await;
     fs::remove_dir(&file).expect("removed");

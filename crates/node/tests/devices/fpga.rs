@@ -41,7 +41,7 @@ async fn a_pod_gets_a_management_node_only_if_configured() {
         let _agent = world.start_agent();
         until_allocatable(&kubelet, U50, 1).await;
         let admission = kubelet.admit(pod("p", U50, 1)).await.expect("admitted");
-        let grant = &admission.allocation("main", U50).expect("allotted").run_options;
+        let grant = &admission.allocation("main", U50).expect("allocated").run_options;
         let paths: Vec<_> = grant.devices.iter().map(|it| it.container_path.as_str()).collect();
         assert_eq!(paths, expected);
         assert!(grant.mounts.is_empty(), "no node is also a mount: {:?}", grant.mounts);

@@ -143,7 +143,7 @@ async fn each_node_is_a_separate_resource_as_with_smarter_device_manager() {
         until_allocatable(&kubelet, &format!("smarter-devices/{resource}"), count).await;
     }
     let admission = kubelet.admit(pod("p", "smarter-devices/video1", 1)).await.expect("admitted");
-    let allotment = admission.allocation("main", "smarter-devices/video1").expect("allotted");
+    let allotment = admission.allocation("main", "smarter-devices/video1").expect("allocated");
     assert_eq!(allotment.ids().len(), 1);
 }
 
@@ -236,7 +236,7 @@ async fn granted_nodes(
     let resource = format!("squat.ai/{name}");
     until_allocatable(&kubelet, &resource, count).await;
     let admission = kubelet.admit(pod(name, &resource, 1)).await.expect("admitted");
-    let grant = &admission.allocation("main", &resource).expect("allotted").run_options;
+    let grant = &admission.allocation("main", &resource).expect("allocated").run_options;
     let root = world.config.places.host_root.to_str().expect("text");
     let dev = |path: &str| path.trim_start_matches(root).to_owned();
     let nodes = grant.devices.iter();
@@ -264,7 +264,7 @@ SUBSYSTEM=="tty", ATTRS{idVendor}=="0403"
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "windlass.dev/tty", 1).await;
     let admission = kubelet.admit(pod("p", "windlass.dev/tty", 1)).await.expect("admitted");
-    let grant = &admission.allocation("main", "windlass.dev/tty").expect("allotted").run_options;
+    let grant = &admission.allocation("main", "windlass.dev/tty").expect("allocated").run_options;
     let nodes: Vec<_> = grant.devices.iter().map(|node| node.container_path.as_str()).collect();
     assert_eq!(nodes, ["/dev/ttyUSB0"], "the port, and not the node of the bus");
 }
@@ -312,7 +312,7 @@ async fn nodes_of_rdma_are_granted_if_a_selector_of_sriov_network_device_plugin_
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "intel.com/vf", 2).await;
     let admission = kubelet.admit(pod("p", "intel.com/vf", 2)).await.expect("admitted");
-    let grant = &admission.allocation("main", "intel.com/vf").expect("allotted").run_options;
+    let grant = &admission.allocation("main", "intel.com/vf").expect("allocated").run_options;
     let nodes = |grant: &windlass_kubelet_sim::RunContainerOptions| {
         let paths = grant.devices.iter().map(|node| node.container_path.clone());
         paths.collect::<Vec<_>>()
@@ -331,7 +331,7 @@ async fn nodes_of_rdma_are_granted_if_a_selector_of_sriov_network_device_plugin_
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "intel.com/vf", 2).await;
     let admission = kubelet.admit(pod("p", "intel.com/vf", 2)).await.expect("admitted");
-    let grant = &admission.allocation("main", "intel.com/vf").expect("allotted").run_options;
+    let grant = &admission.allocation("main", "intel.com/vf").expect("allocated").run_options;
     let granted_nodes = nodes(grant);
     assert!(granted_nodes.contains(&"/dev/infiniband/uverbs6".to_owned()), "{granted_nodes:?}");
     assert!(

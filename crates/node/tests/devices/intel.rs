@@ -87,7 +87,7 @@ async fn a_render_node_has_the_name_that_programs_expect() {
         second.nodes.iter().map(|node| node.container_path().display().to_string()).collect();
     assert_eq!(paths, ["/dev/dri/card1", "/dev/dri/renderD128"]);
     let one = kubelet.admit(pod("one", GPU, 1)).await.expect("admitted");
-    let grant = &one.allocation("main", GPU).expect("allotted").run_options;
+    let grant = &one.allocation("main", GPU).expect("allocated").run_options;
     let paths: Vec<_> = grant.devices.iter().map(|node| node.container_path.as_str()).collect();
     assert!(paths.contains(&"/dev/dri/renderD128"), "{paths:?}");
     let refused = kubelet.admit(pod("two", GPU, 2)).await.expect_err("there is one such name");

@@ -140,7 +140,7 @@ async fn no_function_has_more_attributes_than_dra_allows() {
         world.write(&format!("/sys/class/infiniband/{rdma}/ports/1/pkeys/0"), "0xffff\n");
     }
     let vdpa = world.host_path(&format!("/sys/bus/auxiliary/devices/{part}/vdpa1"));
-    fs::create_dir_all(&vdpa).expect("made");
+    fs::create_dir_all(&vdpa).expect("created");
     symlink("../drivers/virtio_vdpa", vdpa.join("driver")).expect("linked");
     let listed = world.host_path("/sys/bus/vdpa/devices/vdpa1");
     symlink(format!("../../auxiliary/devices/{part}/vdpa1"), listed).expect("linked");
@@ -174,7 +174,7 @@ async fn a_container_gets_the_variables_of_the_sriov_network_device_plugin() {
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "example.com/vf", 3).await;
     let admission = kubelet.admit(pod("p", "example.com/vf", 3)).await.expect("admitted");
-    let grant = &admission.allocation("main", "example.com/vf").expect("allotted").run_options;
+    let grant = &admission.allocation("main", "example.com/vf").expect("allocated").run_options;
     let addresses: BTreeSet<_> = grant.envs["PCIDEVICE_EXAMPLE_COM_VF"].split(',').collect();
     assert_eq!(addresses, ["0000:17:00.2", "0000:17:00.3", "0000:17:00.4"].into());
     let expected = concat!(
@@ -197,7 +197,7 @@ async fn a_container_gets_the_variables_of_the_sriov_network_device_plugin() {
 async fn each_offered_interface_has_a_file_for_cni_plugins() {
     let world = world(VFS);
     let folder = world.host_path("/var/run/k8s.cni.cncf.io/devinfo/dp");
-    fs::create_dir_all(&folder).expect("made");
+    fs::create_dir_all(&folder).expect("created");
     fs::write(folder.join("other.com-x-0000:17:00.2-device.json"), "{}").expect("written");
     let file = |id: &str| folder.join(format!("example.com-vf-{id}-device.json"));
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
@@ -236,7 +236,7 @@ async fn a_file_that_cannot_be_written_withholds_only_its_own_device() {
     let world = world(VFS);
     let folder = world.host_path("/var/run/k8s.cni.cncf.io/devinfo/dp");
     let file = |id: &str| folder.join(format!("example.com-vf-{id}-device.json"));
-    fs::create_dir_all(file("0000:17:00.2").join("in the way")).expect("made");
+    fs::create_dir_all(file("0000:17:00.2").join("in the way")).expect("created");
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     let node = until_allocatable(&kubelet, "example.com/vf", 2).await;
     assert_eq!(node.counts("example.com/vf"), Some((3, 2)));
@@ -362,7 +362,7 @@ fn two_shared_nics(pool: &str) -> String {
 /// The verbs nodes that a new pod gets with one of a resource, by its ids.
 async fn verbs(kubelet: &Kubelet, name: &str) -> (Vec<String>, Vec<String>) {
     let admission = kubelet.admit(pod(name, "rdma/hca", 1)).await.expect("admitted");
-    let allotment = admission.allocation("main", "rdma/hca").expect("allotted");
+    let allotment = admission.allocation("main", "rdma/hca").expect("allocated");
     let nodes = allotment.run_options.devices.iter().map(|node| node.container_path.clone());
     let verbs = nodes.filter(|path| path.contains("uverbs")).collect();
     (allotment.ids().into_iter().collect(), verbs)
@@ -437,7 +437,7 @@ async fn programs_get_the_names_of_their_rdma_devices_if_configured() {
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "rdma/hca", 3).await;
     let admission = kubelet.admit(pod("p", "rdma/hca", 1)).await.expect("admitted");
-    let envs = &admission.allocation("main", "rdma/hca").expect("allotted").run_options.envs;
+    let envs = &admission.allocation("main", "rdma/hca").expect("allocated").run_options.envs;
     assert_eq!(envs["NCCL_IB_HCA"], "=mlx5_1,mlx5_4");
     assert_eq!(envs["UCX_NET_DEVICES"], "mlx5_1:1,mlx5_4:1");
 }
@@ -449,7 +449,7 @@ async fn the_kubelet_gets_numa_nodes_unless_switched_off() {
         let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
         until_allocatable(&kubelet, "rdma/hca", 6).await;
         let admission = kubelet.admit(pod("p", "rdma/hca", 1)).await.expect("admitted");
-        let devices = &admission.allocation("main", "rdma/hca").expect("allotted").devices;
+        let devices = &admission.allocation("main", "rdma/hca").expect("allocated").devices;
         assert_eq!(devices.keys().copied().collect::<Vec<_>>(), expected, "{hints}");
     }
 }
@@ -460,7 +460,7 @@ async fn gpu_nic_distance(kubelet: &Kubelet, state: &NodeState, nic: &str) -> Pc
     let pod = Pod::new(nic).container(Container { name: "main".to_owned(), limits });
     let admission = kubelet.admit(pod).await.expect("admitted");
     let position = |resource: &str| {
-        let ids = admission.allocation("main", resource).expect("allotted").ids();
+        let ids = admission.allocation("main", resource).expect("allocated").ids();
         state.topology.position(ids.first().expect("one")).expect("known")
     };
     state.topology.connection(position("nvidia.com/gpu"), position(nic)).pcie

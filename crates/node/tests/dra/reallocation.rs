@@ -29,7 +29,7 @@ impl World {
             drivers: [("windlass.dev".to_owned(), DriverState::default())].into(),
         };
         let checkpoint = Checkpoint { claims: Some(names.iter().map(state).collect()) };
-        fs::create_dir_all(&self.config.places.kubelet_dir).expect("made");
+        fs::create_dir_all(&self.config.places.kubelet_dir).expect("created");
         fs::write(self.config.places.kubelet_dir.join(FILE), checkpoint.to_json())
             .expect("written");
     }

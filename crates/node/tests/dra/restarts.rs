@@ -166,7 +166,7 @@ async fn no_claim_is_lost_if_the_record_and_the_documents_are_deleted_in_turn() 
 #[tokio::test]
 async fn a_newer_record_is_not_changed_and_the_driver_waits_until_it_is_removed() {
     let world = World::new();
-    fs::create_dir_all(&world.config.places.state_dir).expect("made");
+    fs::create_dir_all(&world.config.places.state_dir).expect("created");
     fs::write(world.record(), r#"{"version": 9}"#).expect("written");
     let agent = RunningAgent::start(&world.config).expect("it starts");
     agent.until(|state| gpus(state).len() == 8).await;

@@ -504,7 +504,7 @@ async fn the_status_of_a_claim_reports_the_use_of_too_much_memory() {
 /// Shows a file of a process in the host's `/proc`.
 fn show_process(proc: &Path, pid: u32, name: &str, contents: &[u8]) {
     let folder = proc.join(pid.to_string());
-    fs::create_dir_all(&folder).expect("made");
+    fs::create_dir_all(&folder).expect("created");
     fs::write(folder.join(name), contents).expect("written");
 }
 

@@ -53,7 +53,7 @@ impl World {
 
     /// Creates the files of a kubelet's folder, all visible to the agent.
     fn show_kubelet_folder(&self) {
-        std::fs::create_dir_all(&self.config.places.kubelet_dir).expect("made");
+        std::fs::create_dir_all(&self.config.places.kubelet_dir).expect("created");
         std::fs::write(self.config.places.kubelet_dir.join(CPU_MANAGER_FILE), "{}")
             .expect("written");
     }

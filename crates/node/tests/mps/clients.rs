@@ -23,7 +23,9 @@ struct Clients(WatchedNode);
 impl Clients {
     /// Two pods, with a replica each.
     async fn new(action: WatchdogAction) -> Self {
-        let Sharing::Shared(four) = shared(4, PerContainer::One) else { unreachable!("it is") };
+        let Sharing::Shared(four) = shared(4, PerContainer::One) else {
+            unreachable!("it is shared")
+        };
         let replicas = Shared { method: SharingMethod::Mps, memory_mib: Some(10 << 10), ..four };
         let replicas = rule(SHARED, &[0], Sharing::Shared(replicas));
         let rest = rule(GPU, &[], Sharing::Exclusive);

@@ -94,7 +94,7 @@ async fn a_client_is_terminated_by_its_daemon() {
     let clients = MpsClients::new(&rig.config.places, &rig.config.mps);
     let host = Host::new(rig.machine.host_root(), "/");
     let folder = rig.machine.host_root().join("proc/71");
-    std::fs::create_dir_all(&folder).expect("made");
+    std::fs::create_dir_all(&folder).expect("created");
     let set_pod = |pod: &str| {
         let group = format!("0::/kubepods/pod{pod:0>32}/c0ffee");
         std::fs::write(folder.join("cgroup"), group).expect("written");

@@ -155,7 +155,7 @@ state = "{folder_text}/state"
 "#,
             nri.display()
         );
-        fs::create_dir_all(folder).expect("made");
+        fs::create_dir_all(folder).expect("created");
         fs::write(folder.join("config.toml"), config).expect("written");
         let mut starting = Self {
             program: program.to_owned(),

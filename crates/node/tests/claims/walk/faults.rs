@@ -80,7 +80,7 @@ impl Faults {
         let mut config = config(&folder);
         let kubelet = config.places.kubelet_dir.clone();
         for name in [PLUGIN_DIR, "plugins", "plugins_registry", "pod-resources"] {
-            fs::create_dir_all(kubelet.join(name)).expect("made");
+            fs::create_dir_all(kubelet.join(name)).expect("created");
         }
         fs::write(kubelet.join(CPU_MANAGER_FILE), "{}").expect("written");
         if mounts == Mounts::Shipped {

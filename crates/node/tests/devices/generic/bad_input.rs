@@ -200,8 +200,8 @@ async fn a_mount_is_checked_at_the_target_of_its_links() {
     let config = "sources:\n- {name: tty, resource: a.com/tty, find: {nodes: /dev/ttyUSB0}, \
                   give: {mounts: [{host: /opt/fw/etc}]}}\n";
     let world = node(STICK, config);
-    fs::create_dir_all(world.host_path("/opt")).expect("made");
-    fs::create_dir_all(world.host_path("/etc")).expect("made");
+    fs::create_dir_all(world.host_path("/opt")).expect("created");
+    fs::create_dir_all(world.host_path("/etc")).expect("created");
     symlink("/", world.host_path("/opt/fw")).expect("linked");
     let why = obstacle(&world.scan_host().await, "tty-FT4X9-ttyUSB0");
     assert_eq!(why, "/etc exposes the whole machine: name what is needed in it");
@@ -258,7 +258,7 @@ sources:
     world.create_many_links("/sys/class/crowd", "", 100_000);
     world.write("/etc/boards/good", "slot: 3");
     world.write("/etc/boards/bad", "slot: three");
-    fs::create_dir_all(world.host_path("/sys/class/loops")).expect("made");
+    fs::create_dir_all(world.host_path("/sys/class/loops")).expect("created");
     symlink("b", world.host_path("/sys/class/loops/a")).expect("linked");
     symlink("a", world.host_path("/sys/class/loops/b")).expect("linked");
     symlink("/", world.host_path("/sys/class/loops/root")).expect("linked");

@@ -29,7 +29,7 @@ async fn a_group_whose_number_changed_is_granted_with_its_new_number() {
     agent.until(|state| is_moved(state) && is_offered(state)).await;
     until_allocatable(&kubelet, "example.com/vf", 3).await;
     let admission = kubelet.admit(pod("p", "example.com/vf", 3)).await.expect("admitted");
-    let grant = &admission.allocation("main", "example.com/vf").expect("allotted").run_options;
+    let grant = &admission.allocation("main", "example.com/vf").expect("allocated").run_options;
     assert!(grant.devices.iter().any(|node| node.host_path.ends_with("/dev/vfio/70")));
 }
 

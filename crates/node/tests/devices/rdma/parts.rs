@@ -63,7 +63,7 @@ fn add_rdma(world: &Node, parent: &str, name: &str, file: &str, text: &str) {
     let folder = format!("{parent}/infiniband/{name}");
     world.write(&format!("{folder}/node_type"), "1: CA\n");
     world.write(&format!("{folder}/{file}"), text);
-    let real = world.host_path(&folder).canonicalize().expect("made");
+    let real = world.host_path(&folder).canonicalize().expect("created");
     std::os::unix::fs::symlink("../..", real.join("device")).expect("linked");
     let link = world.host_path(&format!("/sys/class/infiniband/{name}"));
     std::os::unix::fs::symlink(real, link).expect("linked");
