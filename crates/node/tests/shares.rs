@@ -173,7 +173,7 @@ impl World {
     }
 
     /// Every request of the agent is one that the shipped roles allow.
-    pub(crate) fn assert_rights(&self) {
+    pub(crate) fn assert_permissions(&self) {
         self.assert_within(&Right::shipped());
     }
 
@@ -236,7 +236,7 @@ async fn pods_share_the_gpu_that_was_decided_for_them() {
     assert_eq!(world.start("a", "main").await, [first], "a restarted container has the same share");
     // The other GPUs are offered in full.
     until_allocatable(&world.kubelet, GPU, 7).await;
-    world.assert_rights();
+    world.assert_permissions();
     world.agent.stop().await;
 }
 

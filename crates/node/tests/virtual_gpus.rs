@@ -89,7 +89,7 @@ async fn a_pod_has_its_share_of_each_decided_gpu_and_full_gpus_are_exclusive() {
     assert_ne!(started(&world, "more", "main").await, [one.as_str()]);
     // All tokens stay: the kubelet does not count the amounts of GPUs.
     until_allocatable(&world.kubelet, GPU, 80).await;
-    world.assert_rights();
+    world.assert_permissions();
     world.agent.stop().await;
 }
 

@@ -93,7 +93,7 @@ async fn holds_devices_of_unlisted_pods(mut world: World) {
     until_checkpoint_rewritten(&events, events.next_sequence()).await;
     assert_eq!(free_gpus(&world.objects()), 7, "the kubelet has not learned of the deletion");
     world.kubelet.reach_api_server().await;
-    world.started(&uid(&waiting), "main").await;
+    world.start_container(&uid(&waiting), "main").await;
     world.check();
 }
 

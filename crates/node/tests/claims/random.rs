@@ -54,7 +54,7 @@ impl Run {
     async fn new(mounts: Mounts, seed: u64) -> Self {
         let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
         let world = match mounts {
-            Mounts::Whole => World::of(dra).await,
+            Mounts::Whole => World::with_policy(dra).await,
             Mounts::Shipped => World::with(dra, use_shipped_mounts).await,
         };
         put_templates(&world);

@@ -40,7 +40,7 @@ async fn after_a_kill_during_a_preparation_the_next_agent_prepares_the_same_devi
         world.check();
         world.start_agent();
         world.until_registered().await;
-        let grant = world.started(&uid, "main").await;
+        let grant = world.start_container(&uid, "main").await;
         // A kubelet that was interrupted after the answer lists its devices twice.
         let names: BTreeSet<_> = grant.cdi_devices.iter().collect();
         assert_eq!(names.len(), 3, "after {polls} polls: {grant:?}");
@@ -76,7 +76,7 @@ async fn an_agent_that_is_killed_while_the_claim_is_read_has_recorded_nothing() 
     world.cluster.server().clear_faults();
     world.start_agent();
     world.until_registered().await;
-    world.started(&uid, "main").await;
+    world.start_container(&uid, "main").await;
     world.check();
     world.end(&scheduled).await;
     world.until_all_free().await;
@@ -116,7 +116,7 @@ async fn after_a_reboot_the_same_claims_have_the_same_devices() {
     world.kubelet.reboot().await.expect("it starts");
     world.start_agent();
     world.until_registered().await;
-    let second = world.started(&uid(&pod), "main").await;
+    let second = world.start_container(&uid(&pod), "main").await;
     // The kubelet adds the devices of each answer to those that it knew.
     let names =
         |grant: &RunContainerOptions| grant.cdi_devices.iter().cloned().collect::<BTreeSet<_>>();
@@ -160,7 +160,7 @@ async fn without_the_api_server_prepared_claims_remain_and_new_claims_wait_for_i
     world.start_agent();
     world.until_registered().await;
     world.cluster.server_mut().go_online();
-    world.started(&uid(&new), "main").await;
+    world.start_container(&uid(&new), "main").await;
     world.check();
     let namespace = gone.pod.metadata.namespace.as_deref().unwrap_or_default();
     world.cluster.delete_pod(namespace, "gone").expect("it was there");
@@ -185,7 +185,7 @@ async fn the_kubelets_checkpoint_is_awaited_only_after_an_agent_with_the_device_
         let scheduled = world.cluster.schedule(&pod_with_claim).expect("the slices remain");
         world.admit(bound::pod(&scheduled)).await.expect("it fits");
         if offer == DraOffer::Instead {
-            world.started(&uid(&scheduled), "main").await;
+            world.start_container(&uid(&scheduled), "main").await;
             continue;
         }
         let error = world

@@ -101,7 +101,7 @@ async fn a_record_that_is_lost_repeatedly_is_restored_from_its_copy_and_no_devic
         })
         .await;
         assert!(copy.exists(), "it is written before the documents");
-        assert_eq!(world.started(&uid(&pod), "main").await.cdi_devices, grant.cdi_devices);
+        assert_eq!(world.start_container(&uid(&pod), "main").await.cdi_devices, grant.cdi_devices);
         world.check();
     }
     world.kubelet.delete_pod(&uid(&pod)).await;

@@ -52,7 +52,7 @@ fn rng_for(seed: u64, number: usize) -> Rng {
 async fn walk(mounts: Mounts) {
     let seed = seed();
     let (mut faults, node) =
-        Faults::begin(mounts, Length::from_env_or(STEPS), rng_for(seed, 0)).await;
+        Faults::start(mounts, Length::from_env_or(STEPS), rng_for(seed, 0)).await;
     let start = Instant::now();
     let mut actors = JoinSet::new();
     actors.spawn(DeviceManager::new(Arc::clone(&node), rng_for(seed, 1)).run());

@@ -81,10 +81,10 @@ async fn a_board_that_hangs_fails_its_container_with_the_reason_and_no_other() {
     };
     gateway.boards[failing].inject(BoardFault::Hangs);
     let (failed, started) = tokio::join!(start(&kubelet, "a"), start(&kubelet, "b"));
-    let why = failed.expect_err("it hangs").to_string();
-    assert!(why.contains("PreStartContainer rpc failed"), "{why}");
-    assert!(why.contains("is not ready for its container: GET http://"), "{why}");
-    assert!(why.contains("not done within 300ms"), "{why}");
+    let error = failed.expect_err("it hangs").to_string();
+    assert!(error.contains("PreStartContainer rpc failed"), "{error}");
+    assert!(error.contains("is not ready for its container: GET http://"), "{error}");
+    assert!(error.contains("not done within 300ms"), "{error}");
     started.expect("the other board works");
     gateway.until_events(healthy, &UNKNOWN_HISTORY_STEPS).await;
     gateway.until_withheld(&agent, failing, "cleanup failed: GET http://").await;
@@ -194,8 +194,8 @@ async fn no_step_runs_that_cannot_be_recorded() {
     let (kubelet, _agent) = gateway.start_ready().await;
     admit(&kubelet, "a", BOARDS).await;
     gateway.block_state_folder();
-    let why = start(&kubelet, "a").await.expect_err("no disk").to_string();
-    assert!(why.contains("cannot write") && why.contains("handover.json"), "{why}");
+    let error = start(&kubelet, "a").await.expect_err("no disk").to_string();
+    assert!(error.contains("cannot write") && error.contains("handover.json"), "{error}");
     assert_eq!(gateway.boards[0].take_events(), []);
     gateway.unblock_state_folder();
     start_with_retries(&kubelet, "a").await;
@@ -214,8 +214,8 @@ async fn no_container_starts_with_a_board_while_its_owner_is_unknown() {
     let moved = record.with_extension("away");
     fs::rename(&record, &moved).expect("there");
     fs::create_dir(&record).expect("created");
-    let why = start(&kubelet, "a").await.expect_err("no checkpoint").to_string();
-    assert!(why.contains("checkpoint cannot be read"), "{why}");
+    let error = start(&kubelet, "a").await.expect_err("no checkpoint").to_string();
+    assert!(error.contains("checkpoint cannot be read"), "{error}");
     assert_eq!(gateway.boards[0].take_events(), [], "it may be in use");
     fs::remove_dir(&record).expect("empty");
     fs::rename(&moved, &record).expect("moved back");
@@ -251,8 +251,8 @@ async fn the_kubelet_announces_starts_only_for_resources_with_preparation() {
 
 #[tokio::test]
 async fn attributes_probes_and_steps_use_one_folder() {
-    let on_pci = "sys/devices/pci0000:00/0000:00:05.0/misc/dma1";
-    let virtually = "sys/devices/virtual/misc/dma0";
+    let pci_folder = "sys/devices/pci0000:00/0000:00:05.0/misc/dma1";
+    let virtual_folder = "sys/devices/virtual/misc/dma0";
     let devices = r#"
 - {name: dma0, folder: virtual/misc/dma0, class: misc, number: "10:1", node: dma0, files: {mode: idle}}
 - name: dma1
@@ -277,7 +277,7 @@ sources:
     let pod = pod("p", "example.com/dma", 2);
     kubelet.admit(pod).await.expect("admitted");
     start(&kubelet, "p").await.expect("started");
-    for folder in [on_pci, virtually] {
+    for folder in [pci_folder, virtual_folder] {
         let written = std::fs::read_to_string(world.host_path(&format!("/{folder}/mode")));
         assert_eq!(written.expect("there"), "busy", "{folder}");
     }
