@@ -37,7 +37,7 @@ async fn a_board_is_prepared_before_a_container_starts_and_reset_after_its_relea
     assert!(gateway.boards[0].is_deployed());
     delete(&kubelet, "a").await;
     gateway.until_events(0, &[Reset]).await;
-    gateway.allocatable(&kubelet, 1).await;
+    gateway.until_allocatable(&kubelet, 1).await;
     admit(&kubelet, "b", BOARDS).await;
     start(&kubelet, "b").await.expect("started");
     gateway.until_events(0, &[Reset, Frequency(MHZ)]).await;
@@ -91,7 +91,7 @@ async fn a_board_that_hangs_fails_its_container_with_the_reason_and_no_other() {
     gateway.boards[failing].inject(BoardFault::None);
     start(&kubelet, "a").await.expect("the kubelet tries again with a repaired board");
     gateway.until_events(failing, &UNKNOWN_HISTORY_STEPS).await;
-    gateway.allocatable(&kubelet, 2).await;
+    gateway.until_allocatable(&kubelet, 2).await;
 }
 
 #[tokio::test]
@@ -103,11 +103,11 @@ async fn a_board_that_cannot_be_cleaned_is_withheld_until_it_is_clean() {
     gateway.boards[0].inject(BoardFault::Refuses);
     delete(&kubelet, "a").await;
     gateway.until_withheld(&agent, 0, "the answer is 500 Internal Server Error").await;
-    gateway.allocatable(&kubelet, 0).await;
+    gateway.until_allocatable(&kubelet, 0).await;
     gateway.boards[0].take_events();
     gateway.boards[0].inject(BoardFault::None);
     gateway.until_events(0, &[Reset]).await;
-    gateway.allocatable(&kubelet, 1).await;
+    gateway.until_allocatable(&kubelet, 1).await;
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ async fn a_board_that_was_released_while_no_agent_ran_is_reset_by_the_next_one()
     start(&kubelet, "a").await.expect("started");
     agent.kill().await;
     let agent = gateway.node.start_agent();
-    gateway.allocatable(&kubelet, 1).await;
+    gateway.until_allocatable(&kubelet, 1).await;
     gateway.boards[0].take_events();
     start_with_retries(&kubelet, "a").await;
     assert_eq!(gateway.boards[0].take_events(), [], "the cleanup outlives the agent");
@@ -153,7 +153,7 @@ async fn a_board_that_was_released_while_no_agent_ran_is_reset_by_the_next_one()
     kubelet.delete_pod("a-uid").await;
     let _agent = gateway.node.start_agent();
     gateway.until_events(0, &[Reset]).await;
-    gateway.allocatable(&kubelet, 1).await;
+    gateway.until_allocatable(&kubelet, 1).await;
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ async fn a_cleaning_that_a_dead_agent_began_is_done_by_the_next() {
     gateway.boards[0].inject(BoardFault::None);
     let _agent = gateway.node.start_agent();
     gateway.until_events(0, &[Reset]).await;
-    gateway.allocatable(&kubelet, 1).await;
+    gateway.until_allocatable(&kubelet, 1).await;
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn after_a_reboot_the_history_of_a_board_is_unknown() {
     agent.kill().await;
     gateway.node.reboot();
     let _agent = gateway.node.start_agent();
-    gateway.allocatable(&kubelet, 1).await;
+    gateway.until_allocatable(&kubelet, 1).await;
     start_with_retries(&kubelet, "a").await;
     gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
 }

@@ -10,7 +10,7 @@ use windlass_kubelet_sim::{Kubelet, Pod};
 use windlass_testkit::{Node, RunningAgent, pod_with, until_allocatable};
 
 use crate::{
-    devices::world::{measured_until, policy},
+    devices::world::{policy, until_metric},
     kernel::{FLEX, HOOK, Kernel, MI300X, PTRACE, Vendor, record_of},
 };
 
@@ -100,7 +100,7 @@ impl World {
         let has = |lines: &[String]| {
             lines.iter().any(|line| parts.iter().all(|part| line.contains(part)))
         };
-        measured_until(&self.agent, metric, has).await;
+        until_metric(&self.agent, metric, has).await;
     }
 
     fn enforcement(&self) -> Option<Enforcement> {
@@ -148,7 +148,7 @@ async fn a_replica_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
         // The record belongs to the GPU, and remains for later containers.
         world.kubelet.delete_pod(&uid).await;
         let is_empty = |lines: &[String]| lines.is_empty();
-        measured_until(&world.agent, "windlass_share_memory_limit_bytes", is_empty).await;
+        until_metric(&world.agent, "windlass_share_memory_limit_bytes", is_empty).await;
         assert!(record.exists());
         world.agent.stop().await;
     }

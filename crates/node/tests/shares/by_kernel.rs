@@ -14,7 +14,7 @@ use windlass_kubelet_sim::{Container, Pod};
 use windlass_testkit::{Node, until, until_allocatable, until_removed};
 
 use crate::{
-    devices::world::{measured_until, policy},
+    devices::world::{policy, until_metric},
     kernel::{FLEX, HOOK, Kernel, MI300X, PTRACE, Vendor, record_of},
     shares::{COMPUTE, MEMORY, World},
 };
@@ -114,7 +114,7 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
             let has = |lines: &[String]| {
                 lines.iter().any(|line| parts.iter().all(|part| line.contains(part)))
             };
-            measured_until(&world.agent, metric, has).await;
+            until_metric(&world.agent, metric, has).await;
         };
         let limit = (10_u64 << 30).to_string();
         let parts = [r#"holder="a",enforcement="dmem"}"#, &limit];

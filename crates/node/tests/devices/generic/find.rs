@@ -277,9 +277,9 @@ sources:
 "#;
     let world = node_of(&MachineProfile::named("rdma").expect("a shipped profile"), config);
     let state = world.scan_host().await;
-    let own = state.inventory.devices.iter().map(|device| device.id.as_str());
-    let own: Vec<_> = own.filter(|id| !id.starts_with("nic-")).collect();
+    let ids = state.inventory.devices.iter().map(|device| device.id.as_str());
+    let ids: Vec<_> = ids.filter(|id| !id.starts_with("nic-")).collect();
     let expected =
         ["part-0000-17-00-2", "part-0000-17-00-3", "part-0000-17-00-4", "whole-0000-17-00-0"];
-    assert_eq!(own, expected);
+    assert_eq!(ids, expected);
 }
