@@ -310,7 +310,8 @@ fn entries_that_windlass_refuses_get_a_warning() {
         assert!(found.contains(&expected), "{text}\n{found:#?}");
         let sources = loaded(&text).expect("valid").config.policy.sources;
         assert_eq!(sources.len(), offered, "{text}");
-        let reparsed = parse(Path::new("w.yaml"), &to_yaml(&loaded(&text).expect("valid").config), &NvidiaPluginFlags::default());
+        let yaml = to_yaml(&loaded(&text).expect("valid").config);
+        let reparsed = parse(Path::new("w.yaml"), &yaml, &NvidiaPluginFlags::default());
         assert_eq!(reparsed.is_err(), expected.ends_with(withheld), "{text}");
     }
     let folder = DARWIN3.replace("/srv/boards", "/etc");

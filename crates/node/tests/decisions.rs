@@ -67,7 +67,7 @@ async fn admit(world: &World, name: &str, count: u64) -> Vec<usize> {
 
 /// The agent's correction, as positions.
 async fn corrected_placement(world: &World, name: &str) -> Vec<usize> {
-    let placement: Value = serde_json::from_str(&world.corrected(name).await).expect("JSON");
+    let placement: Value = serde_json::from_str(&world.until_corrected(name).await).expect("JSON");
     let gpus = gpu_ids(world);
     let devices = placement["devices"].as_array().expect("devices").iter();
     let mut positions: Vec<_> =

@@ -183,7 +183,7 @@ async fn without_a_limit_by_the_kernel_the_watchdog_enforces_or_the_pod_is_refus
                 assert_eq!(grant.cdi_devices.len(), 1, "no hook: {grant:?}");
             }
             (Err(rejection), Some(text)) => {
-                assert!(rejection.message.contains(text), "{rejection}")
+                assert!(rejection.message.contains(text), "{rejection}");
             }
             (admitted, _) => panic!("{regions:?} {at_least}: {admitted:?}"),
         }

@@ -75,7 +75,11 @@ async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_that_its_auth
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
     let gpu = gpus(&agent.state.borrow())[0].clone();
-    let device_config = |sharing| json!({"apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing});
+    let device_config = |sharing| {
+        json!({
+            "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing,
+        })
+    };
     let path = format!("/{MARK}/../etc/shadow");
     for (index, parameters) in [
         device_config(json!({"strategy": path})),

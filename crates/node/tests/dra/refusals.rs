@@ -130,7 +130,11 @@ async fn a_device_that_failed_after_its_allocation_is_refused_with_its_failure()
 async fn impossible_parameters_are_refused_with_their_origin() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    let device_config = |sharing: Value| json!({"apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing});
+    let device_config = |sharing: Value| {
+        json!({
+            "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing,
+        })
+    };
     let nvidia_config = json!({
         "apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig",
         "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Default"}},

@@ -354,7 +354,7 @@ impl Faults {
             self.agent.check_running();
             assert!(
                 start.elapsed() < TIMEOUT * 3,
-                "{free} GPUs are free for claims, {healthy} are healthy, and claims left {remaining:?}"
+                "{free} GPUs are free for claims, {healthy} are healthy; claims left {remaining:?}"
             );
             sleep(Duration::from_millis(5)).await;
         }

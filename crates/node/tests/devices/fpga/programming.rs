@@ -134,7 +134,7 @@ async fn a_region_is_checked_for_the_configured_bitstream() {
         match expected {
             None => assert_eq!(outcome, Ok(())),
             Some(text) => {
-                assert!(outcome.clone().is_err_and(|it| it.contains(text)), "{outcome:?}")
+                assert!(outcome.clone().is_err_and(|it| it.contains(text)), "{outcome:?}");
             }
         }
     }

@@ -63,8 +63,8 @@ async fn a_group_whose_members_cannot_be_read_is_withheld() {
     let groups = world.host_path("/sys/kernel/iommu_groups");
     fs::rename(&groups, world.host_path("/sys/kernel/elsewhere")).expect("moved");
     let states = states(&world.scan_host().await);
-    let expected = "vfio/62 vfio/vfio; the members of its IOMMU group 62 cannot be read: the agent needs \
-               /sys/kernel/iommu_groups";
+    let expected = "vfio/62 vfio/vfio; the members of its IOMMU group 62 cannot be read: \
+                    the agent needs /sys/kernel/iommu_groups";
     assert!(states.contains(expected), "{states}");
 }
 
