@@ -118,7 +118,7 @@ impl Selectors {
         &self,
         kind: DeviceType,
         line: u64,
-        all: &mut Conditions,
+        conditions: &mut Conditions,
         diagnostics: &mut Diagnostics,
     ) {
         if !matches!(kind, DeviceType::AuxNetDevice) {
