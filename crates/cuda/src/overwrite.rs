@@ -154,11 +154,11 @@ mod tests {
 
     #[test]
     fn free_memory_that_is_not_allocated_is_an_error() {
-        let room = |free| MemoryInfo { free: free * MIB, total: 81_000 * MIB };
-        assert!(check_remaining(room(80_000), room(64)).is_ok());
-        let why = check_remaining(room(80_000), room(65)).expect_err("too much").to_string();
+        let memory = |free| MemoryInfo { free: free * MIB, total: 81_000 * MIB };
+        assert!(check_remaining(memory(80_000), memory(64)).is_ok());
+        let error = check_remaining(memory(80_000), memory(65)).expect_err("too much").to_string();
         assert_eq!(
-            why,
+            error,
             "65 of 80000 MiB of free memory could not be allocated and are not overwritten"
         );
     }

@@ -29,9 +29,9 @@ impl TestMachine {
     }
 
     fn with_fault(fault: &str) -> Self {
-        let rig = Self::new();
-        rig.machine.inject(&fault.parse().expect(fault)).expect(fault);
-        rig
+        let test_machine = Self::new();
+        test_machine.machine.inject(&fault.parse().expect(fault)).expect(fault);
+        test_machine
     }
 
     fn uuid(&self, gpu: usize) -> String {
@@ -43,7 +43,7 @@ impl TestMachine {
     }
 
     fn failure(&self) -> String {
-        let error = self.overwrite().expect_err("it fails");
+        let error = self.overwrite().expect_err("the overwrite fails");
         let cause = std::error::Error::source(&error);
         cause.map_or(error.to_string(), |cause| format!("{error}: {cause}"))
     }
@@ -57,54 +57,57 @@ impl TestMachine {
 
 #[test]
 fn all_free_memory_is_overwritten_except_for_less_than_a_page() {
-    let rig = TestMachine::new();
-    let OverwriteReport { overwritten, free, total } = rig.overwrite().expect("done");
-    assert_eq!(rig.zeroed(), Some(overwritten));
+    let test_machine = TestMachine::new();
+    let OverwriteReport { overwritten, free, total } = test_machine.overwrite().expect("done");
+    assert_eq!(test_machine.zeroed(), Some(overwritten));
     assert!(free - overwritten < 2 * MIB, "{} bytes are left", free - overwritten);
     assert_eq!(total - free, 256 * MIB, "the memory of the context");
 }
 
 #[test]
 fn memory_in_use_is_not_overwritten() {
-    let (rig, other) = (TestMachine::new(), TestMachine::with_fault("memory:4096@0"));
-    let (all, less) = (rig.overwrite().expect("done"), other.overwrite().expect("done"));
-    assert_eq!((all.free - less.free, all.total), (4096 * MIB, less.total));
-    assert!(less.overwritten <= less.free);
+    let (test_machine, machine_in_use) =
+        (TestMachine::new(), TestMachine::with_fault("memory:4096@0"));
+    let (whole, reduced) =
+        (test_machine.overwrite().expect("done"), machine_in_use.overwrite().expect("done"));
+    assert_eq!((whole.free - reduced.free, whole.total), (4096 * MIB, reduced.total));
+    assert!(reduced.overwritten <= reduced.free);
 }
 
 #[test]
 fn memory_that_ignores_writes_is_detected() {
-    let rig = TestMachine::with_fault("cuda:stale@0");
-    assert_eq!(rig.failure(), "memory reads back 0x5a after 0xa5 was written");
-    assert_eq!(rig.zeroed(), None);
+    let test_machine = TestMachine::with_fault("cuda:stale@0");
+    assert_eq!(test_machine.failure(), "memory reads back 0x5a after 0xa5 was written");
+    assert_eq!(test_machine.zeroed(), None);
 }
 
 #[test]
 fn a_driver_error_has_its_cause() {
-    let why = TestMachine::with_fault("cuda:802@0").failure();
-    assert!(why.starts_with("cuCtxCreate_v2: CUDA_ERROR_SYSTEM_NOT_READY (802)"), "{why}");
-    let why = TestMachine::with_fault("cuda:2@0").failure();
-    assert!(why.starts_with("cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)"), "{why}");
-    let rig = TestMachine::new();
-    rig.machine.update(|it| it.gpus.clear()).expect("changed");
-    let library = rig.machine.cuda_library();
-    let why = overwrite(&library, "GPU-0").expect_err("no GPU");
-    let OverwriteError::Load(why) = why else { panic!("{why}") };
-    let cause = std::error::Error::source(&why).expect("a cause").to_string();
+    let error = TestMachine::with_fault("cuda:802@0").failure();
+    assert!(error.starts_with("cuCtxCreate_v2: CUDA_ERROR_SYSTEM_NOT_READY (802)"), "{error}");
+    let error = TestMachine::with_fault("cuda:2@0").failure();
+    assert!(error.starts_with("cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)"), "{error}");
+    let test_machine = TestMachine::new();
+    test_machine.machine.update(|it| it.gpus.clear()).expect("changed");
+    let library = test_machine.machine.cuda_library();
+    let error = overwrite(&library, "GPU-0").expect_err("no GPU");
+    let OverwriteError::Load(error) = error else { panic!("{error}") };
+    let cause = std::error::Error::source(&error).expect("a cause").to_string();
     assert!(cause.starts_with("cuInit: CUDA_ERROR_NO_DEVICE (100)"), "{cause}");
 }
 
 #[test]
 fn only_the_named_device_is_overwritten() {
-    let rig = TestMachine::new();
-    let why = overwrite(&rig.machine.cuda_library(), &rig.uuid(1)).expect_err("the first is shown");
-    let first = rig.uuid(0).replace("GPU-", "");
-    assert_eq!(why.to_string(), format!("CUDA shows another device: {first}"));
-    assert_eq!(rig.zeroed(), None);
+    let test_machine = TestMachine::new();
+    let error = overwrite(&test_machine.machine.cuda_library(), &test_machine.uuid(1))
+        .expect_err("CUDA shows the first GPU");
+    let first = test_machine.uuid(0).replace("GPU-", "");
+    assert_eq!(error.to_string(), format!("CUDA shows another device: {first}"));
+    assert_eq!(test_machine.zeroed(), None);
 }
 
 #[test]
 fn the_error_names_a_missing_library() {
-    let why = overwrite(Path::new("/no/libcuda.so.1"), "GPU-0").expect_err("there is none");
-    assert_eq!(why.to_string(), "cannot load /no/libcuda.so.1");
+    let error = overwrite(Path::new("/no/libcuda.so.1"), "GPU-0").expect_err("there is none");
+    assert_eq!(error.to_string(), "cannot load /no/libcuda.so.1");
 }

@@ -254,7 +254,7 @@ impl SourceScan {
                 }
                 Ok(false) => {}
                 Err(error) if error.is_missing_attribute() => {
-                    drop(missing_attribute.get_or_insert(error));
+                    missing_attribute.get_or_insert(error);
                 }
                 Err(error) => drop(self.selector_error.get_or_insert_with(|| error.to_string())),
             }

@@ -32,7 +32,7 @@ const SOURCES: &str = "sources:
 - {name: chip, resource: a.com/chip, find: {bus: platform}, match: 'true'}
 ";
 
-/// Folder in memory.
+/// Folder of a file system in memory.
 const TMPFS: &str = "/dev/shm";
 
 /// Maximum number of lines of a tree. Longer trees reach no other code.
@@ -90,8 +90,8 @@ fn folder() -> TempDir {
 
 /// Adds an entry to the tree. Skips an invalid line, and an entry outside of the tree.
 fn add_entry(root: &Path, line: &str) {
-    let as_link = line.split_once("->");
-    let Some((name, content)) = as_link.or_else(|| line.split_once('=')) else { return };
+    let link = line.split_once("->");
+    let Some((name, content)) = link.or_else(|| line.split_once('=')) else { return };
     let path = Path::new(name);
     if name.is_empty() || !path.is_relative() || !is_plain(path) || line.contains('\0') {
         return;
@@ -102,7 +102,7 @@ fn add_entry(root: &Path, line: &str) {
     if fs::create_dir_all(folder).is_err() || path.symlink_metadata().is_ok() {
         return;
     }
-    let _ = match as_link {
+    let _ = match link {
         Some((_, target)) if is_outside(name, Path::new(target)) => return,
         Some((_, target)) => symlink(target, &path),
         None => fs::write(&path, content.replace("\\n", "\n")),
@@ -118,8 +118,8 @@ fn has_no_link(root: &Path, folder: &Path) -> bool {
 /// True if a link's target is outside of the tree. The kernel creates no such link, and a test must not read the real
 /// machine's files.
 fn is_outside(name: &str, target: &Path) -> bool {
-    let up = target.components().filter(|part| *part == Component::ParentDir).count();
-    !target.is_relative() || up > Path::new(name).components().count().saturating_sub(1)
+    let parent_count = target.components().filter(|part| *part == Component::ParentDir).count();
+    !target.is_relative() || parent_count > Path::new(name).components().count().saturating_sub(1)
 }
 
 /// True if a path has no `..`, and does not begin with `.`.

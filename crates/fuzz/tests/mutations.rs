@@ -152,8 +152,8 @@ impl Edit {
     }
 }
 
-/// Runs a target on an input, and fails if that takes longer than [`INPUT_TIMEOUT`]. The input of a panic or hang remains in a
-/// file.
+/// Runs a target on an input, and fails if that takes longer than [`INPUT_TIMEOUT`]. The input of a panic or hang
+/// remains in a file.
 fn read(target: &Target, input: &[u8]) -> Result<Verdict, TestCaseError> {
     let name = format!("{}-{}", target.name, process::id());
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);

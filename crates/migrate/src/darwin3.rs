@@ -16,8 +16,8 @@ const FOLDER: &str = "/etc/darwin3";
 /// True for a workload that runs the plugin.
 pub(super) fn is_manifest(root: &YamlNode) -> bool {
     let image = |container: &YamlNode| container.child("image").and_then(YamlNode::text);
-    let is_it = |image: String| image.to_ascii_lowercase().contains(IMAGE);
-    manifest::containers(root).iter().filter_map(image).any(is_it)
+    let is_plugin_image = |image: String| image.to_ascii_lowercase().contains(IMAGE);
+    manifest::containers(root).iter().filter_map(image).any(is_plugin_image)
 }
 
 pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> Imported {

@@ -101,11 +101,11 @@ pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> Imported {
 impl Conversion {
     fn add_device(&mut self, domain: &str, device: Spanned<Device>, diagnostics: &mut Diagnostics) {
         let Spanned { line, value: Device { name, groups } } = device;
-        let Some(given) = name else {
+        let Some(name) = name else {
             diagnostics.error(line, "a device without a name");
             return;
         };
-        let trimmed = Spanned { line: given.line, value: given.value.trim().to_owned() };
+        let trimmed = Spanned { line: name.line, value: name.value.trim().to_owned() };
         let is_plain = trimmed.value == trimmed.value.to_ascii_lowercase();
         if !is_plain || !names::is_made_of(&trimmed.value, b"-") {
             let name = &trimmed.value;
@@ -171,8 +171,9 @@ impl Conversion {
 fn own_nodes(rule: &SourceRule) -> impl Iterator<Item = &str> {
     let found =
         if let DiscoveryRule::Nodes(patterns) = &rule.find { patterns.as_slice() } else { &[] };
-    let given = rule.give.nodes.iter().filter(|node| !node.shared && node.path.starts_with('/'));
-    found.iter().map(String::as_str).chain(given.map(|node| node.path.as_str()))
+    let templates =
+        rule.give.nodes.iter().filter(|node| !node.shared && node.path.starts_with('/'));
+    found.iter().map(String::as_str).chain(templates.map(|node| node.path.as_str()))
 }
 
 /// True if two patterns or paths are sure to match a common node. A pattern for a folder matches all nodes in it.

@@ -160,17 +160,17 @@ fn without_invalid(
 ) -> Vec<SourceRule> {
     let mut valid: Vec<SourceRule> = Vec::new();
     for Spanned { line, value } in sources {
-        let SourceFindings { errors: mut wrong, mut dangerous } =
+        let SourceFindings { mut errors, mut dangerous } =
             source::check_source(&value, kubelet_dir);
         if matches!(value.find, DiscoveryRule::Files(_)) {
             // Discovery checks device nodes, but not the files of a folder, so a dangerous folder is refused here.
-            wrong.append(&mut dangerous);
+            errors.append(&mut dangerous);
         }
-        wrong.extend(source::sharing_conflict(&value, valid.iter()));
-        for text in &wrong {
+        errors.extend(source::sharing_conflict(&value, valid.iter()));
+        for text in &errors {
             diagnostics.warn(line, format!("{text}; it is left out"));
         }
-        if wrong.is_empty() {
+        if errors.is_empty() {
             for text in dangerous {
                 diagnostics.warn(line, format!("{text}; {WITHHELD}"));
             }

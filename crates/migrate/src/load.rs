@@ -50,29 +50,29 @@ pub fn parse(
     text: &str,
     flags: &NvidiaPluginFlags,
 ) -> Result<LoadedConfig, ConfigError> {
-    let wrong = |found| Mistakes::new(path, found);
+    let mistakes = |diagnostics| Mistakes::new(path, diagnostics);
     if document::is_empty_document(text) {
-        return Err(wrong(vec![document::empty_document_error(text)]).into());
+        return Err(mistakes(vec![document::empty_document_error(text)]).into());
     }
     if crate::is_rules(path, text) {
-        let (mut config, warnings) = crate::read_rules(text).map_err(wrong)?;
+        let (mut config, warnings) = crate::read_rules(text).map_err(mistakes)?;
         flags.apply(&mut config);
         return Ok(LoadedConfig { config, format: Format::UdevRules, warnings });
     }
-    let root = crate::find_configuration(text, is_of_plugin).map_err(wrong)?;
-    if let Some(why) = discontinued(&root) {
-        return Err(wrong(vec![why]).into());
+    let root = crate::find_configuration(text, is_of_plugin).map_err(mistakes)?;
+    if let Some(error) = discontinued(&root) {
+        return Err(mistakes(vec![error]).into());
     }
     if let Some(plugin) = Plugin::of(&root) {
-        let (mut config, warnings) = plugin.read(&root).map_err(wrong)?;
+        let (mut config, warnings) = plugin.read(&root).map_err(mistakes)?;
         flags.apply(&mut config);
         return Ok(LoadedConfig { config, format: Format::Imported(plugin), warnings });
     }
     if nvidia::is_file(&root) {
-        let (config, warnings) = nvidia::read(&root, flags).map_err(wrong)?;
+        let (config, warnings) = nvidia::read(&root, flags).map_err(mistakes)?;
         return Ok(LoadedConfig { config, format: Format::Nvidia, warnings });
     }
-    let mut config = Config::read(&root).map_err(wrong)?;
+    let mut config = Config::read(&root).map_err(mistakes)?;
     flags.apply(&mut config);
     let warnings = nothing_offered(&root, &config.policy).into_iter().collect();
     Ok(LoadedConfig { config, format: Format::Windlass, warnings })
@@ -80,8 +80,10 @@ pub fn parse(
 
 /// Error for a file of `k8s-rdma-sriov-dev-plugin`, which was discontinued in 2020.
 fn discontinued(root: &YamlNode) -> Option<Diagnostic> {
-    let is_its = |mode: &&YamlNode| mode.text().is_some_and(|it| ["hca", "sriov"].contains(&&*it));
-    let mode = root.child_ignore_case("mode").filter(is_its).filter(|_| root.keys().count() == 1);
+    let is_known_mode =
+        |mode: &&YamlNode| mode.text().is_some_and(|it| ["hca", "sriov"].contains(&&*it));
+    let mode =
+        root.child_ignore_case("mode").filter(is_known_mode).filter(|_| root.keys().count() == 1);
     let key = root.child_ignore_case("pfNetdevices").or(mode)?;
     Some(Diagnostic::new(key.line, DISCONTINUED))
 }
@@ -109,11 +111,11 @@ fn is_of_plugin(root: &YamlNode) -> bool {
 /// Configuration from flags and variables without a file. Flags or variables of NVIDIA's manifests also imply NVIDIA's
 /// defaults, so that an unchanged manifest offers the same resources.
 pub fn without_file(flags: &NvidiaPluginFlags) -> Result<LoadedConfig, ConfigError> {
-    let manifest = flags.mig.is_some()
+    let is_manifest = flags.mig.is_some()
         || flags.device_lists.is_some()
         || flags.device_ids.is_some()
         || flags.pass_device_specs.is_some();
-    parse(Path::new("flags and variables"), if manifest { "version: v1\n" } else { "{}" }, flags)
+    parse(Path::new("flags and variables"), if is_manifest { "version: v1\n" } else { "{}" }, flags)
 }
 
 // === impl Format ===
@@ -148,9 +150,9 @@ mod tests {
         assert_eq!(policy(&NvidiaPluginFlags::default()), Config::default().policy);
         let manifest =
             NvidiaPluginFlags { pass_device_specs: Some(false), ..NvidiaPluginFlags::default() };
-        let of_manifest = policy(&manifest);
-        assert_eq!(of_manifest.mig, MigStrategy::None);
-        assert_eq!(of_manifest.delivery.strategies, [DeviceListStrategy::Envvar].into());
+        let manifest_policy = policy(&manifest);
+        assert_eq!(manifest_policy.mig, MigStrategy::None);
+        assert_eq!(manifest_policy.delivery.strategies, [DeviceListStrategy::Envvar].into());
     }
 
     #[test]
@@ -173,20 +175,20 @@ mod tests {
         ] {
             assert_eq!(format(text).expect(text).format, expected, "{text}");
         }
-        for ours in ["mode: mixed\n", "mode: hca\nmig: none\n", "device: cdi-cri\n"] {
-            let refused = format(ours).expect_err(ours).to_string();
-            assert!(refused.contains("unknown field `"), "{refused}");
+        for text in ["mode: mixed\n", "mode: hca\nmig: none\n", "device: cdi-cri\n"] {
+            let error = format(text).expect_err(text).to_string();
+            assert!(error.contains("unknown field `"), "{error}");
         }
     }
 
     #[test]
     fn a_file_of_a_discontinued_plugin_is_refused_with_the_replacement() {
         for text in ["\nmode: hca\n", "{\n\"mode\": \"sriov\",\"pfNetdevices\": [\"p0\"]}"] {
-            let refused = parse(Path::new("w.yaml"), text, &NvidiaPluginFlags::default());
-            let refused = refused.expect_err(text).to_string();
+            let error = parse(Path::new("w.yaml"), text, &NvidiaPluginFlags::default());
+            let error = error.expect_err(text).to_string();
             let expected =
                 "w.yaml:2: files of k8s-rdma-sriov-dev-plugin are no longer read: write a rule";
-            assert!(refused.starts_with(expected), "{refused}");
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 }

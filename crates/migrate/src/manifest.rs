@@ -24,11 +24,11 @@ pub(crate) fn find_configuration(
     match <[YamlNode; 1]>::try_from(documents) {
         Ok([root]) if !is_manifest(&root) => Ok(root),
         Ok(root) => only_one(configurations(root.into(), &is_known)?),
-        Err(several) if several.iter().any(is_manifest) => {
-            only_one(configurations(several, &is_known)?)
+        Err(documents) if documents.iter().any(is_manifest) => {
+            only_one(configurations(documents, &is_known)?)
         }
-        Err(several) => {
-            let line = several.get(1).map_or(1, |second| second.line);
+        Err(documents) => {
+            let line = documents.get(1).map_or(1, |second| second.line);
             Err(vec![Diagnostic::new(line, "a second document: a configuration is one document")])
         }
     }
@@ -47,11 +47,11 @@ pub(super) fn containers(root: &YamlNode) -> &[YamlNode] {
 /// Paths of a workload's `hostPath` volumes, by volume name.
 pub(super) fn host_paths(root: &YamlNode) -> Vec<(String, String)> {
     let volumes = pod(root).and_then(|pod| pod.child("volumes")).map_or(&[][..], YamlNode::items);
-    let of_host = |volume: &YamlNode| {
+    let volume_path = |volume: &YamlNode| {
         let path = volume.child("hostPath")?.child("path")?.text()?;
         Some((volume.child("name")?.text()?, path))
     };
-    volumes.iter().filter_map(of_host).collect()
+    volumes.iter().filter_map(volume_path).collect()
 }
 
 /// The pod template of a workload.
@@ -71,8 +71,8 @@ pub(super) fn parse_embedded(node: &YamlNode, text: &str) -> Result<YamlNode, Di
 
 /// Number of lines above an embedded text. A block scalar begins on the line below its indicator.
 fn lines_above(node: &YamlNode) -> usize {
-    let above = if node.is_block() { node.line } else { node.line.saturating_sub(1) };
-    usize::try_from(above).unwrap_or_default()
+    let lines = if node.is_block() { node.line } else { node.line.saturating_sub(1) };
+    usize::try_from(lines).unwrap_or_default()
 }
 
 fn documents(text: &str) -> Result<Vec<YamlNode>, Vec<Diagnostic>> {
@@ -82,7 +82,7 @@ fn documents(text: &str) -> Result<Vec<YamlNode>, Vec<Diagnostic>> {
             documents.push("\n".repeat(number));
         }
         let content = if line.trim_end() == SEPARATOR { "" } else { line };
-        let last = documents.last_mut().expect("there is a first one");
+        let last = documents.last_mut().expect("the vector begins with one document");
         last.push_str(content);
         last.push('\n');
         if documents.len() > MAX_DOCUMENTS {
@@ -93,7 +93,7 @@ fn documents(text: &str) -> Result<Vec<YamlNode>, Vec<Diagnostic>> {
     if documents.is_empty() {
         return Err(vec![document::empty_document_error(text)]);
     }
-    documents.iter().map(|text| document::parse(text).map_err(|mistake| vec![mistake])).collect()
+    documents.iter().map(|text| document::parse(text).map_err(|error| vec![error])).collect()
 }
 
 /// All configurations in the documents, with their names.
@@ -115,8 +115,8 @@ fn configurations(
     Ok(found)
 }
 
-/// The configurations among the files of a `ConfigMap`. A single file always counts as one, so that its mistakes
-/// are reported.
+/// The configurations among the files of a `ConfigMap`. A single file is always a configuration, so that its
+/// mistakes are reported.
 fn config_map_files(
     map: &YamlNode,
     is_known: impl Fn(&YamlNode) -> bool,
@@ -125,14 +125,14 @@ fn config_map_files(
     let files: Vec<_> = data.iter().flat_map(|data| data.entries()).collect();
     if let [(name, node)] = files[..] {
         let text = node.text().unwrap_or_default();
-        let root = parse_embedded(node, &text).map_err(|mistake| vec![mistake])?;
+        let root = parse_embedded(node, &text).map_err(|error| vec![error])?;
         return Ok(vec![(name.to_owned(), root)]);
     }
-    let known = |(name, node): (&str, &YamlNode)| {
+    let known_file = |(name, node): (&str, &YamlNode)| {
         let root = parse_embedded(node, &node.text()?).ok()?;
         is_known(&root).then(|| (name.to_owned(), root))
     };
-    Ok(files.into_iter().filter_map(known).collect())
+    Ok(files.into_iter().filter_map(known_file).collect())
 }
 
 fn only_one(mut found: Vec<(String, YamlNode)>) -> Result<YamlNode, Vec<Diagnostic>> {

@@ -21,9 +21,9 @@ pub(super) fn resource(
     parsed.map_err(|error| diagnostics.error(name.line, format!("{error}"))).ok()
 }
 
-/// True for a non-empty name of ASCII letters, digits and the bytes in `besides`.
-pub(super) fn is_made_of(name: &str, besides: &[u8]) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || besides.contains(&byte);
+/// True for a non-empty name of ASCII letters, digits and the bytes in `extra`.
+pub(super) fn is_made_of(name: &str, extra: &[u8]) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || extra.contains(&byte);
     !name.is_empty() && name.bytes().all(allowed)
 }
 
@@ -53,8 +53,8 @@ fn sanitised(text: &str) -> String {
 }
 
 fn with_suffix(base: &str, suffix: &str) -> SourceName {
-    let room = SourceName::MAX_CHARS - suffix.len();
-    let stem: String = base.chars().take(room).collect();
+    let max_chars = SourceName::MAX_CHARS - suffix.len();
+    let stem: String = base.chars().take(max_chars).collect();
     let stem = Some(stem.trim_end_matches('-')).filter(|stem| !stem.is_empty()).unwrap_or("device");
     format!("{stem}{suffix}").parse().expect("all characters are valid")
 }

@@ -56,18 +56,20 @@ pub(super) fn hexadecimal(
     diagnostics: &mut Diagnostics,
 ) -> Vec<String> {
     let line = list.as_ref().map_or(1, |list| list.line);
-    let mut id = |given: String| {
-        let lower = given.to_ascii_lowercase();
+    let mut id = |original: String| {
+        let lower = original.to_ascii_lowercase();
         let digits = lower.strip_prefix("0x").unwrap_or(&lower);
         if digits.len() > 4 || digits.is_empty() || !digits.bytes().all(|it| it.is_ascii_hexdigit())
         {
-            diagnostics
-                .error(line, format!("{given:?} is not a PCI id: write four hexadecimal digits"));
-            return given;
+            diagnostics.error(
+                line,
+                format!("{original:?} is not a PCI id: write four hexadecimal digits"),
+            );
+            return original;
         }
         let id = format!("{digits:0>4}");
-        if id != given {
-            let text = format!("{given:?} matches nothing in that plugin; here it means {id}");
+        if id != original {
+            let text = format!("{original:?} matches nothing in that plugin; here it means {id}");
             diagnostics.warn(line, text);
         }
         id
@@ -78,7 +80,7 @@ pub(super) fn hexadecimal(
 /// Requires one of the link types, by the kernel's names of encapsulations.
 pub(super) fn link_types(
     list: Option<Spanned<Vec<String>>>,
-    all: &mut Conditions,
+    conditions: &mut Conditions,
     diagnostics: &mut Diagnostics,
 ) {
     let line = list.as_ref().map_or(1, |list| list.line);
@@ -87,5 +89,5 @@ pub(super) fn link_types(
         diagnostics
             .warn(line, format!("link type {unknown:?} is none of {}", LINK_TYPES.join(", ")));
     }
-    all.one_of("dra.net/encapsulation", &types);
+    conditions.one_of("dra.net/encapsulation", &types);
 }

@@ -44,13 +44,13 @@ struct ImexEntry {
 
 /// True if the document is a configuration of NVIDIA's plugin.
 pub(super) fn is_file(root: &YamlNode) -> bool {
-    let own = |key: &str| ["version", "flags", "sharing"].contains(&key);
-    let within = |key, names: [&str; 2]| {
+    let is_plugin_key = |key: &str| ["version", "flags", "sharing"].contains(&key);
+    let has_key = |key, names: [&str; 2]| {
         root.child(key).is_some_and(|child| child.keys().any(|key| names.contains(&key)))
     };
-    root.keys().any(own)
-        || within("resources", ["gpus", "mig"])
-        || within("imex", ["channelIDs", "channelids"])
+    root.keys().any(is_plugin_key)
+        || has_key("resources", ["gpus", "mig"])
+        || has_key("imex", ["channelIDs", "channelids"])
 }
 
 /// Reads a document. Flags of the command line take precedence.
@@ -67,7 +67,11 @@ pub(super) fn read(
 // === impl NvidiaPluginFile ===
 
 impl NvidiaPluginFile {
-    fn into_config(self, given: &NvidiaPluginFlags, diagnostics: &mut Diagnostics) -> Config {
+    fn into_config(
+        self,
+        command_line: &NvidiaPluginFlags,
+        diagnostics: &mut Diagnostics,
+    ) -> Config {
         if let Some(version) = self.version.filter(|it| !["", "v1"].contains(&it.value.as_str())) {
             let problem = format!("unknown version {:?}: NVIDIA's plugin has v1", version.value);
             diagnostics.errors.push(Diagnostic::new(version.line, problem));
@@ -76,7 +80,7 @@ impl NvidiaPluginFile {
         config.policy.labels = self.flags.labels(diagnostics);
         let mut flags = self.flags.into_flags(diagnostics);
         self.imex.apply(&mut flags, diagnostics);
-        let mig = given.mig.or(flags.mig).unwrap_or(config.policy.mig);
+        let mig = command_line.mig.or(flags.mig).unwrap_or(config.policy.mig);
         self.sharing.check(mig, diagnostics);
         let resources = self.resources.map(|it| it.value.checked(diagnostics)).unwrap_or_default();
         let names = Names::new(resources, mig);
@@ -85,8 +89,8 @@ impl NvidiaPluginFile {
         config.policy.exclude = names.exclude();
         flags.apply(&mut config);
         // A driver root on the command line also moves `/dev`, unless the file has a root for `/dev`.
-        let dev_root = given.dev_root.clone().or(flags.dev_root);
-        NvidiaPluginFlags { dev_root, ..given.clone() }.apply(&mut config);
+        let dev_root = command_line.dev_root.clone().or(flags.dev_root);
+        NvidiaPluginFlags { dev_root, ..command_line.clone() }.apply(&mut config);
         config
     }
 }

@@ -92,17 +92,17 @@ fn warn_of_overlap(
     rules: &[Option<SpannedRule>],
     diagnostics: &mut Diagnostics,
 ) {
-    let valid = || {
+    let valid_entries = || {
         selections
             .iter()
             .zip(rules)
             .filter_map(|(selection, rule)| Some((selection, rule.as_ref()?)))
     };
-    for (nth, (later, rule)) in valid().enumerate() {
-        let both = |(earlier, first): &(&Selection, &SpannedRule)| {
+    for (index, (later, rule)) in valid_entries().enumerate() {
+        let overlaps = |(earlier, first): &(&Selection, &SpannedRule)| {
             !are_disjoint(earlier, later) && !first.value.devices.covers(&rule.value.devices)
         };
-        if let Some((_, first)) = valid().take(nth).find(both) {
+        if let Some((_, first)) = valid_entries().take(index).find(overlaps) {
             let (name, line) = (&first.value.name, first.line);
             let text =
                 format!("{name} on line {line} may select the same interface: {FIRST_ALONE}");
@@ -113,10 +113,10 @@ fn warn_of_overlap(
 
 /// True if no interface matches both selections, because they have no common value in one of the lists.
 fn are_disjoint(one: &Selection, other: &Selection) -> bool {
-    let differ = |(one, other): (&Vec<String>, &Vec<String>)| {
+    let share_no_value = |(one, other): (&Vec<String>, &Vec<String>)| {
         !one.is_empty() && !other.is_empty() && !one.iter().any(|value| other.contains(value))
     };
-    one.iter().zip(other).any(differ)
+    one.iter().zip(other).any(share_no_value)
 }
 
 const FIRST_ALONE: &str = "an interface that several entries select belongs to the first of them; in that plugin \
@@ -126,35 +126,37 @@ const FIRST_ALONE: &str = "an interface that several entries select belongs to t
 
 impl Entry {
     fn selection(&self) -> Selection {
-        let none = Selectors::default();
-        let by = self.selectors.as_ref().map_or(&none, |it| &it.value);
+        let default = Selectors::default();
+        let selectors = self.selectors.as_ref().map_or(&default, |it| &it.value);
         let values = |list: &Option<Spanned<Vec<String>>>| {
             list.as_ref().map(|list| list.value.clone()).unwrap_or_default()
         };
-        let names = [values(&by.if_names), values(&self.devices)].concat();
+        let names = [values(&selectors.if_names), values(&self.devices)].concat();
         [
-            values(&by.vendors),
-            values(&by.device_ids),
-            values(&by.drivers),
+            values(&selectors.vendors),
+            values(&selectors.device_ids),
+            values(&selectors.drivers),
             names,
-            values(&by.link_types),
+            values(&selectors.link_types),
         ]
     }
 
-    fn into_rule(self, above: u64, diagnostics: &mut Diagnostics) -> Option<SpannedRule> {
-        let Some(given) = &self.resource_name else {
-            diagnostics.error(above, "an entry without resourceName");
+    fn into_rule(self, list_line: u64, diagnostics: &mut Diagnostics) -> Option<SpannedRule> {
+        let Some(resource_name) = &self.resource_name else {
+            diagnostics.error(list_line, "an entry without resourceName");
             return None;
         };
-        if !names::is_made_of(&given.value, b"_") {
-            let problem =
-                format!("resourceName {:?}: use letters, digits and '_' alone", given.value);
-            diagnostics.error(given.line, problem);
+        if !names::is_made_of(&resource_name.value, b"_") {
+            let problem = format!(
+                "resourceName {:?}: use letters, digits and '_' alone",
+                resource_name.value
+            );
+            diagnostics.error(resource_name.line, problem);
             return None;
         }
         let prefix = self.resource_prefix.as_deref().filter(|prefix| !prefix.is_empty());
-        let name = names::resource(prefix.unwrap_or(PREFIX), given, diagnostics)?;
-        let line = given.line;
+        let name = names::resource(prefix.unwrap_or(PREFIX), resource_name, diagnostics)?;
+        let line = resource_name.line;
         let sharing = self.sharing(line, diagnostics);
         let expression = self.into_conditions(line, diagnostics).into_expression(line, diagnostics);
         let value = ResourceRule::new(name, nics::nic_selector(expression), sharing?);
@@ -176,8 +178,8 @@ impl Entry {
     }
 
     fn into_conditions(self, line: u64, diagnostics: &mut Diagnostics) -> Conditions {
-        let mut all = Conditions::default();
-        all.and(has("rdmaDevice"));
+        let mut conditions = Conditions::default();
+        conditions.and(has("rdmaDevice"));
         let selectors = self.selectors.map(|it| it.value).unwrap_or_default();
         let devices = items(self.devices);
         match (selectors.is_empty(), devices.is_empty()) {
@@ -185,10 +187,10 @@ impl Entry {
             (false, false) => {
                 diagnostics.error(line, "selectors and devices: write selectors alone");
             }
-            (true, false) => all.one_of("ifName", &devices),
-            (false, true) => selectors.add_to(&mut all, diagnostics),
+            (true, false) => conditions.one_of("ifName", &devices),
+            (false, true) => selectors.add_to(&mut conditions, diagnostics),
         }
-        all
+        conditions
     }
 }
 
@@ -201,11 +203,11 @@ impl Selectors {
         lists.into_iter().flatten().all(|list| list.value.is_empty())
     }
 
-    fn add_to(self, all: &mut Conditions, diagnostics: &mut Diagnostics) {
-        all.one_of("pciVendor", &nics::hexadecimal(self.vendors, diagnostics));
-        all.one_of("pciDevice", &nics::hexadecimal(self.device_ids, diagnostics));
-        all.one_of("driver", &items(self.drivers));
-        all.one_of("ifName", &items(self.if_names));
-        nics::link_types(self.link_types, all, diagnostics);
+    fn add_to(self, conditions: &mut Conditions, diagnostics: &mut Diagnostics) {
+        conditions.one_of("pciVendor", &nics::hexadecimal(self.vendors, diagnostics));
+        conditions.one_of("pciDevice", &nics::hexadecimal(self.device_ids, diagnostics));
+        conditions.one_of("driver", &items(self.drivers));
+        conditions.one_of("ifName", &items(self.if_names));
+        nics::link_types(self.link_types, conditions, diagnostics);
     }
 }

@@ -47,31 +47,31 @@ impl Entry {
         names: &mut SourceNames,
         diagnostics: &mut Diagnostics,
     ) -> Vec<Spanned<SourceRule>> {
-        let Some(matched) = self.devicematch else {
+        let Some(devicematch) = self.devicematch else {
             diagnostics.error(line, "an entry without devicematch");
             return Vec::new();
         };
         let Some(sharing) = sharing(self.nummaxdevices, line, diagnostics) else {
             return Vec::new();
         };
-        if matched.value == JETSON {
-            diagnostics.warn(matched.line, JETSON_WARNING);
+        if devicematch.value == JETSON {
+            diagnostics.warn(devicematch.line, JETSON_WARNING);
             return vec![Spanned { line, value: jetson(sharing) }];
         }
-        let regex = match pattern::parse(&matched.value) {
+        let regex = match pattern::parse(&devicematch.value) {
             Ok(regex) => regex,
             Err(problem) => {
-                diagnostics.error(matched.line, problem);
+                diagnostics.error(devicematch.line, problem);
                 return Vec::new();
             }
         };
-        match pattern::read(&matched.value, &regex) {
+        match pattern::read(&devicematch.value, &regex) {
             Ok(alternatives) => {
-                let rule = |nodes| rule(nodes, sharing, matched.line, names, diagnostics);
+                let rule = |nodes| rule(nodes, sharing, devicematch.line, names, diagnostics);
                 alternatives.into_iter().filter_map(rule).collect()
             }
             Err(problem) => {
-                diagnostics.warn(matched.line, format!("{problem}; this entry is left out"));
+                diagnostics.warn(devicematch.line, format!("{problem}; this entry is left out"));
                 Vec::new()
             }
         }

@@ -62,19 +62,19 @@ const PREFIX: &str = "intel.com";
 pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> Imported {
     let file: File = read_document(root, diagnostics);
     let line = file.resource_list.as_ref().map_or(1, |list| list.line);
-    let (mut used, mut sources) = (BTreeSet::new(), SourceNames::default());
+    let (mut used_names, mut source_names) = (BTreeSet::new(), SourceNames::default());
     let mut imported = Imported::default();
     let entries = items(file.resource_list);
     imported.nics = options::of(&entries, line, diagnostics);
     for entry in entries {
         let Some(name) = entry.name(line, diagnostics) else { continue };
-        if !used.insert(name.value.clone()) {
+        if !used_names.insert(name.value.clone()) {
             diagnostics.error(name.line, format!("resource {} appears twice", name.value));
         }
         match entry.device_type.unwrap_or_default() {
             DeviceType::Accelerator => {
                 let last = name.value.as_str().rsplit('/').next().unwrap_or_default();
-                let source = sources.unique(last);
+                let source = source_names.unique(last);
                 imported.sources.extend(entry.into_source(source, &name, diagnostics));
             }
             DeviceType::NetDevice | DeviceType::AuxNetDevice => {
@@ -89,19 +89,19 @@ pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> Imported {
 
 impl Entry {
     fn name(&self, list_line: u64, diagnostics: &mut Diagnostics) -> Option<Spanned<ResourceName>> {
-        let Some(given) = &self.resource_name else {
+        let Some(resource_name) = &self.resource_name else {
             diagnostics.error(list_line, "an entry without resourceName");
             return None;
         };
-        if !names::is_made_of(&given.value, b"_-") {
-            let name = &given.value;
+        if !names::is_made_of(&resource_name.value, b"_-") {
+            let name = &resource_name.value;
             let problem = format!("resourceName {name:?}: use letters, digits, '_' and '-'");
-            diagnostics.error(given.line, problem);
+            diagnostics.error(resource_name.line, problem);
             return None;
         }
         let prefix = self.resource_prefix.as_deref().filter(|prefix| !prefix.is_empty());
-        let value = names::resource(prefix.unwrap_or(PREFIX), given, diagnostics)?;
-        Some(Spanned { line: given.line, value })
+        let value = names::resource(prefix.unwrap_or(PREFIX), resource_name, diagnostics)?;
+        Some(Spanned { line: resource_name.line, value })
     }
 
     /// A rule for each selector. A function belongs to the first rule that matches it.

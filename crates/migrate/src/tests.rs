@@ -17,12 +17,12 @@ fn loaded(text: &str) -> Result<LoadedConfig, String> {
 fn converted(plugin: Plugin, text: &str) -> String {
     let loaded = loaded(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
     assert_eq!(loaded.format, Format::Imported(plugin), "{text}");
-    let ours = to_yaml(&loaded.config);
-    let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
-    let again = again.unwrap_or_else(|error| panic!("{ours}\n{error}"));
-    assert_eq!((again.config, again.format), (loaded.config, Format::Windlass), "{ours}");
+    let yaml = to_yaml(&loaded.config);
+    let reparsed = parse(Path::new("w.yaml"), &yaml, &NvidiaPluginFlags::default());
+    let reparsed = reparsed.unwrap_or_else(|error| panic!("{yaml}\n{error}"));
+    assert_eq!((reparsed.config, reparsed.format), (loaded.config, Format::Windlass), "{yaml}");
     let comment = |Diagnostic { line, text }: &Diagnostic| format!("# line {line}: {text}\n");
-    loaded.warnings.iter().map(comment).collect::<String>() + &ours
+    loaded.warnings.iter().map(comment).collect::<String>() + &yaml
 }
 
 fn mistakes(text: &str) -> String {
@@ -177,14 +177,18 @@ fn indented(text: &str, by: usize) -> String {
 fn a_config_map_is_unwrapped_and_its_mistakes_have_the_lines_of_the_file() {
     let head = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n  config.json: |\n";
     let wrapped = format!("{head}{}", indented(&RDMA_SHARED.replace('\t', "  "), 4));
-    let (inside, plain) = (loaded(&wrapped).expect("valid"), loaded(RDMA_SHARED).expect("valid"));
-    assert_eq!((inside.config, inside.format), (plain.config, plain.format));
+    let (embedded, plain) = (loaded(&wrapped).expect("valid"), loaded(RDMA_SHARED).expect("valid"));
+    assert_eq!((embedded.config, embedded.format), (plain.config, plain.format));
     let lines = |warnings: &[Diagnostic]| warnings.iter().map(|it| it.line).collect::<Vec<_>>();
     let moved: Vec<_> = lines(&plain.warnings).into_iter().map(|line| line + 5).collect();
-    assert_eq!(lines(&inside.warnings), moved);
+    assert_eq!(lines(&embedded.warnings), moved);
 
-    let ours = format!("{head}    mig: none\n    mgi: none\n");
-    assert!(mistakes(&ours).starts_with("7: unknown field `mgi`"), "{}", mistakes(&ours));
+    let own_format = format!("{head}    mig: none\n    mgi: none\n");
+    assert!(
+        mistakes(&own_format).starts_with("7: unknown field `mgi`"),
+        "{}",
+        mistakes(&own_format)
+    );
     let quoted = "apiVersion: v1\nkind: ConfigMap\ndata: {f: '{\"configList\": []}'}\n";
     assert_eq!(mistakes(quoted), "3: configList names no resource");
 }
@@ -194,13 +198,14 @@ fn the_one_configuration_of_a_manifest_is_read() {
     let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a}\n";
     let manifest = format!("---\n{account}---{DARWIN3}---\n# the end\n");
     assert_eq!(loaded(&manifest).expect("valid").format, Format::Imported(Plugin::Darwin3));
-    let none = "1: this manifest has no known configuration: give the plugin's own file, its \
-                ConfigMap, or the manifest that has the configuration in its arguments";
-    assert_eq!(mistakes(account), none);
-    let two = mistakes(&format!("{DARWIN3}---{DARWIN3}"));
+    let no_configuration = "1: this manifest has no known configuration: give the plugin's own \
+                            file, its ConfigMap, or the manifest that has the configuration in its \
+                            arguments";
+    assert_eq!(mistakes(account), no_configuration);
+    let several = mistakes(&format!("{DARWIN3}---{DARWIN3}"));
     assert!(
-        two.contains("several configurations are in this file (DaemonSet, DaemonSet)"),
-        "{two}"
+        several.contains("several configurations are in this file (DaemonSet, DaemonSet)"),
+        "{several}"
     );
     assert_eq!(
         mistakes("mig: none\n---\nmig: none\n"),
@@ -219,11 +224,11 @@ fn a_node_of_two_resources_gets_a_warning() {
 - {name: other, groups: [{paths: [{path: /dev/snd0}]}]}
 ";
     let warnings = loaded(text).expect("valid").warnings;
-    let found: Vec<_> =
+    let overlaps: Vec<_> =
         warnings.iter().filter(|it| it.text.contains("squat.ai/audio too")).collect();
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].line, 5);
-    assert!(found[0].text.starts_with("/dev/snd/pcmC0D0c is in"), "{}", found[0].text);
+    assert_eq!(overlaps.len(), 1);
+    assert_eq!(overlaps[0].line, 5);
+    assert!(overlaps[0].text.starts_with("/dev/snd/pcmC0D0c is in"), "{}", overlaps[0].text);
 }
 
 #[test]
@@ -248,15 +253,18 @@ spec:
         sources.filter_map(|it| it.resource).map(|it| it.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(offered(text), ["lab.example/video", "lab.example/kvm"]);
-    let wrong = text.replace("name: video", "name: Video");
-    assert_eq!(mistakes(&wrong), "11: name \"Video\": use small letters, digits and '-'");
+    let invalid = text.replace("name: video", "name: Video");
+    assert_eq!(mistakes(&invalid), "11: name \"Video\": use small letters, digits and '-'");
 }
 
 #[test]
 fn only_named_devices_are_offered() {
     for text in [RDMA_SHARED, SRIOV, GENERIC, SMARTER, DARWIN3] {
         let policy = loaded(text).expect("valid").config.policy;
-        assert!(matches!(policy.resources, Resources::Rules(_)), "GPUs are another plugin's");
+        assert!(
+            matches!(policy.resources, Resources::Rules(_)),
+            "GPUs are not offered: another plugin may offer them"
+        );
     }
 }
 
@@ -302,8 +310,9 @@ fn entries_that_windlass_refuses_get_a_warning() {
         assert!(found.contains(&expected), "{text}\n{found:#?}");
         let sources = loaded(&text).expect("valid").config.policy.sources;
         assert_eq!(sources.len(), offered, "{text}");
-        let again = parse(Path::new("w.yaml"), &to_yaml(&loaded(&text).expect("valid").config), &NvidiaPluginFlags::default());
-        assert_eq!(again.is_err(), expected.ends_with(withheld), "{text}");
+        let yaml = to_yaml(&loaded(&text).expect("valid").config);
+        let reparsed = parse(Path::new("w.yaml"), &yaml, &NvidiaPluginFlags::default());
+        assert_eq!(reparsed.is_err(), expected.ends_with(withheld), "{text}");
     }
     let folder = DARWIN3.replace("/srv/boards", "/etc");
     let is_reported = warnings(&folder)
@@ -368,7 +377,7 @@ fn rdma_nodes_depend_on_the_selectors_and_mixed_ones_get_a_warning() {
         let policy = loaded(&text).expect("valid").config.policy.nics;
         let left_out = policy.missing_nodes == MissingNodes::LeftOut;
         assert_eq!((policy.rdma_nodes.len(), left_out), (nodes, nodes > 0), "{text}");
-        let has_warning = |what: &str| warnings(&text).iter().any(|it| it.contains(what));
+        let has_warning = |phrase: &str| warnings(&text).iter().any(|it| it.contains(phrase));
         assert_eq!(
             [has_warning("umad and issm"), has_warning("isRdma applies to the whole node")],
             expected,
@@ -483,11 +492,11 @@ proptest! {
     fn any_document_is_read_or_refused(document in document()) {
         let text = document.to_string();
         if let Ok(loaded) = loaded(&text) {
-            let ours = to_yaml(&loaded.config);
-            let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
+            let yaml = to_yaml(&loaded.config);
+            let reparsed = parse(Path::new("w.yaml"), &yaml, &NvidiaPluginFlags::default());
             let is_withheld = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
-            let is_same = again.is_ok_and(|again| again.config == loaded.config);
-            prop_assert!(is_same || is_withheld, "{}\n{}", text, ours);
+            let is_same = reparsed.is_ok_and(|reparsed| reparsed.config == loaded.config);
+            prop_assert!(is_same || is_withheld, "{}\n{}", text, yaml);
         }
     }
 
@@ -495,10 +504,10 @@ proptest! {
     fn any_regular_expression_is_read_or_refused(regex in "[a-z0-9/^$|()\\[\\]{}.*+?\\\\-]{0,24}") {
         let entry = serde_json::json!([{"devicematch": regex, "nummaxdevices": 2}]);
         if let Ok(loaded) = loaded(&entry.to_string()) {
-            let ours = to_yaml(&loaded.config);
+            let yaml = to_yaml(&loaded.config);
             let is_withheld = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
-            let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
-            prop_assert!(again.is_ok() || is_withheld, "{}", ours);
+            let reparsed = parse(Path::new("w.yaml"), &yaml, &NvidiaPluginFlags::default());
+            prop_assert!(reparsed.is_ok() || is_withheld, "{}", yaml);
         }
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn read(text: &str, diagnostics: &mut Diagnostics) -> Imported {
     for (line, rule) in line::rules(text) {
         match read_rule(rule, &mut names) {
             Ok(found) => sources.extend(found.into_iter().map(|value| Spanned { line, value })),
-            Err(why) => diagnostics.error(line, format!("{why}; see {PAGE}")),
+            Err(problem) => diagnostics.error(line, format!("{problem}; see {PAGE}")),
         }
     }
     diagnostics.warn(1, DOMAIN_NOTE);
@@ -57,22 +57,22 @@ fn source(
     terms: &[Term<'_>],
     names: &mut SourceNames,
 ) -> Result<SourceRule, String> {
-    let what = match &find {
+    let base_name = match &find {
         DiscoveryRule::Bus(name) | DiscoveryRule::Class(name) => name,
         DiscoveryRule::Nodes(paths) => paths[0].trim_start_matches("/dev/"),
         DiscoveryRule::Files(_) | DiscoveryRule::Endpoints(_) => "",
     };
-    let name = names.unique(what);
+    let name = names.unique(base_name);
     let resource = format!("{DOMAIN}/{name}").parse();
     let mut source = SourceRule::new(name, find);
     source.resource = Some(resource.expect("a source's name is valid in a resource name"));
-    let mut all = Conditions::default();
+    let mut conditions = Conditions::default();
     for term in terms.iter().filter(|term| term.key != "SUBSYSTEM") {
         let condition =
             attribute(term, &mut source).and_then(|attribute| condition(&attribute, term));
-        all.and(condition.map_err(|why| format!("{}: {why}", term.name))?);
+        conditions.and(condition.map_err(|problem| format!("{}: {problem}", term.name))?);
     }
-    let text = all.text();
+    let text = conditions.text();
     if text.is_empty() && matches!(source.find, DiscoveryRule::Bus(_)) {
         return Err(WHOLE_BUS_ERROR.to_owned());
     }
@@ -98,8 +98,8 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
     // No standard attribute begins with this prefix.
     let name = format!("file_{}", file.chars().map(letter).collect::<String>());
     let attribute = AttributeName::try_new(DOMAIN, &name).ok_or("the name is too long")?;
-    let other = source.attributes.insert(attribute, file.into());
-    if file.contains(['[', '$', '%', '*']) || other.is_some_and(|it| it.as_os_str() != file) {
+    let previous = source.attributes.insert(attribute, file.into());
+    if file.contains(['[', '$', '%', '*']) || previous.is_some_and(|it| it.as_os_str() != file) {
         return Err(ONE_FILE.to_owned());
     }
     Ok(name)
@@ -108,43 +108,43 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
 /// Condition that an attribute matches, or does not match. A device without the attribute meets neither.
 fn condition(attribute: &str, term: &Term<'_>) -> Result<String, String> {
     let values: Vec<String> = term.value.split('|').map(str::to_owned).collect();
-    let mut fits = Conditions::default();
+    let mut conditions = Conditions::default();
     if values.iter().any(|value| glob::is_pattern(value)) {
         let regex = values.iter().map(|value| regex(value)).collect::<Result<Vec<_>, _>>()?;
         let regex = literal(&format!("^({})$", regex.join("|")));
-        fits.and(format!("{}.matches({regex})", string_or_empty(attribute)));
-        checked(&fits.text())?;
+        conditions.and(format!("{}.matches({regex})", string_or_empty(attribute)));
+        checked(&conditions.text())?;
     } else {
-        fits.one_of(attribute, &values);
+        conditions.one_of(attribute, &values);
     }
-    let (has, fits) = (has(attribute), fits.text());
+    let (has, condition) = (has(attribute), conditions.text());
     let matches_empty = values.iter().any(|value| glob::name_matches(value, ""));
     Ok(match term.operator {
-        "!=" => format!("{has} && !({fits})"),
-        _ if matches_empty => format!("{has} && {fits}"),
-        _ => fits,
+        "!=" => format!("{has} && !({condition})"),
+        _ if matches_empty => format!("{has} && {condition}"),
+        _ => condition,
     })
 }
 
 /// Converts a pattern to a regular expression.
 fn regex(pattern: &str) -> Result<String, String> {
-    let (mut found, mut rest) = (String::new(), pattern);
+    let (mut regex, mut rest) = (String::new(), pattern);
     while let Some(letter) = rest.chars().next() {
         rest = &rest[letter.len_utf8()..];
         match letter {
-            '*' => found.push_str(".*"),
-            '?' => found.push('.'),
+            '*' => regex.push_str(".*"),
+            '?' => regex.push('.'),
             '[' => {
                 let class = rest.split_once(']').filter(|(class, _)| is_class(class));
-                let (class, behind) = class.ok_or_else(|| format!("{pattern:?}: {CLASS}"))?;
-                found.extend(["[", class.replacen('!', "^", 1).as_str(), "]"]);
-                rest = behind;
+                let (class, tail) = class.ok_or_else(|| format!("{pattern:?}: {CLASS}"))?;
+                regex.extend(["[", class.replacen('!', "^", 1).as_str(), "]"]);
+                rest = tail;
             }
-            _ if letter.is_ascii_punctuation() => found.extend(['\\', letter]),
-            _ => found.push(letter),
+            _ if letter.is_ascii_punctuation() => regex.extend(['\\', letter]),
+            _ => regex.push(letter),
         }
     }
-    Ok(found)
+    Ok(regex)
 }
 
 /// True for letters, digits and ranges in brackets, which mean the same in a regular expression.

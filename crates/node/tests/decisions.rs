@@ -31,7 +31,7 @@ async fn world(pods: &[(&str, &[usize])]) -> World {
         let is_watch = |path: &str, query: &BTreeMap<String, String>| {
             path == "/api/v1/pods" && query.contains_key("watch")
         };
-        let found = log.iter().find(|asked| is_watch(&asked.path, &asked.query));
+        let found = log.iter().find(|request| is_watch(&request.path, &request.query));
         found.map(drop).ok_or(log.len())
     })
     .await;
@@ -67,7 +67,7 @@ async fn admit(world: &World, name: &str, count: u64) -> Vec<usize> {
 
 /// The agent's correction, as positions.
 async fn corrected_placement(world: &World, name: &str) -> Vec<usize> {
-    let placement: Value = serde_json::from_str(&world.corrected(name).await).expect("JSON");
+    let placement: Value = serde_json::from_str(&world.until_corrected(name).await).expect("JSON");
     let gpus = gpu_ids(world);
     let devices = placement["devices"].as_array().expect("devices").iter();
     let mut positions: Vec<_> =
@@ -78,7 +78,9 @@ async fn corrected_placement(world: &World, name: &str) -> Vec<usize> {
 
 fn is_corrected(world: &World, name: &str) -> bool {
     let pod = world.api.objects().get::<PodObject>("default", name).expect("a Pod");
-    pod.metadata.annotations.is_some_and(|all| all.contains_key("windlass.dev/placed"))
+    pod.metadata
+        .annotations
+        .is_some_and(|annotations| annotations.contains_key("windlass.dev/placed"))
 }
 
 #[tokio::test]
@@ -90,7 +92,7 @@ async fn pods_get_the_gpus_that_were_decided_for_them() {
     let last = admit(&world, "undecided", 1).await;
     assert_eq!(last, [5]);
     assert!(["p", "q", "r"].into_iter().all(|name| !is_corrected(&world, name)));
-    world.assert_rights();
+    world.assert_permissions();
     world.agent.stop().await;
 }
 
@@ -112,8 +114,8 @@ async fn equal_pods_in_another_order_swap_their_gpus_and_their_placements_are_co
 async fn a_pod_whose_gpus_are_unavailable_gets_others_and_its_placement_is_corrected() {
     let world = world(&[("p", &[2])]).await;
     // This request differs from that of the pending pod.
-    let two = admit(&world, "undecided", 8).await;
-    assert_eq!(two.len(), 8);
+    let positions = admit(&world, "undecided", 8).await;
+    assert_eq!(positions.len(), 8);
     world.kubelet.delete_pod("undecided-uid").await;
     until_allocatable(&world.kubelet, GPU, 8).await;
     world.node.inject("lost@2");

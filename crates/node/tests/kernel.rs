@@ -54,7 +54,7 @@ pub(crate) struct Vendor {
     pub(crate) memory_mib: u64,
 }
 
-/// The kernel of a simulated machine with such GPUs.
+/// The kernel of a simulated machine with the GPUs of a vendor.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
     root: PathBuf,
@@ -81,7 +81,7 @@ impl Program {
         matches!(self.0.try_wait(), Ok(None))
     }
 
-    /// Waits for its end.
+    /// Waits until the program ends.
     pub(crate) async fn until_ended(self) {
         let program = RefCell::new(self);
         until("the program ends", async || {
@@ -138,8 +138,8 @@ impl Kernel {
         let names = names.map(str::to_owned).collect();
         let kernel = Self { root: machine.host_root(), vendor, regions: names };
         let agent = format!("/proc/{}", std::process::id());
-        let own = fs::read_to_string("/proc/self/stat").expect("it is there");
-        kernel.write(&format!("{agent}/stat"), &own);
+        let stat = fs::read_to_string("/proc/self/stat").expect("it is there");
+        kernel.write(&format!("{agent}/stat"), &stat);
         kernel.write(&format!("{agent}/status"), capabilities);
         let controllers = if regions.is_some() { "memory dmem\n" } else { "memory\n" };
         for cgroup in ["", "/kubepods"] {
@@ -158,7 +158,7 @@ impl Kernel {
 
     fn write(&self, path: &str, text: &str) {
         let path = self.path(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
         fs::write(path, text).expect("written");
     }
 
@@ -213,16 +213,17 @@ impl Kernel {
         self.cgroup(&format!("/kubepods/pod{pod}"), "memory dmem\n");
         self.write("/proc/self/cgroup", "0::/system.slice/containerd.service\n");
         self.write("/proc/sys/kernel/random/boot_id", "6a1f0e3c-0000-4000-8000-000000000001\n");
-        let own = format!("/sys/fs/cgroup/kubepods/pod{pod}/{CONTAINER}");
-        self.write(&format!("{own}/cgroup.controllers"), "memory dmem\n");
+        let cgroup = format!("/sys/fs/cgroup/kubepods/pod{pod}/{CONTAINER}");
+        self.write(&format!("{cgroup}/cgroup.controllers"), "memory dmem\n");
         let unlimited: Vec<_> = self.regions.iter().map(|it| format!("{it} max\n")).collect();
-        self.write(&format!("{own}/dmem.max"), &unlimited.concat());
+        self.write(&format!("{cgroup}/dmem.max"), &unlimited.concat());
         let state = json!({"ociVersion": "1.2.0", "id": CONTAINER, "status": "creating",
                            "pid": container.pid(), "bundle": "/"});
-        let limited =
+        let result =
             windlass_hook::limit(record, 1, Cursor::new(state.to_string()), &self.path("/proc"));
-        limited.map_err(|error| windlass_host::causes(&error))?;
-        let max = fs::read_to_string(self.path(&format!("{own}/dmem.max"))).expect("it is there");
+        result.map_err(|error| windlass_host::causes(&error))?;
+        let max =
+            fs::read_to_string(self.path(&format!("{cgroup}/dmem.max"))).expect("it is there");
         let (region, bytes) = max.trim().split_once(' ').expect("a line");
         assert!(self.regions.iter().any(|it| it == region), "{region}");
         Ok(bytes.parse().expect("a number"))

@@ -21,7 +21,7 @@ use windlass_testkit::{GPU, Node, pod_with, until, until_allocatable, until_remo
 
 use crate::{
     agent::sharing::{SHARED, first_gpu_by_memory},
-    shares::{World, placed},
+    shares::{World, placement_annotations},
     watchdog::prepare_proc,
 };
 
@@ -48,15 +48,15 @@ fn by_hook(at_least: RequiredLimit) -> MemoryLimitPolicy {
     MemoryLimitPolicy { hook: Some(HOOK.into()), at_least }
 }
 
-/// A node with a driver of this version.
+/// A node with a driver of this version, once it has its schedulable memory.
 async fn world(driver: &str, policy: Policy) -> World {
-    let world = prepared(driver, policy, 8).await;
+    let world = world_with_gpus(driver, policy, 8).await;
     until_allocatable(&world.kubelet, MEMORY, 8 * 79).await;
     world
 }
 
 /// A node with a driver of this version, once it has this number of full GPUs.
-async fn prepared(driver: &str, policy: Policy, gpus: usize) -> World {
+async fn world_with_gpus(driver: &str, policy: Policy, gpus: usize) -> World {
     let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
     profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
     let prepare = |node: &mut Node| {
@@ -88,8 +88,8 @@ fn hook_arguments(world: &World, qualified: &str) -> Option<Vec<String>> {
 /// The hook's record, by the document of a share.
 fn record(document: &Value) -> PathBuf {
     let hooks = document["devices"][0]["containerEdits"]["hooks"].as_array().expect("hooks");
-    let ours: Vec<_> = hooks.iter().filter(|hook| hook["path"] == HOOK).collect();
-    let [hook] = ours[..] else { panic!("{hooks:?}") };
+    let own_hooks: Vec<_> = hooks.iter().filter(|hook| hook["path"] == HOOK).collect();
+    let [hook] = own_hooks[..] else { panic!("{hooks:?}") };
     assert_eq!(hook["hookName"], "createRuntime");
     let arguments: Vec<_> =
         hook["args"].as_array().expect("arguments").iter().filter_map(Value::as_str).collect();
@@ -150,9 +150,8 @@ impl Cgroups<'_> {
         let state = json!({"ociVersion": "1.2.0", "id": id, "status": "creating",
                            "pid": container.0.id(), "bundle": "/"});
         let state = Cursor::new(state.to_string());
-        let limited =
-            windlass_hook::limit(record, replicas, state, &self.0.node.host_path("/proc"));
-        limited.map_err(|error| windlass_host::causes(&error))
+        let result = windlass_hook::limit(record, replicas, state, &self.0.node.host_path("/proc"));
+        result.map_err(|error| windlass_host::causes(&error))
     }
 }
 
@@ -163,7 +162,7 @@ async fn a_hook_limits_the_container_of_a_share_before_its_start() {
     let gpu = world.gpus[0].clone();
     let uid = "a".repeat(32);
     let pod = Pod { uid: uid.clone(), ..pod_with("a", MEMORY, 8) };
-    world.admit(pod, &placed(&gpu)).await;
+    world.admit(pod, &placement_annotations(&gpu)).await;
     let record = record(&world.start_by_uid(&uid, "main").await.remove(0));
     let cgroups = Cgroups(&world);
     let (container, group) = cgroups.container(&uid, "c0ffee");
@@ -172,10 +171,10 @@ async fn a_hook_limits_the_container_of_a_share_before_its_start() {
     let gpu = machine.gpus.iter().find(|it| it.uuid == gpu.as_str()).expect("it is there");
     assert_eq!(gpu.memory_limits[group.to_str().expect("text")].hard, 8 << 30);
     assert!(record.exists() && note.exists());
-    let limited = r#"holder="a",enforcement="driver"} 8589934592"#;
+    let metric_line = r#"holder="a",enforcement="driver"} 8589934592"#;
     until("the limit in the metrics", async || {
         let text = crate::agent::admin::get(&world.agent, "/metrics").await.body;
-        if text.contains(limited) { Ok(()) } else { Err(text.contains("enforcement=")) }
+        if text.contains(metric_line) { Ok(()) } else { Err(text.contains("enforcement=")) }
     })
     .await;
     // The record and the hook's notes are removed with the pod.
@@ -190,14 +189,14 @@ async fn a_container_whose_limit_the_driver_does_not_apply_is_refused() {
     let world =
         world("615.10", policy(by_hook(RequiredLimit::None), WatchdogAction::Observe)).await;
     let gpu = world.gpus[0].clone();
-    let record = record(&world.run("a", 8, &placed(&gpu)).await);
+    let record = record(&world.run("a", 8, &placement_annotations(&gpu)).await);
     let cgroups = Cgroups(&world);
     let (container, _) = cgroups.container("a-uid", "c0ffee");
     let machine = world.node.machine.model().expect("a machine");
     let index = machine.gpus.iter().position(|it| it.uuid == gpu.as_str()).expect("it is there");
     world.node.inject(&format!("limit:ignored@{index}"));
-    let refused = cgroups.run_hook(&record, &container, "c0ffee").expect_err("the limits differ");
-    assert!(refused.contains("the driver reads back no limit"), "{refused}");
+    let error = cgroups.run_hook(&record, &container, "c0ffee").expect_err("the limits differ");
+    assert!(error.contains("the driver reads back no limit"), "{error}");
     world.agent.stop().await;
 }
 
@@ -210,15 +209,15 @@ async fn without_the_driver_a_container_starts_only_if_a_weaker_limit_is_allowed
         (RequiredLimit::Driver, WatchdogAction::Kill, false),
     ] {
         let world = world("570.133.20", policy(by_hook(at_least), action)).await;
-        world.admit(pod_with("a", MEMORY, 8), &placed(&world.gpus[0])).await;
+        world.admit(pod_with("a", MEMORY, 8), &placement_annotations(&world.gpus[0])).await;
         if is_started {
             let document = world.start("a", "main").await.remove(0);
             let edits = document["devices"][0]["containerEdits"].to_string();
             assert!(!edits.contains(HOOK), "{at_least:?}: {edits}");
         } else {
-            let refused = world.kubelet.start_container("a-uid", "main").await;
-            let refused = refused.expect_err("not started").to_string();
-            assert!(refused.contains("NVIDIA's driver limits no memory"), "{refused}");
+            let result = world.kubelet.start_container("a-uid", "main").await;
+            let error = result.expect_err("not started").to_string();
+            assert!(error.contains("NVIDIA's driver limits no memory"), "{error}");
         }
         world.agent.stop().await;
     }
@@ -227,7 +226,7 @@ async fn without_the_driver_a_container_starts_only_if_a_weaker_limit_is_allowed
 #[tokio::test]
 async fn the_next_agent_retains_the_records_of_existing_shares_and_removes_others() {
     let world = world("615.10", policy(by_hook(RequiredLimit::Driver), WatchdogAction::Off)).await;
-    let record = record(&world.run("a", 8, &placed(&world.gpus[0])).await);
+    let record = record(&world.run("a", 8, &placement_annotations(&world.gpus[0])).await);
     let orphan = record.with_file_name("0123456789abcdef.json");
     let write_orphan = || {
         fs::copy(&record, &orphan).expect("copied");
@@ -240,7 +239,7 @@ async fn the_next_agent_retains_the_records_of_existing_shares_and_removes_other
 #[tokio::test]
 async fn replicas_with_configured_memory_are_limited_by_their_number() {
     let policy = replicas(by_hook(RequiredLimit::Driver), WatchdogAction::Observe);
-    let world = prepared("615.10", policy, 7).await;
+    let world = world_with_gpus("615.10", policy, 7).await;
     until_allocatable(&world.kubelet, SHARED, 7).await;
     let gpu = crate::agent::world::gpu_id(&world.agent, 0);
     let state = world.agent.state.borrow().clone();
@@ -250,12 +249,14 @@ async fn replicas_with_configured_memory_are_limited_by_their_number() {
     let pod = Pod { uid: uid.clone(), ..pod_with("a", SHARED, 2) };
     world.kubelet.admit(pod).await.expect("admitted");
     let grant = world.kubelet.start_container(&uid, "main").await.expect("started");
-    let [whole, limited] = grant.cdi_devices.as_slice() else { panic!("{grant:?}") };
-    assert_eq!(whole, &format!("windlass.dev/gpu={gpu}"));
-    assert_eq!(limited, &format!("windlass.dev/gpu={gpu}-x2"));
-    let arguments = hook_arguments(&world, limited).expect("a hook");
-    let [option, record, with, count] = arguments.as_slice() else { panic!("{arguments:?}") };
-    assert_eq!((&**option, &**with, &**count), ("--record", "--replicas", "2"));
+    let [full_gpu, limited_device] = grant.cdi_devices.as_slice() else { panic!("{grant:?}") };
+    assert_eq!(full_gpu, &format!("windlass.dev/gpu={gpu}"));
+    assert_eq!(limited_device, &format!("windlass.dev/gpu={gpu}-x2"));
+    let arguments = hook_arguments(&world, limited_device).expect("a hook");
+    let [option, record, replicas_option, count] = arguments.as_slice() else {
+        panic!("{arguments:?}")
+    };
+    assert_eq!((&**option, &**replicas_option, &**count), ("--record", "--replicas", "2"));
     let cgroups = Cgroups(&world);
     let (container, group) = cgroups.container(&uid, "c0ffee");
     let record = Path::new(record);
@@ -263,10 +264,10 @@ async fn replicas_with_configured_memory_are_limited_by_their_number() {
     let machine = world.node.machine.model().expect("a machine");
     let gpu_state = machine.gpus.iter().find(|it| it.uuid == gpu.as_str()).expect("it is there");
     assert_eq!(gpu_state.memory_limits[group.to_str().expect("text")].hard, 20 << 30);
-    let limited = format!(r#"holder="{uid}",enforcement="driver"}} {}"#, 20_u64 << 30);
+    let metric_line = format!(r#"holder="{uid}",enforcement="driver"}} {}"#, 20_u64 << 30);
     until("the limit in the metrics", async || {
         let text = crate::agent::admin::get(&world.agent, "/metrics").await.body;
-        if text.contains(&limited) { Ok(()) } else { Err(text.contains("enforcement=")) }
+        if text.contains(&metric_line) { Ok(()) } else { Err(text.contains("enforcement=")) }
     })
     .await;
     world.agent.stop().await;
@@ -275,7 +276,7 @@ async fn replicas_with_configured_memory_are_limited_by_their_number() {
 #[tokio::test]
 async fn a_container_that_starts_again_keeps_its_limit_after_a_change_of_rules() {
     let policy = replicas(by_hook(RequiredLimit::Driver), WatchdogAction::Off);
-    let mut world = prepared("615.10", policy, 7).await;
+    let mut world = world_with_gpus("615.10", policy, 7).await;
     until_allocatable(&world.kubelet, SHARED, 7).await;
     world.kubelet.admit(pod_with("a", SHARED, 1)).await.expect("admitted");
     let grant = world.kubelet.start_container("a-uid", "main").await.expect("started");
@@ -309,17 +310,19 @@ async fn a_container_that_starts_again_keeps_its_limit_after_a_change_of_rules()
 
 #[tokio::test]
 async fn replicas_that_the_driver_cannot_limit_are_refused_if_its_limit_is_required() {
-    for (at_least, action, refused) in [
+    for (at_least, action, refusal) in [
         (RequiredLimit::None, WatchdogAction::Observe, None),
         (RequiredLimit::Watched, WatchdogAction::Kill, None),
         (RequiredLimit::Driver, WatchdogAction::Kill, Some("NVIDIA's driver limits no memory")),
     ] {
-        let world = prepared("570.133.20", replicas(by_hook(at_least), action), 7).await;
+        let world = world_with_gpus("570.133.20", replicas(by_hook(at_least), action), 7).await;
         until_allocatable(&world.kubelet, SHARED, 7).await;
         let admitted = world.kubelet.admit(pod_with("a", SHARED, 1)).await;
-        match (admitted, refused) {
+        match (admitted, refusal) {
             (Ok(_), None) => {}
-            (Err(rejection), Some(why)) => assert!(rejection.message.contains(why), "{rejection}"),
+            (Err(rejection), Some(text)) => {
+                assert!(rejection.message.contains(text), "{rejection}");
+            }
             (admitted, _) => panic!("{at_least:?}: {admitted:?}"),
         }
         world.agent.stop().await;
@@ -330,7 +333,7 @@ async fn replicas_that_the_driver_cannot_limit_are_refused_if_its_limit_is_requi
 async fn a_pod_may_require_a_stronger_limit_than_the_configuration() {
     let limits = by_hook(RequiredLimit::None);
     let world = world("570.133.20", policy(limits, WatchdogAction::Kill)).await;
-    for (name, enforcement, refused) in [
+    for (name, enforcement, refusal) in [
         ("a", "watched", None),
         ("b", "driver", Some("`driver` is required by windlass.dev/enforcement")),
         (
@@ -339,15 +342,15 @@ async fn a_pod_may_require_a_stronger_limit_than_the_configuration() {
             Some("\"hard\" is not an enforcement: write none, watched, dmem, mps, driver or mig"),
         ),
     ] {
-        let mut annotations = placed(&world.gpus[0]);
+        let mut annotations = placement_annotations(&world.gpus[0]);
         annotations["windlass.dev/enforcement"] = enforcement.into();
         world.admit(pod_with(name, MEMORY, 8), &annotations).await;
-        match refused {
+        match refusal {
             None => drop(world.start(name, "main").await),
-            Some(why) => {
-                let started = world.kubelet.start_container(&format!("{name}-uid"), "main").await;
-                let refused = started.expect_err("not started").to_string();
-                assert!(refused.contains(why), "{refused}");
+            Some(text) => {
+                let result = world.kubelet.start_container(&format!("{name}-uid"), "main").await;
+                let error = result.expect_err("not started").to_string();
+                assert!(error.contains(text), "{error}");
             }
         }
     }

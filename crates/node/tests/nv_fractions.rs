@@ -21,7 +21,7 @@ use windlass_machine::{
 };
 use windlass_testkit::{LogCapture, Node, RunningAgent, until};
 
-use self::runtime::{Adjusted, Runtime, container, ended, pod};
+use self::runtime::{Adjusted, Runtime, container, ended_container, pod};
 use crate::{agent::admin, watchdog::prepare_proc};
 
 /// Type of the condition that KAI waits for.
@@ -48,7 +48,7 @@ fn by_hook(at_least: RequiredLimit) -> Policy {
 /// Annotations of a fraction of this GPU for some containers.
 fn fraction(gpu: &str, limits: &[(&str, &str)]) -> Vec<(String, String)> {
     let annotations = limits.iter().flat_map(|(container, limit)| {
-        let key = |of: &str| format!("nvidia.com/container.{container}.{of}");
+        let key = |suffix: &str| format!("nvidia.com/container.{container}.{suffix}");
         [(key("gpu-memory.limit"), (*limit).to_owned()), (key("gpus.devices"), gpu.to_owned())]
     });
     annotations.collect()
@@ -57,12 +57,12 @@ fn fraction(gpu: &str, limits: &[(&str, &str)]) -> Vec<(String, String)> {
 // === impl World ===
 
 impl World {
-    /// An agent with a driver of this version. No runtime serves its socket yet.
+    /// An agent on a DGX H100 with a driver of this version. No runtime serves its socket yet.
     async fn new(driver: &str, policy: Policy) -> Self {
         Self::on("dgx-h100", driver, policy).await
     }
 
-    /// The same on a machine of this profile.
+    /// An agent on a machine of this profile, with a driver of this version.
     async fn on(machine: &str, driver: &str, policy: Policy) -> Self {
         let api = ApiServer::start();
         let object = json!({"metadata": {"name": "n1"}, "status": {"conditions": [
@@ -99,11 +99,11 @@ impl World {
     /// Waits until the condition has this status and reason.
     async fn until_condition(&self, status: &str, reason: &str) -> NodeCondition {
         until("the condition", async || {
-            let all = self.conditions();
-            let found = all.iter().find(|condition| condition.type_ == READY);
-            let found =
-                found.filter(|it| it.status == status && it.reason.as_deref() == Some(reason));
-            found.cloned().ok_or(all.clone())
+            let conditions = self.conditions();
+            let condition = conditions.iter().find(|condition| condition.type_ == READY);
+            let condition =
+                condition.filter(|it| it.status == status && it.reason.as_deref() == Some(reason));
+            condition.cloned().ok_or(conditions.clone())
         })
         .await
     }
@@ -138,7 +138,7 @@ impl World {
 #[tokio::test]
 async fn a_container_gets_its_gpu_amounts_and_hook_and_its_end_removes_the_record() {
     let world = World::new("615.10", by_hook(RequiredLimit::Driver)).await;
-    let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let mut runtime = Runtime::start(&world.socket()).synchronize(&[], &[]).await;
     let gpu = &world.gpus[1];
     let mut annotations = fraction("1", &[("main", "8Gi")]);
     annotations.push(("nvidia.com/container.main.gpu-memory.request".into(), "4Gi".into()));
@@ -172,9 +172,9 @@ async fn a_container_gets_its_gpu_amounts_and_hook_and_its_end_removes_the_recor
 #[tokio::test]
 async fn a_container_that_cannot_be_limited_is_refused_with_the_reason() {
     let world = World::new("615.10", by_hook(RequiredLimit::None)).await;
-    let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let mut runtime = Runtime::start(&world.socket()).synchronize(&[], &[]).await;
     let gpu = &world.gpus[0];
-    for (gpu, limit, why) in [
+    for (gpu, limit, expected) in [
         (gpu.as_str(), "4GB", "\"4GB\" is no quantity of memory: write one like 4Gi"),
         (gpu, "1k", "1k is less than 1 MiB"),
         (gpu, "200Gi", "its limit of 204800 MiB is above the 81559 MiB of"),
@@ -184,60 +184,60 @@ async fn a_container_that_cannot_be_limited_is_refused_with_the_reason() {
         ("", "99999999999999999999999999999999999999999Gi", "is no quantity"),
     ] {
         let owner = pod("a", "uid-a", fraction(gpu, &[("main", limit)]));
-        let refused = runtime.create(&owner, &container("c0ffee", "main", "a")).await;
-        let refused = refused.expect_err(limit);
+        let refusal = runtime.create(&owner, &container("c0ffee", "main", "a")).await;
+        let refusal = refusal.expect_err(limit);
         assert!(
-            refused.starts_with("windlass refuses container main of pod default/a: "),
-            "{refused}"
+            refusal.starts_with("windlass refuses container main of pod default/a: "),
+            "{refusal}"
         );
-        assert!(refused.contains(why), "{refused}");
+        assert!(refusal.contains(expected), "{refusal}");
     }
     let mut annotations = fraction(gpu, &[("main", "1Gi")]);
     annotations.push(("windlass.dev/enforcement".into(), "mig".into()));
     let owner = pod("a", "uid-a", annotations);
-    let refused = runtime.create(&owner, &container("c0ffee", "main", "a")).await;
-    let refused = refused.expect_err("the driver is weaker");
-    assert!(refused.contains("`mig` is required by windlass.dev/enforcement"), "{refused}");
+    let refusal = runtime.create(&owner, &container("c0ffee", "main", "a")).await;
+    let refusal = refusal.expect_err("the driver is weaker");
+    assert!(refusal.contains("`mig` is required by windlass.dev/enforcement"), "{refusal}");
     let owner = pod("a", "uid-a", fraction(gpu, &[("main", "1Gi")]));
-    let refused = runtime.create(&owner, &container("../x", "main", "a")).await;
-    assert!(refused.expect_err("a path").contains("is not a container id"));
+    let refusal = runtime.create(&owner, &container("../x", "main", "a")).await;
+    assert!(refusal.expect_err("a path").contains("is not a container id"));
     world.agent.stop().await;
 }
 
 #[tokio::test]
 async fn a_gpu_in_mig_mode_has_no_fractions() {
     let world = World::on("mig-pcie", "615.10", by_hook(RequiredLimit::None)).await;
-    let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let mut runtime = Runtime::start(&world.socket()).synchronize(&[], &[]).await;
     let owner = pod("a", "uid-a", fraction("0", &[("main", "1Gi")]));
-    let refused = runtime.create(&owner, &container("c0ffee", "main", "a")).await;
-    let refused = refused.expect_err("it has no limits");
-    assert!(refused.ends_with("is in MIG mode, in which the driver limits no memory"), "{refused}");
+    let refusal = runtime.create(&owner, &container("c0ffee", "main", "a")).await;
+    let refusal = refusal.expect_err("it has no limits");
+    assert!(refusal.ends_with("is in MIG mode, in which the driver limits no memory"), "{refusal}");
     world.agent.stop().await;
 }
 
 #[tokio::test]
 async fn an_old_driver_sets_no_limit_and_containers_that_require_one_are_refused() {
     let world = World::new("570.10", by_hook(RequiredLimit::None)).await;
-    let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let mut runtime = Runtime::start(&world.socket()).synchronize(&[], &[]).await;
     let condition = world.until_condition("False", "DriverLimitsNoMemory").await;
     assert!(condition.message.is_some_and(|it| it.contains("615 or newer")));
     let mut annotations = fraction(&world.gpus[0], &[("main", "1Gi")]);
     let owner = pod("a", "uid-a", annotations.clone());
-    let adjusted = runtime.create(&owner, &container("c0", "main", "a")).await.expect("watched");
-    assert!(adjusted.hooks.is_empty() && !adjusted.env.is_empty(), "{adjusted:?}");
+    let adjustment = runtime.create(&owner, &container("c0", "main", "a")).await.expect("watched");
+    assert!(adjustment.hooks.is_empty() && !adjustment.env.is_empty(), "{adjustment:?}");
     world.until_metric(&world.limit("a", 1024)).await;
     annotations.push(("windlass.dev/enforcement".into(), "driver".into()));
     let owner = pod("b", "uid-b", annotations);
-    let refused = runtime.create(&owner, &container("c1", "main", "b")).await;
-    let refused = refused.expect_err("the driver is too old");
-    assert!(refused.contains("`driver` is required by windlass.dev/enforcement"), "{refused}");
+    let refusal = runtime.create(&owner, &container("c1", "main", "b")).await;
+    let refusal = refusal.expect_err("the driver is too old");
+    assert!(refusal.contains("`driver` is required by windlass.dev/enforcement"), "{refusal}");
     world.agent.stop().await;
 }
 
 #[tokio::test]
 async fn init_containers_and_containers_of_a_pod_count_together_while_they_exist() {
     let world = World::new("615.10", by_hook(RequiredLimit::None)).await;
-    let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let mut runtime = Runtime::start(&world.socket()).synchronize(&[], &[]).await;
     let limits = [("init", "1Gi"), ("a", "2Gi"), ("b", "4Gi")];
     let owner = pod("p", "uid-p", fraction(&world.gpus[0], &limits));
     runtime.create(&owner, &container("c0", "init", "p")).await.expect("adjusted");
@@ -259,7 +259,7 @@ async fn init_containers_and_containers_of_a_pod_count_together_while_they_exist
 #[tokio::test]
 async fn a_pod_above_its_fraction_is_a_violation() {
     let world = World::new("615.10", by_hook(RequiredLimit::None)).await;
-    let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let mut runtime = Runtime::start(&world.socket()).synchronize(&[], &[]).await;
     let uid = format!("{:0>32}", "a");
     let owner = pod("a", &uid, fraction(&world.gpus[0], &[("main", "1Gi")]));
     runtime.create(&owner, &container("c0ffee", "main", "a")).await.expect("adjusted");
@@ -278,9 +278,9 @@ async fn a_pod_above_its_fraction_is_a_violation() {
         }];
     };
     world.node.machine.update(change).expect("changed");
-    let ended =
+    let exit_status =
         until("the watchdog ends it", || ready(program.try_wait().expect("a child").ok_or(())));
-    assert!(!ended.await.success());
+    assert!(!exit_status.await.success());
     world.until_metric(r#"windlass_share_memory_violations_total{action="kill"} 1"#).await;
     world.agent.stop().await;
 }
@@ -292,7 +292,7 @@ async fn the_agent_reconnects_to_a_restarted_runtime_and_learns_its_containers()
     let condition = world.until_condition("False", "NriNotConnected").await;
     let message = condition.message.expect("a message");
     assert!(message.contains("enable NRI in the container runtime"), "{message}");
-    let runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let runtime = Runtime::start(&world.socket()).synchronize(&[], &[]).await;
     let ready = world.until_condition("True", "MemoryLimited").await;
     assert!(ready.message.is_some_and(|it| it.contains("double 1.0")));
     drop(runtime);
@@ -300,12 +300,16 @@ async fn the_agent_reconnects_to_a_restarted_runtime_and_learns_its_containers()
     log.until(1, "no connection to NRI").await;
 
     let owner = pod("a", "uid-a", fraction(&world.gpus[0], &[("main", "3Gi")]));
-    let containers = [container("c0", "main", "a"), ended("c1", "main", "a")];
-    let runtime = Runtime::start(&world.socket()).synchronized(&[owner], &containers).await;
+    let containers = [container("c0", "main", "a"), ended_container("c1", "main", "a")];
+    let runtime = Runtime::start(&world.socket()).synchronize(&[owner], &containers).await;
     world.until_condition("True", "MemoryLimited").await;
     world.until_metric(&world.limit("a", 3072)).await;
-    let all = world.conditions();
-    assert_eq!(all.len(), 2, "the condition of the kubelet remains: {all:?}");
+    let node_conditions = world.conditions();
+    assert_eq!(
+        node_conditions.len(),
+        2,
+        "the condition of the kubelet remains: {node_conditions:?}"
+    );
 
     world.agent.stop().await;
     let api = &world.api;
@@ -325,11 +329,12 @@ async fn the_agent_reconnects_to_a_runtime_that_violates_the_protocol() {
     let refusing = Runtime::start(&world.socket());
     refusing.refuse("plugins are not allowed").await;
     let message = until("the reason", async || {
-        let all = world.conditions();
-        let found = all.iter().find(|it| it.type_ == READY).and_then(|it| it.message.clone());
-        found.filter(|it| it.contains("plugins are not allowed")).ok_or(all)
+        let conditions = world.conditions();
+        let condition = conditions.iter().find(|it| it.type_ == READY);
+        let message = condition.and_then(|it| it.message.clone());
+        message.filter(|it| it.contains("plugins are not allowed")).ok_or(conditions)
     });
     message.await;
-    drop(Runtime::start(&world.socket()).synchronized(&[], &[]).await);
+    drop(Runtime::start(&world.socket()).synchronize(&[], &[]).await);
     world.agent.stop().await;
 }

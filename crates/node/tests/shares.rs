@@ -45,7 +45,7 @@ fn policy() -> Policy {
 }
 
 /// The placement of a share on a GPU.
-pub(crate) fn placed(gpu: &DeviceId) -> Value {
+pub(crate) fn placement_annotations(gpu: &DeviceId) -> Value {
     json!({"windlass.dev/placement": json!({"devices": [{"id": gpu, "memoryMib": 1}]}).to_string()})
 }
 
@@ -65,7 +65,8 @@ impl World {
         Self::prepared(&profile, policy, gpus, |_| {}).await
     }
 
-    /// Such a node, prepared before its agent starts.
+    /// A node with this policy, which `prepare` changes before its agent starts, once it has this number of allocatable
+    /// GPUs.
     pub(crate) async fn prepared(
         profile: &MachineProfile,
         policy: Policy,
@@ -119,7 +120,7 @@ impl World {
         self.start_by_uid(&format!("{name}-uid"), container).await
     }
 
-    /// The same for a pod of this UID.
+    /// Starts a container of the pod with this UID, as [`Self::start`] does.
     pub(crate) async fn start_by_uid(&self, uid: &str, container: &str) -> Vec<Value> {
         let grant = until("the container starts", async || {
             self.kubelet.start_container(uid, container).await
@@ -144,8 +145,8 @@ impl World {
         names.filter(|name| name.starts_with("windlass.dev-share-")).count()
     }
 
-    /// The agent's own annotation of a pod.
-    pub(crate) async fn corrected(&self, name: &str) -> String {
+    /// Waits for the agent's own annotation of a pod, and returns it.
+    pub(crate) async fn until_corrected(&self, name: &str) -> String {
         until("the pod is annotated", async || {
             let pod = self.api.objects().get::<PodObject>("default", name).expect("a Pod");
             let annotations = pod.metadata.annotations.unwrap_or_default();
@@ -161,28 +162,31 @@ impl World {
         self.node.config.places.cdi_dir.join(format!("windlass.dev-share-{name}.json"))
     }
 
-    /// Ends the agent, and starts the next one.
-    pub(crate) async fn restart(mut self, meanwhile: impl FnOnce()) -> Self {
+    /// Ends the agent, does the action, and starts the next agent.
+    pub(crate) async fn restart(mut self, action: impl FnOnce()) -> Self {
         self.agent.stop().await;
-        meanwhile();
+        action();
         self.agent = self.node.start_agent();
-        let all = |state: &windlass_resources::NodeState| state.shareable.len() == 8;
-        self.agent.until(|state| all(state)).await;
+        let has_all_gpus = |state: &windlass_resources::NodeState| state.shareable.len() == 8;
+        self.agent.until(|state| has_all_gpus(state)).await;
         until_allocatable(&self.kubelet, MEMORY, GIB_OF_ALL_GPUS).await;
         self
     }
 
     /// Every request of the agent is one that the shipped roles allow.
-    pub(crate) fn assert_rights(&self) {
+    pub(crate) fn assert_permissions(&self) {
         self.assert_within(&Right::shipped());
     }
 
-    /// Every request needs one of these rights.
-    pub(crate) fn assert_within(&self, shipped: &[Right]) {
+    /// Every request of the agent is one that these permissions allow.
+    pub(crate) fn assert_within(&self, permissions: &[Right]) {
         for request in self.api.objects().requests() {
-            let right = Right::required_by(&request.method, &request.path, &request.query);
-            let right = right.expect("a request for a resource");
-            assert!(shipped.iter().any(|it| it.covers(&right)), "deploy lacks {right:?}");
+            let permission = Right::required_by(&request.method, &request.path, &request.query);
+            let permission = permission.expect("a request for a resource");
+            assert!(
+                permissions.iter().any(|it| it.covers(&permission)),
+                "deploy lacks {permission:?}"
+            );
         }
     }
 }
@@ -206,7 +210,7 @@ fn gpu_of(document: &Value) -> String {
 async fn pods_share_the_gpu_that_was_decided_for_them() {
     let world = World::new().await;
     let gpu = &world.gpus[5];
-    let first = world.run("a", 8, &placed(gpu)).await;
+    let first = world.run("a", 8, &placement_annotations(gpu)).await;
     assert_eq!(gpu_of(&first), gpu.as_str());
     assert_eq!(
         (share(&first)["memoryMib"].clone(), share(&first)["uid"].clone()),
@@ -214,13 +218,16 @@ async fn pods_share_the_gpu_that_was_decided_for_them() {
     );
     let text =
         std::fs::read_to_string(world.node.config.places.cdi_dir.join("windlass.dev-gpu.json"));
-    let all: Value = serde_json::from_str(&text.expect("a document")).expect("JSON");
-    let full_gpu =
-        all["devices"].as_array().expect("devices").iter().find(|it| it["name"] == gpu.as_str());
+    let gpu_document: Value = serde_json::from_str(&text.expect("a document")).expect("JSON");
+    let full_gpu = gpu_document["devices"]
+        .as_array()
+        .expect("devices")
+        .iter()
+        .find(|it| it["name"] == gpu.as_str());
     let nodes = |device: &Value| device["containerEdits"]["deviceNodes"].clone();
     assert_eq!(nodes(&first["devices"][0]), nodes(full_gpu.expect("the GPU")));
-    assert_eq!(first["containerEdits"], all["containerEdits"]);
-    let second = world.run("b", 71, &placed(gpu)).await;
+    assert_eq!(first["containerEdits"], gpu_document["containerEdits"]);
+    let second = world.run("b", 71, &placement_annotations(gpu)).await;
     assert_eq!(gpu_of(&second), gpu.as_str(), "both shares fill its 79 GiB");
     let state = world.agent.state.borrow().clone();
     let pod = windlass_node::PodHoldings {
@@ -228,15 +235,15 @@ async fn pods_share_the_gpu_that_was_decided_for_them() {
         name: "b".to_owned(),
         ..windlass_node::PodHoldings::default()
     };
-    let found = windlass_node::shares_of(&world.node.config.places, &state, &pod);
-    let [found] = found.as_slice() else { panic!("{found:?}") };
-    assert_eq!((&found.device, found.memory_mib, found.of_mib), (gpu, 71 << 10, 81_559));
-    assert_eq!(found.pod_uids, ["b-uid".to_owned()].into());
-    assert_eq!(found.enforcement, Enforcement::None);
+    let shares = windlass_node::shares_of(&world.node.config.places, &state, &pod);
+    let [share] = shares.as_slice() else { panic!("{shares:?}") };
+    assert_eq!((&share.device, share.memory_mib, share.of_mib), (gpu, 71 << 10, 81_559));
+    assert_eq!(share.pod_uids, ["b-uid".to_owned()].into());
+    assert_eq!(share.enforcement, Enforcement::None);
     assert_eq!(world.start("a", "main").await, [first], "a restarted container has the same share");
     // The other GPUs are offered in full.
     until_allocatable(&world.kubelet, GPU, 7).await;
-    world.assert_rights();
+    world.assert_permissions();
     world.agent.stop().await;
 }
 
@@ -244,13 +251,13 @@ async fn pods_share_the_gpu_that_was_decided_for_them() {
 async fn a_decision_that_does_not_fit_is_corrected() {
     let world = World::new().await;
     let gpu = &world.gpus[0];
-    world.run("a", 40, &placed(gpu)).await;
-    let corrected = world.run("b", 40, &placed(gpu)).await;
+    world.run("a", 40, &placement_annotations(gpu)).await;
+    let corrected = world.run("b", 40, &placement_annotations(gpu)).await;
     assert_ne!(gpu_of(&corrected), gpu.as_str());
-    let placement: Value = serde_json::from_str(&world.corrected("b").await).expect("JSON");
+    let placement: Value = serde_json::from_str(&world.until_corrected("b").await).expect("JSON");
     let expected = json!({"devices": [{"id": gpu_of(&corrected), "memoryMib": 40960}]});
     assert_eq!(placement, expected);
-    let fitting = world.run("c", 39, &placed(gpu)).await;
+    let fitting = world.run("c", 39, &placement_annotations(gpu)).await;
     assert_eq!(gpu_of(&fitting), gpu.as_str());
     // A decision for a failed GPU is not followed.
     world.node.inject("lost@7");
@@ -259,7 +266,7 @@ async fn a_decision_that_does_not_fit_is_corrected() {
     let state = world.agent.state.borrow().clone();
     let lost =
         failed.iter().find(|id| state.shareable[*id].obstacle.is_some()).expect("it was lost");
-    let other_gpu_share = world.run("d", 1, &placed(lost)).await;
+    let other_gpu_share = world.run("d", 1, &placement_annotations(lost)).await;
     assert_ne!(gpu_of(&other_gpu_share), lost.as_str());
     world.agent.stop().await;
 }
@@ -268,10 +275,10 @@ async fn a_decision_that_does_not_fit_is_corrected() {
 async fn a_restarted_agent_knows_every_share() {
     let world = World::new().await;
     let gpu = &world.gpus[2].clone();
-    let first = world.run("a", 40, &placed(gpu)).await;
+    let first = world.run("a", 40, &placement_annotations(gpu)).await;
     let world = world.restart(|| {}).await;
     assert_eq!(world.start("a", "main").await, [first]);
-    let second = world.run("b", 40, &placed(gpu)).await;
+    let second = world.run("b", 40, &placement_annotations(gpu)).await;
     assert_ne!(gpu_of(&second), gpu.as_str(), "80 GiB exceed the GPU");
     until_allocatable(&world.kubelet, GPU, 6).await;
     world.agent.stop().await;
@@ -281,19 +288,19 @@ async fn a_restarted_agent_knows_every_share() {
 async fn a_share_with_an_unreadable_document_counts_on_every_gpu_until_its_pod_starts_again() {
     let world = World::new().await;
     let gpu = world.gpus[2].clone();
-    world.run("a", 40, &placed(&gpu)).await;
+    world.run("a", 40, &placement_annotations(&gpu)).await;
     let path = world.path_of(40);
     let text = std::fs::read(&path).expect("a document");
     let world = world.restart(|| std::fs::write(&path, "{").expect("written")).await;
-    world.admit(pod_with("b", MEMORY, 30), &placed(&gpu)).await;
-    let refused = async |part: &str| {
+    world.admit(pod_with("b", MEMORY, 30), &placement_annotations(&gpu)).await;
+    let assert_refused = async |part: &str| {
         let error = world.kubelet.start_container("b-uid", "main").await.expect_err("not started");
         assert!(error.to_string().contains(part), "{error}");
     };
-    refused("any GPU may have its share").await;
+    assert_refused("any GPU may have its share").await;
     std::fs::remove_file(&path).expect("it was there");
     world.start("b", "main").await;
-    world.admit(pod_with("c", MEMORY, 50), &placed(&gpu)).await;
+    world.admit(pod_with("c", MEMORY, 50), &placement_annotations(&gpu)).await;
     let error = world.kubelet.start_container("c-uid", "main").await.expect_err("not started");
     assert!(error.to_string().contains("51200 MiB of memory"), "{error}");
     // The kubelet starts the pod's container again.
@@ -309,7 +316,7 @@ async fn a_share_with_an_unreadable_document_counts_on_every_gpu_until_its_pod_s
 async fn without_an_api_server_a_container_waits_with_the_reason() {
     let world = World::new().await;
     world.api.inject(Fault::at("/api/v1/pods", Effect::CloseConnection));
-    world.admit(pod_with("a", MEMORY, 8), &placed(&world.gpus[1])).await;
+    world.admit(pod_with("a", MEMORY, 8), &placement_annotations(&world.gpus[1])).await;
     let error = world.kubelet.start_container("a-uid", "main").await.expect_err("not started");
     assert!(error.to_string().contains("cannot list pods of node n1"), "{error}");
     assert_eq!(world.documents(), 0);
@@ -330,7 +337,7 @@ async fn annotations_by_a_pods_author_take_no_share_of_other_pods() {
     let full_gpu: DeviceId = full_gpu.first().expect("a GPU").parse().expect("an id");
     until_allocatable(&world.kubelet, MEMORY, GIB_OF_ALL_GPUS - GIB_PER_GPU).await;
     let full = &world.gpus.iter().find(|id| **id != full_gpu).expect("another").clone();
-    let first = world.run("a", 79, &placed(full)).await;
+    let first = world.run("a", 79, &placement_annotations(full)).await;
     let too_large =
         json!({"devices": [{"id": full, "memoryMib": 1, "computeMilli": 1}]}).to_string();
     for (name, annotation) in [
@@ -353,21 +360,20 @@ async fn annotations_by_a_pods_author_take_no_share_of_other_pods() {
 #[tokio::test]
 async fn a_placement_that_was_not_written_by_a_binding_is_ignored() {
     let world = World::new().await;
-    world.run("a", 8, &placed(&world.gpus[1])).await;
+    world.run("a", 8, &placement_annotations(&world.gpus[1])).await;
     let pod = pod_with("forged", MEMORY, 8);
     let fields = json!({"f:metadata": {"f:annotations": {"f:windlass.dev/placement": {}}}});
     let writer = json!({
         "manager": "kubectl", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
         "fieldsV1": fields,
     });
-    world.put(
-        &pod,
-        &json!({"uid": pod.uid, "annotations": placed(&world.gpus[5]), "managedFields": [writer]}),
-    );
+    let annotations = placement_annotations(&world.gpus[5]);
+    world
+        .put(&pod, &json!({"uid": pod.uid, "annotations": annotations, "managedFields": [writer]}));
     world.kubelet.admit(pod).await.expect("admitted");
     let document = world.start("forged", "main").await.remove(0);
     assert_eq!(gpu_of(&document), world.gpus[1].as_str(), "the agent chooses the fullest GPU");
-    assert!(world.corrected("forged").await.contains(world.gpus[1].as_str()));
+    assert!(world.until_corrected("forged").await.contains(world.gpus[1].as_str()));
     world.agent.stop().await;
 }
 
@@ -380,7 +386,7 @@ async fn a_static_pod_is_found_by_its_mirror_pod() {
     world.kubelet.admit(pod).await.expect("admitted");
     let document = world.start("static", "main").await.remove(0);
     assert_eq!(share(&document)["uid"], "static-uid");
-    assert!(world.corrected("static").await.contains(&gpu_of(&document)));
+    assert!(world.until_corrected("static").await.contains(&gpu_of(&document)));
     // If two pods have the annotation of a mirror pod, neither counts.
     let pod = pod_with("other", MEMORY, 8);
     let mirror = json!({"kubernetes.io/config.mirror": pod.uid});
@@ -395,12 +401,12 @@ async fn a_static_pod_is_found_by_its_mirror_pod() {
 #[tokio::test]
 async fn all_containers_of_a_pod_have_one_gpu_by_both_amounts() {
     let world = World::new().await;
-    let of =
+    let container =
         |name: &str, gib, percent| Container::new(name).limit(MEMORY, gib).limit(COMPUTE, percent);
     let pod = Pod::new("p")
-        .init_container(of("first", 4, 10))
-        .container(of("main", 8, 20))
-        .container(of("side", 2, 30));
+        .init_container(container("first", 4, 10))
+        .container(container("main", 8, 20))
+        .container(container("side", 2, 30));
     world.admit(pod, &json!({})).await;
     let mut gpus = Vec::new();
     for container in ["first", "main", "side"] {
@@ -419,11 +425,13 @@ async fn all_containers_of_a_pod_have_one_gpu_by_both_amounts() {
     }
     gpus.dedup();
     assert_eq!(gpus.len(), 1, "{gpus:?}");
-    let placement: Value = serde_json::from_str(&world.corrected("p").await).expect("JSON");
+    let placement: Value = serde_json::from_str(&world.until_corrected("p").await).expect("JSON");
     let expected = json!({"devices": [{"id": gpus[0], "memoryMib": 10240, "computeMilli": 500}]});
     assert_eq!(placement, expected);
-    // This GPU has half of its compute left; the other GPUs have the rest.
-    world.admit(pod_with("q", COMPUTE, 60), &placed(&gpus[0].parse().expect("an id"))).await;
+    // Half of the compute of this GPU is free, and all of it on the other GPUs.
+    world
+        .admit(pod_with("q", COMPUTE, 60), &placement_annotations(&gpus[0].parse().expect("an id")))
+        .await;
     let other = world.start("q", "main").await.remove(0);
     assert_ne!(gpu_of(&other), gpus[0]);
     world.agent.stop().await;
@@ -432,7 +440,7 @@ async fn all_containers_of_a_pod_have_one_gpu_by_both_amounts() {
 #[tokio::test]
 async fn a_gpu_is_offered_in_full_again_after_its_last_share() {
     let world = World::new().await;
-    world.run("a", 8, &placed(&world.gpus[4])).await;
+    world.run("a", 8, &placement_annotations(&world.gpus[4])).await;
     until_allocatable(&world.kubelet, GPU, 7).await;
     let path = world.path_of(8);
     assert!(path.exists());
@@ -440,7 +448,7 @@ async fn a_gpu_is_offered_in_full_again_after_its_last_share() {
     until_removed(&path).await;
     until_allocatable(&world.kubelet, GPU, 8).await;
     // The next pod gets the same ids.
-    let next = world.run("b", 8, &placed(&world.gpus[3])).await;
+    let next = world.run("b", 8, &placement_annotations(&world.gpus[3])).await;
     assert_eq!(gpu_of(&next), world.gpus[3].as_str());
     world.agent.stop().await;
 }

@@ -29,7 +29,7 @@ pub(crate) struct Steps {
     changes: Vec<(PathBuf, Option<Content>)>,
 }
 
-/// Recorder of an agent's work.
+/// Recorder of the versions that an agent writes of its files.
 pub(crate) struct Recorder {
     folders: Vec<PathBuf>,
     before: Files,
@@ -45,7 +45,7 @@ pub(crate) const MAX_RECORDINGS: usize = 20;
 // === impl Recorder ===
 
 impl Recorder {
-    /// Begins to record the work of an agent in these places.
+    /// Starts to record the work of an agent in these places.
     pub(crate) fn start(places: &HostPaths) -> Self {
         let limits = places.state_dir.join("memory-limits");
         let limit_folders = ["shares", "claims"].map(|kind| limits.join(kind));
@@ -56,7 +56,7 @@ impl Recorder {
         let mut inotify = Inotify::init().expect("inotify");
         let mut folders_by_watch: BTreeMap<WatchDescriptor, PathBuf> = BTreeMap::new();
         for folder in &folders {
-            fs::create_dir_all(folder).expect("made");
+            fs::create_dir_all(folder).expect("created");
             let mask = WatchMask::MOVED_TO | WatchMask::CLOSE_WRITE | WatchMask::DELETE;
             folders_by_watch
                 .insert(inotify.watches().add(folder, mask).expect("watched"), folder.clone());
@@ -99,10 +99,10 @@ impl Recorder {
         let steps = recorded.into_iter().map(|(path, version)| {
             let content = version.map(|version| (read(&version).expect("kept"), version));
             let inode = content.as_ref().map(|(_, at)| fs::metadata(at).expect("kept").ino());
-            // Two events of one version: the first one's is lost.
+            // Two events with one inode: the version of the first event is lost.
             let is_new = inode.is_none_or(|inode| inodes.insert(inode));
-            let missed = || format!("a version of {} is lost", path.display());
-            if is_new { Ok((path, content.map(|(content, _)| content))) } else { Err(missed()) }
+            let error = || format!("a version of {} is lost", path.display());
+            if is_new { Ok((path, content.map(|(content, _)| content))) } else { Err(error()) }
         });
         let steps = steps.collect::<Result<Vec<_>, _>>()?;
         drop(versions);
@@ -146,14 +146,14 @@ impl Steps {
     }
 
     fn state(&self, done: usize) -> Files {
-        let mut all = self.before.clone();
+        let mut files = self.before.clone();
         for (path, content) in &self.changes[..done] {
             match content {
-                Some(content) => drop(all.insert(path.clone(), content.clone())),
-                None => drop(all.remove(path)),
+                Some(content) => drop(files.insert(path.clone(), content.clone())),
+                None => drop(files.remove(path)),
             }
         }
-        all
+        files
     }
 }
 
@@ -161,7 +161,7 @@ fn files(folders: &[PathBuf]) -> Files {
     let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).expect("a folder"));
     let paths = entries.map(|entry| entry.expect("an entry").path());
     let files = paths.filter(|path| path.is_file() && !is_draft(path));
-    // A file may be removed meanwhile.
+    // A file may be removed after its folder is listed.
     files.filter_map(|path| Some((path.clone(), read(&path).ok()?))).collect()
 }
 

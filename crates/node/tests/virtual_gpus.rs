@@ -30,7 +30,7 @@ fn pod(name: &str, count: u64, amounts: &[(&str, u64)]) -> Pod {
     Pod::new(name).container(container("main", count, amounts))
 }
 
-fn placed(gpus: &[&DeviceId]) -> Value {
+fn placement_annotations(gpus: &[&DeviceId]) -> Value {
     let devices: Vec<_> = gpus.iter().map(|id| json!({"id": id})).collect();
     json!({"windlass.dev/placement": json!({"devices": devices}).to_string()})
 }
@@ -42,20 +42,22 @@ fn gpus(document: &Value) -> Vec<String> {
     ids.expect("GPUs").split(',').map(str::to_owned).collect()
 }
 
-async fn started(world: &World, name: &str, container: &str) -> Vec<String> {
+/// Starts a container. Returns the GPUs in its first document.
+async fn start_container(world: &World, name: &str, container: &str) -> Vec<String> {
     gpus(&world.start(name, container).await.remove(0))
 }
 
 #[tokio::test]
 async fn a_pod_has_its_share_of_each_decided_gpu_and_full_gpus_are_exclusive() {
     let world = world().await;
-    let [one, two, three] = [1, 3, 5].map(|index| &world.gpus[index]);
-    world.admit(pod("a", 2, &[(MEMORY, 3000), (CORES, 30)]), &placed(&[one, two])).await;
+    let [gpu_1, gpu_3, gpu_5] = [1, 3, 5].map(|index| &world.gpus[index]);
+    let decision = placement_annotations(&[gpu_1, gpu_3]);
+    world.admit(pod("a", 2, &[(MEMORY, 3000), (CORES, 30)]), &decision).await;
     let document = world.start("a", "main").await.remove(0);
-    assert_eq!(gpus(&document), [one.as_str(), two.as_str()]);
+    assert_eq!(gpus(&document), [gpu_1.as_str(), gpu_3.as_str()]);
     let record = share(&document);
     assert_eq!((&record["memoryMib"], &record["computePercent"]), (&json!(3000), &json!(30)));
-    assert_eq!((&record["device"], &record["more"][0]["device"]), (&json!(one), &json!(two)));
+    assert_eq!((&record["device"], &record["more"][0]["device"]), (&json!(gpu_1), &json!(gpu_3)));
     let nodes = document["devices"][0]["containerEdits"]["deviceNodes"].as_array();
     let node = |id: &DeviceId| {
         let state = world.agent.state.borrow();
@@ -69,27 +71,30 @@ async fn a_pod_has_its_share_of_each_decided_gpu_and_full_gpus_are_exclusive() {
             .path
             .clone()
     };
-    for id in [one, two] {
+    for id in [gpu_1, gpu_3] {
         let has_node = |it: &Value| it["path"] == json!(node(id));
         assert!(nodes.expect("nodes").iter().any(has_node), "{nodes:?}");
     }
     // Full GPUs are never those with a share, even against a decision.
-    world.admit(pod_with("whole", GPU, 2), &placed(&[two, three])).await;
-    let full = started(&world, "whole", "main").await;
-    assert!(!full.contains(&two.to_string()) && full.contains(&three.to_string()), "{full:?}");
-    let corrected = world.corrected("whole").await;
-    assert!(!corrected.contains("memoryMib") && corrected.contains(three.as_str()), "{corrected}");
+    world.admit(pod_with("whole", GPU, 2), &placement_annotations(&[gpu_3, gpu_5])).await;
+    let full_gpus = start_container(&world, "whole", "main").await;
+    assert!(
+        !full_gpus.contains(&gpu_3.to_string()) && full_gpus.contains(&gpu_5.to_string()),
+        "{full_gpus:?}"
+    );
+    let corrected = world.until_corrected("whole").await;
+    assert!(!corrected.contains("memoryMib") && corrected.contains(gpu_5.as_str()), "{corrected}");
     // Six GPUs have no share; two of them are taken.
     world.admit(pod_with("five", GPU, 5), &json!({})).await;
     let error = world.kubelet.start_container("five-uid", "main").await.expect_err("not started");
     assert!(error.to_string().contains("of each of 5 GPUs, and too few"), "{error}");
-    world.admit(pod("half", 2, &[(PERCENTAGE, 50)]), &placed(&[one, two])).await;
-    assert_eq!(started(&world, "half", "main").await, [one.as_str(), two.as_str()]);
-    world.admit(pod("more", 1, &[(PERCENTAGE, 50)]), &placed(&[one])).await;
-    assert_ne!(started(&world, "more", "main").await, [one.as_str()]);
+    world.admit(pod("half", 2, &[(PERCENTAGE, 50)]), &decision).await;
+    assert_eq!(start_container(&world, "half", "main").await, [gpu_1.as_str(), gpu_3.as_str()]);
+    world.admit(pod("more", 1, &[(PERCENTAGE, 50)]), &placement_annotations(&[gpu_1])).await;
+    assert_ne!(start_container(&world, "more", "main").await, [gpu_1.as_str()]);
     // All tokens stay: the kubelet does not count the amounts of GPUs.
     until_allocatable(&world.kubelet, GPU, 80).await;
-    world.assert_rights();
+    world.assert_permissions();
     world.agent.stop().await;
 }
 
@@ -106,30 +111,34 @@ async fn containers_of_a_pod_have_separate_full_gpus_and_common_shares() {
             &json!({}),
         )
         .await;
-    let of_b = started(&world, "whole", "b").await;
+    let gpus_of_b = start_container(&world, "whole", "b").await;
     // The next agent knows the GPUs of containers that have not started.
     world.agent.stop().await;
     world.agent = world.node.start_agent();
     world.agent.until(|state| state.shareable.len() == 8).await;
     until_allocatable(&world.kubelet, GPU, 80).await;
-    let of_a = started(&world, "whole", "a").await;
-    assert_eq!((of_a.len(), of_b.len()), (1, 2));
-    assert!(!of_b.contains(&of_a[0]), "{of_a:?} {of_b:?}");
-    let of_init = started(&world, "whole", "init").await;
-    let all: Vec<_> = of_a.iter().chain(&of_b).collect();
-    assert!(of_init.iter().all(|id| all.contains(&id)), "an init container's GPUs are used again");
+    let gpus_of_a = start_container(&world, "whole", "a").await;
+    assert_eq!((gpus_of_a.len(), gpus_of_b.len()), (1, 2));
+    assert!(!gpus_of_b.contains(&gpus_of_a[0]), "{gpus_of_a:?} {gpus_of_b:?}");
+    let gpus_of_init = start_container(&world, "whole", "init").await;
+    let used_gpus: Vec<_> = gpus_of_a.iter().chain(&gpus_of_b).collect();
+    assert!(
+        gpus_of_init.iter().all(|id| used_gpus.contains(&id)),
+        "an init container's GPUs are used again"
+    );
     let parts = Pod::new("parts")
         .container(container("a", 1, &[(MEMORY, 1000)]))
         .container(container("b", 2, &[(MEMORY, 500)]));
     world.admit(parts, &json!({})).await;
-    let (of_a, of_b) = (started(&world, "parts", "a").await, started(&world, "parts", "b").await);
-    assert_eq!((of_a.len(), of_b.len(), &of_a[0]), (1, 2, &of_b[0]));
-    assert!(of_b.iter().all(|id| !all.contains(&id)));
+    let (gpus_of_a, gpus_of_b) =
+        (start_container(&world, "parts", "a").await, start_container(&world, "parts", "b").await);
+    assert_eq!((gpus_of_a.len(), gpus_of_b.len(), &gpus_of_a[0]), (1, 2, &gpus_of_b[0]));
+    assert!(gpus_of_b.iter().all(|id| !used_gpus.contains(&id)));
     // Two shares add up to a full GPU.
     let half = |name| container(name, 1, &[(PERCENTAGE, 50), (CORES, 50)]);
     world.admit(Pod::new("halves").container(half("a")).container(half("b")), &json!({})).await;
-    let first = started(&world, "halves", "a").await;
-    assert_eq!(started(&world, "halves", "b").await, first);
+    let first = start_container(&world, "halves", "a").await;
+    assert_eq!(start_container(&world, "halves", "b").await, first);
     let sum = share(&world.start("parts", "a").await.remove(0));
     assert_eq!((&sum["memoryMib"], &sum["more"][0]["memoryMib"]), (&json!(1500), &json!(1500)));
     world.agent.stop().await;
@@ -138,21 +147,21 @@ async fn containers_of_a_pod_have_separate_full_gpus_and_common_shares() {
 #[tokio::test]
 async fn without_a_decision_the_pods_selection_of_gpus_counts() {
     let world = world().await;
-    let chosen = |key: &str, ids: &str| json!({format!("nvidia.com/{key}"): ids});
+    let selection = |key: &str, ids: &str| json!({format!("nvidia.com/{key}"): ids});
     let ids = [&world.gpus[2], &world.gpus[6]].map(ToString::to_string);
-    world.admit(pod_with("a", GPU, 2), &chosen("use-gpuuuid", &ids.join(","))).await;
-    let mut first = started(&world, "a", "main").await;
+    world.admit(pod_with("a", GPU, 2), &selection("use-gpuuuid", &ids.join(","))).await;
+    let mut first = start_container(&world, "a", "main").await;
     first.sort();
     assert_eq!(first, ids);
     let others: Vec<_> =
         world.gpus.iter().map(ToString::to_string).filter(|id| *id != ids[0]).collect();
-    world.admit(pod("b", 1, &[(MEMORY, 1)]), &chosen("nouse-gpuuuid", &others.join(","))).await;
+    world.admit(pod("b", 1, &[(MEMORY, 1)]), &selection("nouse-gpuuuid", &others.join(","))).await;
     let error = world.kubelet.start_container("b-uid", "main").await.expect_err("not started");
     assert!(error.to_string().contains("no GPU of this node has it"), "{error}");
-    world.admit(pod("c", 1, &[(MEMORY, 1)]), &chosen("use-gputype", "A100")).await;
+    world.admit(pod("c", 1, &[(MEMORY, 1)]), &selection("use-gputype", "A100")).await;
     world.kubelet.start_container("c-uid", "main").await.expect_err("not started");
-    world.admit(pod("d", 1, &[(MEMORY, 1)]), &chosen("use-gputype", "h100")).await;
-    started(&world, "d", "main").await;
+    world.admit(pod("d", 1, &[(MEMORY, 1)]), &selection("use-gputype", "h100")).await;
+    start_container(&world, "d", "main").await;
     world.agent.stop().await;
 }
 
@@ -168,8 +177,8 @@ async fn full_gpus_from_before_a_change_of_policy_remain_exclusive() {
     world.admit(pod_with("whole", GPU, 8), &json!({})).await;
     let error = world.kubelet.start_container("whole-uid", "main").await.expect_err("not started");
     assert!(error.to_string().contains("of each of 8 GPUs, and too few"), "{error}");
-    world.admit(pod("share", 1, &[(PERCENTAGE, 10)]), &placed(&[&held_id])).await;
-    assert_ne!(started(&world, "share", "main").await, [held_gpu]);
+    world.admit(pod("share", 1, &[(PERCENTAGE, 10)]), &placement_annotations(&[&held_id])).await;
+    assert_ne!(start_container(&world, "share", "main").await, [held_gpu]);
     world.kubelet.start_container("before-uid", "main").await.expect("it starts again");
     world.kubelet.delete_pod("before-uid").await;
     until_counts(&world.kubelet, GPU, (88, 80)).await;

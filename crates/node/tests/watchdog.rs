@@ -65,8 +65,8 @@ fn prepare(node: &mut Node) {
 
 /// Shows the agent itself in the host's `/proc`: it is in the host's PID namespace.
 pub(crate) fn prepare_proc(node: &Node) {
-    let own = fs::read_to_string("/proc/self/stat").expect("it is there");
-    node.write(&format!("/proc/{}/stat", std::process::id()), &own);
+    let stat = fs::read_to_string("/proc/self/stat").expect("it is there");
+    node.write(&format!("/proc/{}/stat", std::process::id()), &stat);
 }
 
 // === impl Program ===
@@ -76,7 +76,7 @@ impl Program {
         self.0.id()
     }
 
-    /// Waits for its end.
+    /// Waits until the program ends.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.0.wait().expect("a child")
     }
@@ -96,7 +96,7 @@ impl Drop for Program {
 // === impl WatchedNode ===
 
 impl WatchedNode {
-    /// Two pods of 8 GiB each.
+    /// A node with two pods of 8 GiB each.
     async fn new(action: WatchdogAction) -> Self {
         let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
         let world = Box::pin(World::prepared(&profile, policy(action), 8, prepare)).await;
@@ -109,7 +109,7 @@ impl WatchedNode {
         watched
     }
 
-    /// Pods with these numbers of replicas of the first GPU; the policy makes `count` replicas of it.
+    /// A node with pods that have these numbers of replicas of the first GPU. The policy makes `count` replicas of it.
     pub(crate) async fn sharing(policy: Policy, count: usize, pods: &[(&str, u64)]) -> Self {
         let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
         let world = Box::pin(World::prepared(&profile, policy, 7, prepare)).await;
@@ -197,9 +197,9 @@ impl WatchedNode {
     pub(crate) async fn event_of(&self, pod: &str) -> (String, String) {
         until("an event of the pod", async || {
             let events = self.events();
-            let of_pod =
+            let is_of_pod =
                 |it: &&Event| it.regarding.as_ref().and_then(|it| it.name.as_deref()) == Some(pod);
-            let event = events.iter().find(of_pod).ok_or(events.len())?;
+            let event = events.iter().find(is_of_pod).ok_or(events.len())?;
             let text = |text: &Option<String>| text.clone().unwrap_or_default();
             Ok::<_, usize>((text(&event.action), text(&event.note)))
         })
@@ -210,10 +210,9 @@ impl WatchedNode {
     async fn until_metric(&self, line: &str) {
         until(line, async || {
             let text = self.metrics().await;
-            let found = text.contains(line);
             let shares = text.lines().filter(|line| line.contains("share"));
             let shares: Vec<_> = shares.map(ToOwned::to_owned).collect();
-            if found { Ok(()) } else { Err(shares) }
+            if text.contains(line) { Ok(()) } else { Err(shares) }
         })
         .await;
     }
@@ -237,13 +236,13 @@ async fn use_is_measured_outside_of_containers() {
         (&unknown_program, 9000),
     ]);
     let gpu = &watched.gpu;
-    let of_a = format!(
+    let line_of_a = format!(
         r#"windlass_share_memory_used_bytes{{device="{gpu}",namespace="default",pod="a",container="main"}} {}"#,
         8000_u64 << 20
     );
     let limit = format!(r#"windlass_share_memory_limit_bytes{{device="{gpu}",namespace="default""#);
     for line in [
-        of_a,
+        line_of_a,
         format!(r#"pod="b",container="main"}} {}"#, 1 << 20),
         format!(r#"{limit},kind="pod",holder="a",enforcement="watched"}} {}"#, 8192_u64 << 20),
         format!(r#"windlass_shared_gpu_measured{{device="{gpu}"}} 1"#),
@@ -346,9 +345,9 @@ async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
     let (_, note) = watched.event_of("b").await;
     assert!(note.contains("it was not evicted") && note.contains(budget), "{note}");
     assert!(watched.pod("b").is_some());
-    let mut rights = Right::shipped();
-    rights.extend(Right::of_manifest("options/watchdog/rights.yaml"));
-    watched.world.assert_within(&rights);
+    let mut permissions = Right::shipped();
+    permissions.extend(Right::of_manifest("options/watchdog/rights.yaml"));
+    watched.world.assert_within(&permissions);
     watched.world.agent.stop().await;
 }
 
@@ -398,8 +397,8 @@ async fn with_the_action_observe_a_violation_is_reported_once() {
 async fn hidden_processes_are_reported_and_count_for_no_pod() {
     let watched = WatchedNode::new(WatchdogAction::Kill).await;
     let mut greedy = watched.program(Some("a"));
-    let own = watched.world.node.host_path(&format!("/proc/{}/stat", std::process::id()));
-    fs::remove_file(own).expect("it was there");
+    let stat_path = watched.world.node.host_path(&format!("/proc/{}/stat", std::process::id()));
+    fs::remove_file(stat_path).expect("it was there");
     watched.set_use(&[(&greedy, 20_000)]);
     let gpu = &watched.gpu;
     let metric_line =

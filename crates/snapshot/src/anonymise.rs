@@ -160,22 +160,22 @@ impl Anonymiser {
             None if is_secret_file(path) => self.line_of(name, line),
             None => self.named_line(line),
         };
-        let mut all = String::with_capacity(text.len());
+        let mut output = String::with_capacity(text.len());
         for whole in text.split_inclusive('\n') {
             let bare = whole.trim_end_matches('\n');
-            all += &line(bare);
-            all += &whole[bare.len()..];
+            output += &line(bare);
+            output += &whole[bare.len()..];
         }
-        all
+        output
     }
 
     /// Anonymises a line such as `unique_id 42` or `HID_UNIQ=42`.
     fn named_line(&self, line: &str) -> String {
         match line.split_once(['=', ' ']) {
             Some((name, value)) if is_secret(name) => {
-                let between = &line[name.len()..=name.len()];
+                let separator = &line[name.len()..=name.len()];
                 let number = self.number_in_hex(value);
-                format!("{name}{between}{}", number.unwrap_or_else(|| self.line_of(name, value)))
+                format!("{name}{separator}{}", number.unwrap_or_else(|| self.line_of(name, value)))
             }
             _ => self.text(line),
         }
@@ -198,7 +198,7 @@ impl Anonymiser {
         }
         match (self.substitutes.get(&longest_first(bare)), self.text(text)) {
             (Some(substitute), _) => text.replace(bare, substitute),
-            (None, same) if same == text => self.substitute(text, 0),
+            (None, unchanged) if unchanged == text => self.substitute(text, 0),
             (None, anonymised) => anonymised,
         }
     }
@@ -206,15 +206,15 @@ impl Anonymiser {
     /// Anonymises a table row with address columns.
     fn route(&self, line: &str, columns: &[usize]) -> String {
         let mut position = 0;
-        let mut all = String::new();
+        let mut output = String::new();
         for cell in line.split_inclusive([' ', '\t']) {
             let (word, space) = cell.split_at(cell.trim_end().len());
             let is_address = columns.contains(&position) && is_hex(word) && !is_insignificant(word);
             position += usize::from(!word.is_empty());
-            all += &if is_address { self.substitute(word, 0) } else { word.to_owned() };
-            all += space;
+            output += &if is_address { self.substitute(word, 0) } else { word.to_owned() };
+            output += space;
         }
-        all
+        output
     }
 
     /// Replaces known secrets, and text in the shape of an address or UUID.
@@ -243,15 +243,15 @@ impl Anonymiser {
         }
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == ':' || c == '-';
         let mut rest = text.as_str();
-        let mut all = String::with_capacity(text.len());
+        let mut output = String::with_capacity(text.len());
         while let Some(start) = rest.find(is_part) {
             let word = &rest[start..];
             let word = &word[..word.find(|c| !is_part(c)).unwrap_or(word.len())];
-            all.push_str(&rest[..start]);
-            all.push_str(&self.word(word));
+            output.push_str(&rest[..start]);
+            output.push_str(&self.word(word));
             rest = &rest[start + word.len()..];
         }
-        all + rest
+        output + rest
     }
 
     fn word(&self, word: &str) -> String {

@@ -24,9 +24,9 @@ pub enum SnapshotError {
 impl Snapshot {
     /// Creates the folder, or accepts an empty one.
     pub fn create_folder(dir: &Path) -> Result<(), SnapshotError> {
-        let refused = |source| SnapshotError::Write(dir.to_owned(), source);
-        fs::create_dir_all(dir).map_err(refused)?;
-        match fs::read_dir(dir).map_err(refused)?.next() {
+        let write_error = |source| SnapshotError::Write(dir.to_owned(), source);
+        fs::create_dir_all(dir).map_err(write_error)?;
+        match fs::read_dir(dir).map_err(write_error)?.next() {
             Some(_) => Err(SnapshotError::NotEmpty(dir.to_owned())),
             None => Ok(()),
         }

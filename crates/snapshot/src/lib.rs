@@ -91,10 +91,10 @@ impl Snapshot {
     pub fn capture(
         host: &Host,
         extra: &ExtraFiles,
-        bounds: SnapshotLimits,
+        limits: SnapshotLimits,
         progress: &mut dyn FnMut(usize),
     ) -> Self {
-        walk::walk(host, extra, bounds, progress)
+        walk::walk(host, extra, limits, progress)
     }
 
     /// Number of files, folders and links.

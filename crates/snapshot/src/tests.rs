@@ -18,7 +18,7 @@ fn host(files: &[(&str, &str)]) -> (TempDir, Host) {
     let root = tempfile::tempdir().expect("a temporary folder");
     for (path, text) in files {
         let path = root.path().join(path);
-        fs::create_dir_all(path.parent().expect("below the root")).expect("made");
+        fs::create_dir_all(path.parent().expect("below the root")).expect("created");
         fs::write(path, text).expect("written");
     }
     let host = Host::new(root.path(), "/");
@@ -49,21 +49,24 @@ fn the_tree_is_complete_and_only_listed_files_have_text() {
         ("dev/dri/card0", "content of a device node is not read"),
     ]);
     let bus = root.path().join("sys/bus/pci/devices");
-    fs::create_dir_all(&bus).expect("made");
+    fs::create_dir_all(&bus).expect("created");
     symlink("../../../devices/pci0000:00/0000:00:01.0", bus.join("0000:00:01.0")).expect("linked");
     symlink("/etc", root.path().join("sys/class/out")).expect("linked");
     symlink("../../../../etc", root.path().join("sys/class/dmi/up")).expect("linked");
-    let read = snapshot(&host);
-    assert_eq!(text(&read, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
-    assert_eq!(text(&read, &format!("{FUNCTION}/drm/card0/uevent")), Some("DEVNAME=dri/card0\n"));
-    assert_eq!(read.entries[Path::new("dev/dri/card0")], Entry::Node);
-    let link = &read.entries[Path::new("sys/bus/pci/devices/0000:00:01.0")];
+    let captured = snapshot(&host);
+    assert_eq!(text(&captured, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
+    assert_eq!(
+        text(&captured, &format!("{FUNCTION}/drm/card0/uevent")),
+        Some("DEVNAME=dri/card0\n")
+    );
+    assert_eq!(captured.entries[Path::new("dev/dri/card0")], Entry::Node);
+    let link = &captured.entries[Path::new("sys/bus/pci/devices/0000:00:01.0")];
     assert_eq!(*link, Entry::Link("../../../devices/pci0000:00/0000:00:01.0".into()));
     for absent in ["config", "power", "power/control"] {
-        assert!(!read.entries.contains_key(&Path::new(FUNCTION).join(absent)), "{absent}");
+        assert!(!captured.entries.contains_key(&Path::new(FUNCTION).join(absent)), "{absent}");
     }
     for absent in ["sys/class/out", "sys/class/dmi/up", "sys/class/dmi/id/product_serial"] {
-        assert!(!read.entries.contains_key(Path::new(absent)), "{absent}");
+        assert!(!captured.entries.contains_key(Path::new(absent)), "{absent}");
     }
 }
 
@@ -72,11 +75,11 @@ fn a_hanging_file_is_omitted_and_does_not_affect_others() {
     let (root, host) = host(&[(&format!("{FUNCTION}/vendor"), "0x10de\n")]);
     let hanging = root.path().join(FUNCTION).join("device");
     mknodat(CWD, &hanging, FileType::Fifo, Mode::RUSR, 0).expect("a pipe without a writer");
-    let bounds =
+    let limits =
         SnapshotLimits { file_timeout: Duration::from_millis(20), ..SnapshotLimits::default() };
-    let read = Snapshot::capture(&host, &ExtraFiles::default(), bounds, &mut |_| {});
-    assert_eq!(text(&read, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
-    let [omission] = read.omissions.as_slice() else { panic!("{:?}", read.omissions) };
+    let captured = Snapshot::capture(&host, &ExtraFiles::default(), limits, &mut |_| {});
+    assert_eq!(text(&captured, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
+    let [omission] = captured.omissions.as_slice() else { panic!("{:?}", captured.omissions) };
     assert_eq!(omission.path, Path::new("/").join(FUNCTION).join("device"));
     assert_eq!(omission.why, "no answer within 20ms");
 }
@@ -87,13 +90,17 @@ fn a_host_with_too_many_entries_is_truncated_with_an_omission() {
     let files: Vec<_> = files.iter().map(|path| (path.as_str(), "")).collect();
     let (root, host) = host(&files);
     symlink("..", root.path().join("sys/class/misc/device0/loop")).expect("linked");
-    let begun = Instant::now();
-    let bounds = SnapshotLimits { max_entries: 100, ..SnapshotLimits::default() };
-    let read = Snapshot::capture(&host, &ExtraFiles::default(), bounds, &mut |_| {});
-    assert!(read.len() <= 101, "{}", read.len());
-    assert_eq!(read.omissions.len(), 1, "{:?}", read.omissions);
-    assert!(read.omissions[0].why.contains("no more than 100 entries"), "{:?}", read.omissions);
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    let start = Instant::now();
+    let limits = SnapshotLimits { max_entries: 100, ..SnapshotLimits::default() };
+    let captured = Snapshot::capture(&host, &ExtraFiles::default(), limits, &mut |_| {});
+    assert!(captured.len() <= 101, "{}", captured.len());
+    assert_eq!(captured.omissions.len(), 1, "{:?}", captured.omissions);
+    assert!(
+        captured.omissions[0].why.contains("no more than 100 entries"),
+        "{:?}",
+        captured.omissions
+    );
+    assert!(start.elapsed() < Duration::from_secs(10));
 }
 
 #[test]
@@ -112,28 +119,32 @@ fn identifying_text_has_the_same_substitute_everywhere() {
         ("dev/serial/readme", ""),
     ]);
     let name = "dev/serial/by-id/usb-FTDI_FT9X_Y0Z77-if00";
-    fs::create_dir_all(root.path().join("dev/serial/by-id")).expect("made");
+    fs::create_dir_all(root.path().join("dev/serial/by-id")).expect("created");
     symlink("../../ttyUSB0", root.path().join(name)).expect("linked");
     let mut anonymiser = Anonymiser::for_host(&host);
-    let masked = anonymiser.anonymise(snapshot(&host));
+    let anonymised = anonymiser.anonymise(snapshot(&host));
     let again = Anonymiser::for_host(&host).anonymise(snapshot(&host));
-    assert_eq!(masked, again, "a machine has the same substitutes each time");
-    let shown = format!("{masked:?}");
+    assert_eq!(anonymised, again, "a machine has the same substitutes each time");
+    let debug_text = format!("{anonymised:?}");
     for secret in
         ["FT9X", "Y0Z77", "0a1b2c3d4e", "0c:42:a1", "9876543210987654321", "0101A8C0", "01234567"]
     {
-        assert!(!shown.contains(secret), "{secret} is in {shown}");
+        assert!(!debug_text.contains(secret), "{secret} is in {debug_text}");
     }
     for kept in ["PRODUCT=403/6001/600", "simd_count 304", "00000000", "usb-FTDI_"] {
-        assert!(shown.contains(kept), "{kept} is not in {shown}");
+        assert!(debug_text.contains(kept), "{kept} is not in {debug_text}");
     }
-    let serial = text(&masked, "sys/devices/usb1/1-4/serial").expect("recorded").trim().to_owned();
+    let serial =
+        text(&anonymised, "sys/devices/usb1/1-4/serial").expect("recorded").trim().to_owned();
     assert_eq!(serial.len(), "FT9X Y0Z77".len());
     let renamed = format!("dev/serial/by-id/usb-FTDI_{}-if00", serial.replace(' ', "_"));
-    assert!(masked.entries.contains_key(Path::new(&renamed)), "{renamed} is not in {shown}");
+    assert!(
+        anonymised.entries.contains_key(Path::new(&renamed)),
+        "{renamed} is not in {debug_text}"
+    );
 
     let [gpu, properties] = ["gpu/unique_id", "kfd/nodes/1/properties"]
-        .map(|path| text(&masked, &format!("sys/devices/{path}")).expect("recorded").trim());
+        .map(|path| text(&anonymised, &format!("sys/devices/{path}")).expect("recorded").trim());
     let number = u64::from_str_radix(gpu, 16).expect("hexadecimal digits");
     assert_eq!(properties, format!("simd_count 304\nunique_id {number}"), "the same in KFD's way");
 
@@ -162,14 +173,14 @@ fn a_short_serial_number_is_replaced_in_names_that_contain_serial_numbers() {
         ("sys/devices/usb1/1-5/serial", "X  1#ä\n"),
         ("sys/devices/usb1/AB12C/uevent", "DEVNAME=AB12C\n"),
     ]);
-    fs::create_dir_all(root.path().join("dev/serial/by-id")).expect("made");
+    fs::create_dir_all(root.path().join("dev/serial/by-id")).expect("created");
     for name in ["usb-FTDI_AB12C-if00", "usb-FTDI_X_1#ä-if00", "usb-AB12CD-if00"] {
         symlink("../../ttyUSB0", root.path().join("dev/serial/by-id").join(name)).expect("linked");
     }
     let mut anonymiser = Anonymiser::for_host(&host);
-    let masked = anonymiser.anonymise(snapshot(&host));
+    let anonymised = anonymiser.anonymise(snapshot(&host));
     let serial = |port: &str| {
-        let text = text(&masked, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
+        let text = text(&anonymised, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
         text.trim().to_owned()
     };
     let (plain, odd) = (serial("1-4"), serial("1-5").replace("  ", "_"));
@@ -177,19 +188,19 @@ fn a_short_serial_number_is_replaced_in_names_that_contain_serial_numbers() {
         [&format!("usb-FTDI_{plain}-if00"), &format!("usb-FTDI_{odd}-if00"), "usb-AB12CD-if00"]
     {
         let path = Path::new("dev/serial/by-id").join(name);
-        assert!(masked.entries.contains_key(&path), "no {name} in {masked:?}");
+        assert!(anonymised.entries.contains_key(&path), "no {name} in {anonymised:?}");
     }
-    let elsewhere = text(&masked, "sys/devices/usb1/AB12C/uevent");
+    let elsewhere = text(&anonymised, "sys/devices/usb1/AB12C/uevent");
     assert_eq!(elsewhere, Some("DEVNAME=AB12C\n"), "in other texts a short secret stays");
     let mut document = json!({
         "id": "stick-AB12C", "origin": "AB12C", "windlass.dev/usbSerial": {"string": "AB12C"}
     });
     anonymiser.anonymise_document(&mut document);
-    let masked = json!({
+    let anonymised = json!({
         "id": format!("stick-{plain}"), "origin": "AB12C",
         "windlass.dev/usbSerial": {"string": plain}
     });
-    assert_eq!(document, masked);
+    assert_eq!(document, anonymised);
     let part = |serial: &str| {
         let link = format!("/dev/serial/by-id/usb-FTDI_{serial}-if00");
         json!({
@@ -211,9 +222,9 @@ fn a_serial_number_within_another_does_not_change_the_others_name() {
         ("sys/devices/usb1/1-6/serial", "X 1#9Z\n"),
     ]);
     let mut anonymiser = Anonymiser::for_host(&host);
-    let masked = anonymiser.anonymise(snapshot(&host));
+    let anonymised = anonymiser.anonymise(snapshot(&host));
     let serial = |port: &str| {
-        let text = text(&masked, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
+        let text = text(&anonymised, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
         text.trim().to_owned()
     };
     let mut document = json!([{"id": "tty-AB12C-77-ttyUSB0"}, {"id": "tty-X-1-9Z-a0"}]);
@@ -232,8 +243,8 @@ fn storage_names_chosen_by_administrators_are_not_recorded() {
         ("dev/rtc0", ""),
         ("dev/md/web01:0", ""),
     ]);
-    fs::create_dir_all(root.path().join("dev/web01-vg")).expect("made");
-    fs::create_dir_all(root.path().join("dev/mapper")).expect("made");
+    fs::create_dir_all(root.path().join("dev/web01-vg")).expect("created");
+    fs::create_dir_all(root.path().join("dev/mapper")).expect("created");
     for (link, target) in [
         ("web01-vg/root", "../mapper/web01--vg-root"),
         ("mapper/web01--vg-root", "../dm-0"),
@@ -243,19 +254,19 @@ fn storage_names_chosen_by_administrators_are_not_recorded() {
     ] {
         symlink(target, root.path().join("dev").join(link)).expect("linked");
     }
-    let read = snapshot(&host);
-    let names: Vec<_> = read.entries.keys().map(|path| path.display().to_string()).collect();
+    let captured = snapshot(&host);
+    let names: Vec<_> = captured.entries.keys().map(|path| path.display().to_string()).collect();
     assert_eq!(names, ["dev", "dev/dm-0", "dev/md127", "dev/rbd0", "dev/rtc", "dev/rtc0"]);
 }
 
 #[test]
 fn two_machines_share_no_identifying_text() {
-    let masked = |id| {
+    let anonymised = |id| {
         let serial = ("sys/devices/usb1/1-4/serial", "A10K2J3\n");
         let (_root, host) = host(&[("etc/machine-id", id), serial]);
         Anonymiser::for_host(&host).anonymise(snapshot(&host))
     };
-    assert_ne!(masked(&"01".repeat(16)), masked(&"02".repeat(16)));
+    assert_ne!(anonymised(&"01".repeat(16)), anonymised(&"02".repeat(16)));
 }
 
 #[test]
@@ -265,28 +276,28 @@ fn files_of_configured_sources_are_read() {
         "sources:\n- name: board\n  find: {class: misc}\n  attributes: {cores: board/cores_count}\n  \
          probe: {attribute: chip_state, equals: ok}\n- name: files\n  find: {files: /etc/boards}\n",
     );
-    let policy = config.expect("right").policy;
+    let policy = config.expect("valid").policy;
     let (_root, host) = host(&[
         ("sys/devices/virtual/misc/board/cores_count", "576\n"),
         ("sys/devices/virtual/misc/board/chip_state", "ok\n"),
         ("etc/boards/first", "its text is not read"),
     ]);
-    let read = Snapshot::capture(
+    let captured = Snapshot::capture(
         &host,
         &ExtraFiles::for_policy(&policy),
         SnapshotLimits::default(),
         &mut |_| {},
     );
-    assert_eq!(text(&read, "sys/devices/virtual/misc/board/cores_count"), Some("576\n"));
-    assert_eq!(text(&read, "sys/devices/virtual/misc/board/chip_state"), Some("ok\n"));
-    assert_eq!(read.entries[Path::new("etc/boards/first")], Entry::Node);
+    assert_eq!(text(&captured, "sys/devices/virtual/misc/board/cores_count"), Some("576\n"));
+    assert_eq!(text(&captured, "sys/devices/virtual/misc/board/chip_state"), Some("ok\n"));
+    assert_eq!(captured.entries[Path::new("etc/boards/first")], Entry::Node);
 }
 
 #[test]
 fn a_folder_that_is_not_empty_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    Snapshot::create_folder(&folder.path().join("new/deep")).expect("it is made");
-    let error = Snapshot::create_folder(folder.path()).expect_err("it has a folder in it");
+    Snapshot::create_folder(&folder.path().join("new/deep")).expect("created");
+    let error = Snapshot::create_folder(folder.path()).expect_err("it contains a folder");
     assert!(error.to_string().contains("is not empty"), "{error}");
 }
 
@@ -297,17 +308,17 @@ fn mounts_of_containers_are_present_and_replace_no_entry() {
         ("opt/firmware/a.bin", "its text is not read"),
     ]);
     let bus = root.path().join("sys/bus/pci/devices");
-    fs::create_dir_all(&bus).expect("made");
+    fs::create_dir_all(&bus).expect("created");
     symlink("../../../devices/pci0000:00/0000:00:01.0", bus.join("0000:00:01.0")).expect("linked");
     let listed = "sys/bus/pci/devices/0000:00:01.0";
     let mounts = ["opt/firmware", listed, &format!("{listed}/vendor"), "nowhere"];
     let mounts = mounts.map(|path| Path::new("/").join(path));
     let extra = ExtraFiles { mounts: mounts.into(), ..ExtraFiles::default() };
-    let read = Snapshot::capture(&host, &extra, SnapshotLimits::default(), &mut |_| {});
-    assert_eq!(read.entries[Path::new("opt/firmware")], Entry::Folder);
-    assert!(matches!(read.entries[Path::new(listed)], Entry::Link(_)));
-    assert_eq!(text(&read, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
-    let known = |path: &str| read.entries.contains_key(Path::new(path));
+    let captured = Snapshot::capture(&host, &extra, SnapshotLimits::default(), &mut |_| {});
+    assert_eq!(captured.entries[Path::new("opt/firmware")], Entry::Folder);
+    assert!(matches!(captured.entries[Path::new(listed)], Entry::Link(_)));
+    assert_eq!(text(&captured, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
+    let known = |path: &str| captured.entries.contains_key(Path::new(path));
     assert!(!known(&format!("{listed}/vendor")) && !known("nowhere"));
 }
 
@@ -316,8 +327,8 @@ fn a_short_serial_number_is_not_replaced_in_an_address() {
     let (_root, host) = host(&[("sys/devices/usb1/1-4/serial", "0001\n")]);
     let mut anonymiser = Anonymiser::for_host(&host);
     anonymiser.anonymise(snapshot(&host));
-    let mut found = json!({"id": "nic-0001-3b-02-0", "parent": {"id": "tty-0001-ttyUSB0"}});
-    anonymiser.anonymise_document(&mut found);
-    assert_eq!(found["id"], "nic-0001-3b-02-0");
-    assert_ne!(found["parent"]["id"], "tty-0001-ttyUSB0");
+    let mut document = json!({"id": "nic-0001-3b-02-0", "parent": {"id": "tty-0001-ttyUSB0"}});
+    anonymiser.anonymise_document(&mut document);
+    assert_eq!(document["id"], "nic-0001-3b-02-0");
+    assert_ne!(document["parent"]["id"], "tty-0001-ttyUSB0");
 }

@@ -22,17 +22,17 @@ const MAX_HANGING: usize = 8;
 /// Entries between progress reports.
 const PROGRESS_INTERVAL: usize = 256;
 
-/// Reads the host.
+/// Reads the allowed folders and files of the host, the extra folders and the mounts.
 pub(super) fn walk(
     host: &Host,
     extra: &ExtraFiles,
-    bounds: SnapshotLimits,
+    limits: SnapshotLimits,
     progress: &mut dyn FnMut(usize),
 ) -> Snapshot {
-    let reader = Reader::new(bounds.file_timeout, bounds.max_file_bytes);
-    let (snapshot, begun) = (Snapshot::default(), Instant::now());
+    let reader = Reader::new(limits.file_timeout, limits.max_file_bytes);
+    let (snapshot, start) = (Snapshot::default(), Instant::now());
     let mut walk =
-        Walk { host, extra, bounds, reader, begun, bytes: 0, snapshot, progress, full: false };
+        Walk { host, extra, limits, reader, start, bytes: 0, snapshot, progress, full: false };
     for root in ROOTS {
         walk.folder(root, Path::new(root.path), root.depth);
     }
@@ -51,9 +51,9 @@ pub(super) fn walk(
 struct Walk<'a> {
     host: &'a Host,
     extra: &'a ExtraFiles,
-    bounds: SnapshotLimits,
+    limits: SnapshotLimits,
     reader: Reader,
-    begun: Instant,
+    start: Instant,
     bytes: usize,
     snapshot: Snapshot,
     progress: &'a mut dyn FnMut(usize),
@@ -65,10 +65,10 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn folder(&mut self, root: &Root, folder: &Path, depth: u32) {
-        let left = self.bounds.max_entries.saturating_sub(self.snapshot.len());
+        let remaining = self.limits.max_entries.saturating_sub(self.snapshot.len());
         let Ok(entries) = fs::read_dir(self.host.path(folder)) else { return };
         // A folder may have too many entries, by mistake or by an attack.
-        let mut entries: Vec<_> = entries.flatten().take(left + 1).collect();
+        let mut entries: Vec<_> = entries.flatten().take(remaining + 1).collect();
         entries.sort_unstable_by_key(fs::DirEntry::file_name);
         if !root.nodes {
             self.add(folder, Entry::Folder);
@@ -112,12 +112,12 @@ impl Walk<'_> {
     /// Adds a link whose target is below the same root. Drops a link to storage whose name an administrator chose.
     fn link(&mut self, root: &Root, path: &Path) {
         let Some(target) = self.host.read_link(path).map(PathBuf::from) else { return };
-        let part = Path::new(root.path).iter().next().expect("a root has a path");
+        let top_folder = Path::new(root.path).iter().next().expect("a root has a path");
         let folder = path.parent().expect("an entry of a folder has a parent");
         if root.nodes && self.has_chosen_name(path) {
             return;
         }
-        if target.is_relative() && normalize(&folder.join(&target)).starts_with(part) {
+        if target.is_relative() && normalize(&folder.join(&target)).starts_with(top_folder) {
             self.add(path, Entry::Link(target));
         }
     }
@@ -126,7 +126,7 @@ impl Walk<'_> {
     /// target is added instead.
     fn presence(&mut self, path: &Path) {
         let Some(real) = self.host.canonicalize(path) else { return };
-        let Ok(found) = fs::metadata(self.host.path(&real)) else { return };
+        let Ok(metadata) = fs::metadata(self.host.path(&real)) else { return };
         for path in [path, &real] {
             let below = path.strip_prefix("/").unwrap_or(path);
             let is_known = |part: &Path| {
@@ -136,7 +136,7 @@ impl Walk<'_> {
             if below.ancestors().any(is_known) || self.is_full() {
                 continue;
             }
-            self.add(below, if found.is_dir() { Entry::Folder } else { Entry::Node });
+            self.add(below, if metadata.is_dir() { Entry::Folder } else { Entry::Node });
         }
     }
 
@@ -160,7 +160,7 @@ impl Walk<'_> {
                 self.add(path, Entry::Text(text));
             }
             ReadOutcome::Missing => {}
-            ReadOutcome::Unreadable(why) => self.omit(path, why),
+            ReadOutcome::Unreadable(reason) => self.omit(path, reason),
         }
         if self.reader.hanging() >= MAX_HANGING {
             self.stop(path, format!("{MAX_HANGING} files do not answer"));
@@ -191,35 +191,34 @@ impl Walk<'_> {
         }
     }
 
-    fn omit(&mut self, path: &Path, why: String) {
-        self.snapshot.omissions.push(Omission { path: Path::new("/").join(path), why });
+    fn omit(&mut self, path: &Path, reason: String) {
+        self.snapshot.omissions.push(Omission { path: Path::new("/").join(path), why: reason });
     }
 
     /// True after a limit was reached. Records the limit as an omission, once.
     fn is_full(&mut self) -> bool {
-        let SnapshotLimits { max_entries: entries, max_bytes: bytes, walk_timeout: time, .. } =
-            self.bounds;
+        let SnapshotLimits { max_entries, max_bytes, walk_timeout, .. } = self.limits;
         let reached = if self.full {
             None
-        } else if self.snapshot.len() >= entries {
-            Some(format!("{entries} entries"))
-        } else if self.bytes >= bytes {
-            Some(format!("{bytes} bytes"))
-        } else if self.begun.elapsed() >= time {
-            Some(format!("{time:?}"))
+        } else if self.snapshot.len() >= max_entries {
+            Some(format!("{max_entries} entries"))
+        } else if self.bytes >= max_bytes {
+            Some(format!("{max_bytes} bytes"))
+        } else if self.start.elapsed() >= walk_timeout {
+            Some(format!("{walk_timeout:?}"))
         } else {
             None
         };
-        if let Some(bound) = reached {
-            self.stop(Path::new(""), format!("incomplete: no more than {bound} are recorded"));
+        if let Some(limit) = reached {
+            self.stop(Path::new(""), format!("incomplete: no more than {limit} are recorded"));
         }
         self.full
     }
 
     /// Stops the walk, and records the reason.
-    fn stop(&mut self, path: &Path, why: String) {
+    fn stop(&mut self, path: &Path, reason: String) {
         if !self.full {
-            self.omit(path, why);
+            self.omit(path, reason);
         }
         self.full = true;
     }

@@ -13,21 +13,21 @@ pub const MHZ: u32 = 200;
 /// Source rule of boards. A container's boards are reset and get [`MHZ`] before it starts, and are reset after it ends.
 /// `timeout` applies to each step.
 pub fn board_rule(boards: &[Board], timeout: Duration) -> SourceRule {
-    let get = |target: String| {
+    let http_step = |target: String| {
         let url = format!("http://{{endpoint}}/{target}");
         Step { action: StepAction::Http(url), timeout }
     };
-    let reset = || get("chip_reset".to_owned());
+    let reset = || http_step("chip_reset".to_owned());
     let cleanup = CleanupSteps {
-        prepare: vec![reset(), get(format!("set_frequency?freq={MHZ}"))],
+        prepare: vec![reset(), http_step(format!("set_frequency?freq={MHZ}"))],
         release: vec![reset()],
     };
     let find =
         DiscoveryRule::Endpoints(boards.iter().map(|board| board.control().to_string()).collect());
-    let new = SourceRule::new("darwin3".parse().expect("a name"), find);
+    let rule = SourceRule::new("darwin3".parse().expect("a name"), find);
     let env = [("DARWIN3_CONTROL".to_owned(), "http://{endpoint}".to_owned())].into();
     let give = EditTemplates { env, ..EditTemplates::default() };
-    SourceRule { resource: "zj.com/darwin3".parse().ok(), cleanup, give, ..new }
+    SourceRule { resource: "zj.com/darwin3".parse().ok(), cleanup, give, ..rule }
 }
 
 /// Waits until a board has as many events as expected, and asserts that they are equal.

@@ -60,15 +60,15 @@ impl Node {
         drop(fifo.expect("a FIFO"));
     }
 
-    /// Creates `count` links in the folder `list`, all to one folder. Their names are `begin` and a number. A large
+    /// Creates `count` links in the folder `path`, all to one folder. Their names are `prefix` and a number. A large
     /// `count` exceeds the agent's limit for a list.
-    pub fn create_many_links(&self, list: &str, begin: &str, count: u32) {
-        let folder = self.host_path(list);
+    pub fn create_many_links(&self, path: &str, prefix: &str, count: u32) {
+        let folder = self.host_path(path);
         fs::create_dir_all(&folder).expect("created");
-        let first = folder.join(format!("{begin}0"));
+        let first = folder.join(format!("{prefix}0"));
         symlink("../../devices", &first).expect("linked");
         for number in 1..count {
-            let name = folder.join(format!("{begin}{number}"));
+            let name = folder.join(format!("{prefix}{number}"));
             // A hard link is cheaper than a new symbolic link.
             if fs::hard_link(&first, &name).is_err() {
                 symlink("../../devices", &name).expect("linked");

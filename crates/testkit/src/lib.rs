@@ -1,8 +1,8 @@
 //! Fixtures for the tests of the agent: a simulated machine with a kubelet, and the agent in the test's process.
 //!
 //! A test begins with a [`Node`]: a simulated machine in a folder, and a configuration with short timeouts. The test
-//! changes the configuration, then starts the kubelet ([`Node::start_kubelet`]) and the agent ([`Node::start_agent`]). Then the
-//! test injects a fault ([`Node::inject`]) and waits for the effect:
+//! changes the configuration, then starts the kubelet ([`Node::start_kubelet`]) and the agent ([`Node::start_agent`]).
+//! Then the test injects a fault ([`Node::inject`]) and waits for the effect:
 //!
 //! - [`RunningAgent::until`] waits for a state of the node in the agent.
 //! - [`until_allocatable`] waits for allocatable devices in the kubelet.

@@ -110,7 +110,7 @@ impl Node {
         RunningAgent::start(&self.config)
     }
 
-    /// Surveys the node once, as the agent does, without serving its devices.
+    /// Discovers the devices of the host once, as the agent does, without serving them.
     pub async fn scan_host(&self) -> NodeState {
         windlass_node::agent::scan_host(&self.config, Clock::starting_at(Timestamp::now())).await
     }

@@ -40,13 +40,13 @@ impl Right {
     }
 
     fn of_roles(roles: Vec<Value>) -> Vec<Self> {
-        let mut rights = Vec::new();
+        let mut permissions = Vec::new();
         for role in roles {
             let namespace = role["metadata"]["namespace"].as_str();
             for rule in role["rules"].as_array().expect("rules") {
                 for group in texts(&rule["apiGroups"]) {
                     for resource in texts(&rule["resources"]) {
-                        rights.extend(texts(&rule["verbs"]).map(|verb| Self {
+                        permissions.extend(texts(&rule["verbs"]).map(|verb| Self {
                             namespace: namespace.map(ToOwned::to_owned),
                             group: group.to_owned(),
                             resource: resource.to_owned(),
@@ -56,7 +56,7 @@ impl Right {
                 }
             }
         }
-        rights
+        permissions
     }
 
     /// Permission that a request requires; `None` for API discovery, which every client may use.
@@ -101,7 +101,7 @@ impl Right {
             (None, _) => true,
             // Agents under test run in other namespaces than `AGENT_NAMESPACE`.
             (Some(AGENT_NAMESPACE), Some(required)) => required != "default",
-            (own, required) => own == required,
+            (granted, required) => granted == required,
         };
         covers_namespace
             && (&self.group, &self.resource, &self.verb)

@@ -70,8 +70,8 @@ impl RunningAgent {
         let result = result.map(|state| state.expect("a running agent").clone());
         result.unwrap_or_else(|_| {
             let state = self.state.borrow();
-            let (inventory, offerings) = (&state.inventory, state.device_offers());
-            panic!("not within {TIMEOUT:?}; the state is {inventory:#?}, {offerings:#?}")
+            let (inventory, offers) = (&state.inventory, state.device_offers());
+            panic!("not within {TIMEOUT:?}; the state is {inventory:#?}, {offers:#?}")
         })
     }
 

@@ -27,21 +27,21 @@ pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> (String, V
     let mut arguments = arguments(root);
     while let Some(argument) = arguments.next() {
         if let Some(value) = flag(argument, "device") {
-            let given = match value {
+            let embedded = match value {
                 Value::Inline(text) => Some((argument, text)),
                 Value::Next => arguments.next().and_then(|next| Some((next, next.text()?))),
             };
-            let Some((node, text)) = given else { continue };
+            let Some((node, text)) = embedded else { continue };
             match manifest::parse_embedded(node, &text) {
                 Ok(device) => devices.push(device),
                 Err(Diagnostic { line, text }) => diagnostics.error(line, text),
             }
         } else if let Some(value) = flag(argument, "domain") {
-            let given = match value {
+            let text = match value {
                 Value::Inline(text) => Some(text),
                 Value::Next => arguments.next().and_then(YamlNode::text),
             };
-            domain = given.unwrap_or(domain);
+            domain = text.unwrap_or(domain);
         }
     }
     (domain, devices)
@@ -59,9 +59,9 @@ fn lists(container: &YamlNode) -> [Option<&YamlNode>; 2] {
 /// Value of a flag; `None` for another argument.
 fn flag(argument: &YamlNode, name: &str) -> Option<Value> {
     let text = argument.text()?;
-    let rest = text.strip_prefix("--")?.strip_prefix(name)?;
-    match rest.strip_prefix('=') {
+    let suffix = text.strip_prefix("--")?.strip_prefix(name)?;
+    match suffix.strip_prefix('=') {
         Some(value) => Some(Value::Inline(value.to_owned())),
-        None => rest.is_empty().then_some(Value::Next),
+        None => suffix.is_empty().then_some(Value::Next),
     }
 }

@@ -59,13 +59,13 @@ impl PathEntry {
 
     /// Path in the container, if it differs.
     pub(super) fn container_path(&self) -> Option<String> {
-        let inside = self.mount_path.as_deref().map(str::trim)?;
-        (!inside.is_empty() && inside != self.path()).then(|| inside.to_owned())
+        let path = self.mount_path.as_deref().map(str::trim)?;
+        (!path.is_empty() && path != self.path()).then(|| path.to_owned())
     }
 
     pub(super) fn access(&self) -> Access {
-        let letters = self.permissions.as_deref().unwrap_or_default();
-        match (letters.contains('r'), letters.contains('w'), letters.contains('m')) {
+        let permissions = self.permissions.as_deref().unwrap_or_default();
+        match (permissions.contains('r'), permissions.contains('w'), permissions.contains('m')) {
             (true, true, true) => Access::ReadWriteMake,
             (true, false, _) => Access::Read,
             (false, true, _) => Access::Write,
@@ -87,7 +87,7 @@ impl PathEntry {
         let name = self.path().rsplit('/').next().unwrap_or_default();
         let container = self
             .container_path()
-            .map(|inside| if inside.ends_with('/') { format!("{inside}{name}") } else { inside });
+            .map(|path| if path.ends_with('/') { format!("{path}{name}") } else { path });
         MountTemplate {
             host: self.path().to_owned(),
             container,
@@ -97,7 +97,7 @@ impl PathEntry {
 
     fn path(&self) -> &str {
         let path = self.path.trim();
-        let plain = path.trim_end_matches('/');
-        if plain.is_empty() { path } else { plain }
+        let trimmed = path.trim_end_matches('/');
+        if trimmed.is_empty() { path } else { trimmed }
     }
 }

@@ -83,7 +83,7 @@ impl Shape {
                 found.push(path.pattern());
                 match path.container_path() {
                     None => give.found = Some(path.access()),
-                    Some(inside) => give.nodes.push(renamed(&path, inside)),
+                    Some(container_path) => give.nodes.push(renamed(&path, container_path)),
                 }
             }
         }
@@ -111,7 +111,7 @@ impl Shape {
 /// Requires that searched paths have the same access, and the same path in the container as on the host: a source has
 /// one rule for all of them.
 fn require_alike(nodes: &[&PathEntry]) -> Result<(), &'static str> {
-    let one_access = nodes.windows(2).all(|two| two[0].access() == two[1].access());
+    let one_access = nodes.windows(2).all(|pair| pair[0].access() == pair[1].access());
     let same_paths = nodes.len() < 2 || nodes.iter().all(|path| path.container_path().is_none());
     (one_access && same_paths).then_some(()).ok_or(
         "paths that are found together have the same permissions and no mountPath here: write a \
@@ -125,10 +125,10 @@ fn require_mandatory(nodes: &[&PathEntry]) -> Result<(), &'static str> {
 }
 
 /// The searched node, under another path in the container.
-fn renamed(path: &PathEntry, inside: String) -> NodeTemplate {
+fn renamed(path: &PathEntry, container_path: String) -> NodeTemplate {
     NodeTemplate {
         path: "{path}".to_owned(),
-        inside: Some(inside),
+        inside: Some(container_path),
         access: path.access(),
         optional: false,
         shared: false,

@@ -33,11 +33,11 @@ pub(super) fn parts(
     if unit == Grouping::Each {
         diagnostics.warn(line, SEPARATE_DEVICES_WARNING);
     }
-    let conditions: Option<Vec<String>> =
+    let alternatives: Option<Vec<String>> =
         group.into_iter().map(|device| device.value.condition(device.line, diagnostics)).collect();
-    let mut all = Conditions::default();
-    all.and(any(&conditions?));
-    let expression = all.into_expression(line, diagnostics);
+    let mut conditions = Conditions::default();
+    conditions.and(any(&alternatives?));
+    let expression = conditions.into_expression(line, diagnostics);
     let give = EditTemplates { found: Some(Access::ReadWrite), ..EditTemplates::default() };
     Some(Parts { find: DiscoveryRule::Nodes(vec![NODES.to_owned()]), expression, unit, give })
 }
@@ -46,21 +46,21 @@ pub(super) fn parts(
 
 impl UsbDevice {
     fn condition(self, line: u64, diagnostics: &mut Diagnostics) -> Option<String> {
-        let mut all = Conditions::default();
+        let mut conditions = Conditions::default();
         for (attribute, id) in [("usbVendor", self.vendor), ("usbProduct", self.product)] {
-            let given = id.unwrap_or_default();
-            let lower = given.to_ascii_lowercase();
+            let id = id.unwrap_or_default();
+            let lower = id.to_ascii_lowercase();
             let digits = lower.trim_start_matches("0x");
             if digits.len() > 4 || u16::from_str_radix(digits, 16).is_err() {
                 let text = "vendor and product: write four hexadecimal digits each, in quotes";
-                diagnostics.error(line, format!("{given:?} is not a USB id; {text}"));
+                diagnostics.error(line, format!("{id:?} is not a USB id; {text}"));
                 return None;
             }
-            all.one_of(attribute, &[format!("{digits:0>4}")]);
+            conditions.one_of(attribute, &[format!("{digits:0>4}")]);
         }
         let serial: Vec<_> = self.serial.into_iter().filter(|serial| !serial.is_empty()).collect();
-        all.one_of("usbSerial", &serial);
-        Some(all.text())
+        conditions.one_of("usbSerial", &serial);
+        Some(conditions.text())
     }
 }
 

@@ -89,11 +89,11 @@ impl FlagsEntry {
             diagnostics
                 .warn(flag.line, "failOnInitError has no effect: without a driver, windlass waits");
         }
-        if let Some(found) = self.device_discovery_strategy
-            && found.value == Discovery::Tegra
+        if let Some(discovery) = self.device_discovery_strategy
+            && discovery.value == Discovery::Tegra
         {
             diagnostics
-                .warn(found.line, "deviceDiscoveryStrategy tegra has no effect: NVML is used");
+                .warn(discovery.line, "deviceDiscoveryStrategy tegra has no effect: NVML is used");
         }
         let plugin = self.plugin;
         let lists = plugin.device_list_strategy;
@@ -143,12 +143,12 @@ impl FlagsEntry {
 
 impl GfdEntry {
     fn warn(&self, diagnostics: &mut Diagnostics) {
-        let labels = "has no effect: labels are written when something changed";
+        let no_effect = "has no effect: labels are written when something changed";
         if let Some(flag) = &self.oneshot {
-            diagnostics.warn(flag.line, format!("oneshot {labels}"));
+            diagnostics.warn(flag.line, format!("oneshot {no_effect}"));
         }
         if let Some(interval) = &self.sleep_interval {
-            diagnostics.warn(interval.line, format!("sleepInterval {labels}"));
+            diagnostics.warn(interval.line, format!("sleepInterval {no_effect}"));
         }
     }
 }

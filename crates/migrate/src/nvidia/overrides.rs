@@ -80,14 +80,14 @@ impl NvidiaPluginFlags {
     fn apply_places(&self, config: &mut Config) {
         let driver = &mut config.places.driver;
         set(&mut driver.root, self.driver_root.clone());
-        if let Some(place) = &self.driver_mounted_at {
-            driver.mounted_at = Some(place.clone());
+        if let Some(path) = &self.driver_mounted_at {
+            driver.mounted_at = Some(path.clone());
         }
         // As in the plugin, device nodes are below the driver root unless `--dev-root` is given.
-        let given = self.dev_root.clone().filter(|root| !root.as_os_str().is_empty());
-        if let Some(root) = given.or_else(|| self.driver_root.clone()) {
-            let is_hosts_own = root.as_os_str() == "/";
-            driver.dev_root = (!is_hosts_own).then_some(root);
+        let dev_root = self.dev_root.clone().filter(|root| !root.as_os_str().is_empty());
+        if let Some(root) = dev_root.or_else(|| self.driver_root.clone()) {
+            let is_host_root = root.as_os_str() == "/";
+            driver.dev_root = (!is_host_root).then_some(root);
         }
         set(&mut config.places.mps_dir, self.mps_root.clone());
     }
@@ -104,12 +104,12 @@ impl NvidiaPluginFlags {
         }
         set(&mut delivery.pass_device_specs, self.pass_device_specs);
         set(&mut delivery.imex.required, self.imex_required);
-        for (feature, given) in [
+        for (feature, enabled) in [
             (Feature::Gds, self.gds),
             (Feature::Mofed, self.mofed),
             (Feature::Gdrcopy, self.gdrcopy),
         ] {
-            match given {
+            match enabled {
                 Some(true) => drop(delivery.features.insert(feature)),
                 Some(false) => drop(delivery.features.remove(&feature)),
                 None => {}
@@ -118,9 +118,9 @@ impl NvidiaPluginFlags {
     }
 }
 
-fn set<T>(value: &mut T, given: Option<T>) {
-    if let Some(given) = given {
-        *value = given;
+fn set<T>(value: &mut T, replacement: Option<T>) {
+    if let Some(replacement) = replacement {
+        *value = replacement;
     }
 }
 
@@ -132,14 +132,14 @@ impl HealthChecks {
     /// An XID that is both enabled and disabled is enabled, as in the plugin's documentation. The plugin
     /// itself ignores the list of enabled XIDs if all are disabled.
     pub fn new(disabled: Option<&str>, enabled: Option<&str>) -> Result<Self, String> {
-        let (disabled, none) = xids(disabled.unwrap_or_default())?;
-        let (enabled, all) = xids(enabled.unwrap_or_default())?;
-        let unlisted = match (all, none) {
+        let (disabled, disables_all) = xids(disabled.unwrap_or_default())?;
+        let (enabled, enables_all) = xids(enabled.unwrap_or_default())?;
+        let unlisted = match (enables_all, disables_all) {
             (true, _) => Some(UnlistedXids::Counted),
             (false, true) => Some(UnlistedXids::Ignored),
             (false, false) => None,
         };
-        let disabled = if all { BTreeSet::new() } else { &disabled - &enabled };
+        let disabled = if enables_all { BTreeSet::new() } else { &disabled - &enabled };
         Ok(Self { disabled, enabled, unlisted })
     }
 
@@ -156,13 +156,13 @@ impl HealthChecks {
 /// The numbers in a list, and true if it contains `all` or `xids`.
 fn xids(list: &str) -> Result<(BTreeSet<u64>, bool), String> {
     let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
-    let (general, numbers): (Vec<_>, Vec<_>) =
+    let (keywords, numbers): (Vec<_>, Vec<_>) =
         words.partition(|word| ["all", "xids"].contains(&word.to_ascii_lowercase().as_str()));
     let number = |word: &str| {
         word.parse().map_err(|_| format!("{word:?} is not an XID: write numbers, all or xids"))
     };
     let numbers = numbers.into_iter().map(number).collect::<Result<_, _>>()?;
-    Ok((numbers, !general.is_empty()))
+    Ok((numbers, !keywords.is_empty()))
 }
 
 #[cfg(test)]

@@ -36,12 +36,12 @@ impl Pattern {
     fn to_cel(&self, attribute: &AttributeName) -> String {
         let (domain, name) = (literal(attribute.domain()), attribute.name());
         let value = format!("device.attributes[{domain}].{name}");
-        let fits = if self.0.contains('*') {
+        let condition = if self.0.contains('*') {
             format!("{value}.matches({})", literal(&self.to_regex()))
         } else {
             format!("{value} == {}", literal(&self.0))
         };
-        format!("has({value}) && {fits}")
+        format!("has({value}) && {condition}")
     }
 
     /// Regular expression of the pattern. `(?s)` makes `.` match line ends.
@@ -87,11 +87,11 @@ mod tests {
         let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
         let inner = name.strip_prefix(head).and_then(|name| name.strip_suffix(tail));
         // The first occurrence of each piece suffices: a later one leaves less text.
-        let after = |name: &'_ str, piece: &str| name.find(piece).map(|at| at + piece.len());
-        let left = inner.and_then(|inner| {
-            middle.split('*').try_fold(inner, |name, piece| Some(&name[after(name, piece)?..]))
+        let end_of = |name: &'_ str, piece: &str| name.find(piece).map(|at| at + piece.len());
+        let remainder = inner.and_then(|inner| {
+            middle.split('*').try_fold(inner, |name, piece| Some(&name[end_of(name, piece)?..]))
         });
-        left.is_some()
+        remainder.is_some()
     }
 
     /// A device with the product name, which is not shortened.

@@ -72,17 +72,18 @@ impl Names {
 
     /// Finds the devices of a resource name. A name without a pattern may be the default name of a MIG profile.
     pub(super) fn named(&self, name: &ResourceName) -> Vec<NamedResource> {
-        let given: Vec<_> = self.resources.iter().filter(|it| it.name == *name).cloned().collect();
+        let by_pattern: Vec<_> =
+            self.resources.iter().filter(|it| it.name == *name).cloned().collect();
         let profile =
             name.as_str().strip_prefix("nvidia.com/mig-").map(mig_profile::from_resource_suffix);
         let profile = profile.filter(|text| mig_profile::is_possible(text));
         match profile {
-            Some(profile) if given.is_empty() && self.profiles_by_default => {
+            Some(profile) if by_pattern.is_empty() && self.profiles_by_default => {
                 let mut devices = Selector::all(DeviceKind::Mig);
                 devices.mig_profiles.insert(profile);
                 vec![NamedResource { line: 1, name: name.clone(), devices }]
             }
-            _ => given,
+            _ => by_pattern,
         }
     }
 
@@ -96,8 +97,8 @@ impl Names {
         let Some(patterns) = patterns.filter(|_| self.profiles_by_default) else {
             return Vec::new();
         };
-        let none = format!("!({})", patterns.join(" || "));
-        let expression = none.parse().ok();
+        let text = format!("!({})", patterns.join(" || "));
+        let expression = text.parse().ok();
         vec![Selector { expression, ..Selector::all(DeviceKind::Gpu) }]
     }
 
@@ -121,10 +122,10 @@ fn strategy(mig: MigStrategy) -> &'static str {
 }
 
 fn named_resources(
-    given: Option<Spanned<Vec<NamedPattern>>>,
+    patterns: Option<Spanned<Vec<NamedPattern>>>,
     kind: DeviceKind,
 ) -> Vec<NamedResource> {
-    let Some(given) = given else {
+    let Some(patterns) = patterns else {
         let name = GPU.parse().expect("a constant, tested");
         return vec![NamedResource { line: 1, name, devices: Selector::all(kind) }];
     };
@@ -133,5 +134,5 @@ fn named_resources(
         name: name.value.0,
         devices: pattern.into_selector(kind),
     };
-    given.value.into_iter().map(resource).collect()
+    patterns.value.into_iter().map(resource).collect()
 }

@@ -101,11 +101,12 @@ impl SharingEntry {
         if names.is_default && method.is_none() {
             return (Resources::Default, Unmatched::default());
         }
-        let shares = method.map(|method| method.shares(names, diagnostics)).unwrap_or_default();
+        let shared_resources =
+            method.map(|method| method.shares(names, diagnostics)).unwrap_or_default();
         let mut rules = Vec::new();
-        for share in &shares {
-            let resources = names.named(&share.resource.name.value.0);
-            rules.extend(resources.iter().flat_map(|resource| share.rules(resource)));
+        for shared in &shared_resources {
+            let resources = names.named(&shared.resource.name.value.0);
+            rules.extend(resources.iter().flat_map(|resource| shared.rules(resource)));
         }
         let is_shared = |resource: &NamedResource| {
             rules.iter().any(|rule: &SpannedRule| rule.value.devices.covers(&resource.devices))
@@ -130,7 +131,7 @@ fn exclusive(resource: &NamedResource) -> SpannedRule {
 
 impl<'a> Method<'a> {
     fn shares(&self, names: &Names, diagnostics: &mut Diagnostics) -> Vec<SharedResource<'a>> {
-        let mut shares: Vec<SharedResource<'a>> = Vec::new();
+        let mut shared_resources: Vec<SharedResource<'a>> = Vec::new();
         for resource in &self.entry.resources {
             let name = &resource.name.value.0;
             if names.named(name).is_empty() {
@@ -141,7 +142,8 @@ impl<'a> Method<'a> {
                 diagnostics.warn(resource.name.line, text);
                 continue;
             }
-            let earlier = shares.iter().find(|share| share.resource.name.value.0 == *name);
+            let earlier =
+                shared_resources.iter().find(|shared| shared.resource.name.value.0 == *name);
             if let Some(earlier) = earlier {
                 let line = earlier.resource.name.line;
                 diagnostics
@@ -150,19 +152,23 @@ impl<'a> Method<'a> {
             }
             let replicas = self.replicas(resource, diagnostics);
             if let Some((replicas, renamed)) = replicas.zip(self.renamed(resource, diagnostics)) {
-                shares.push(SharedResource { resource, renamed, sharing: self.sharing(replicas) });
+                shared_resources.push(SharedResource {
+                    resource,
+                    renamed,
+                    sharing: self.sharing(replicas),
+                });
             }
         }
-        shares
+        shared_resources
     }
 
     fn sharing(&self, replicas: Replicas) -> Sharing {
-        let fails = self.entry.fail_requests_greater_than_one;
-        let fails = fails.unwrap_or(self.method == SharingMethod::Mps);
+        let is_limited = self.entry.fail_requests_greater_than_one;
+        let is_limited = is_limited.unwrap_or(self.method == SharingMethod::Mps);
         Sharing::Shared(Shared {
             method: self.method,
             replicas,
-            per_container: if fails { PerContainer::One } else { PerContainer::Any },
+            per_container: if is_limited { PerContainer::One } else { PerContainer::Any },
             memory_mib: None,
         })
     }

@@ -47,11 +47,11 @@ fn line(rule: &ResourceRule) -> String {
         SharingMethod::Shared => "shared",
         SharingMethod::Mps => "mps",
     };
-    let each = match shared.per_container {
+    let per_container = match shared.per_container {
         PerContainer::One => "one",
         PerContainer::Any => "any",
     };
-    format!("{text} {method} {} {each}", shared.replicas.get())
+    format!("{text} {method} {} {per_container}", shared.replicas.get())
 }
 
 fn rules(text: &str) -> Vec<String> {
@@ -303,10 +303,10 @@ fn a_converted_file_is_equivalent() {
         [EVERYTHING, "version: v1\n", &slices("mixed", "{name: gpu, devices: 2, replicas: 3}", "")]
     {
         let config = loaded(text).expect("valid").config;
-        let ours = to_yaml(&config);
-        let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
-        let again = again.unwrap_or_else(|error| panic!("{ours}\n{error}"));
-        assert_eq!((again.config, again.format), (config, Format::Windlass), "{ours}");
+        let yaml = to_yaml(&config);
+        let reparsed = parse(Path::new("w.yaml"), &yaml, &NvidiaPluginFlags::default());
+        let reparsed = reparsed.unwrap_or_else(|error| panic!("{yaml}\n{error}"));
+        assert_eq!((reparsed.config, reparsed.format), (config, Format::Windlass), "{yaml}");
     }
 }
 
@@ -316,7 +316,7 @@ proptest! {
         let quoted = serde_json::to_string(&pattern).expect("text");
         let text = format!("resources: {{gpus: [{{pattern: {quoted}, name: x}}]}}\n");
         let Resources::Rules(rules) = policy(&text).resources else { panic!("a pattern was given") };
-        let all = pattern == "*";
-        prop_assert_eq!(rules[0].devices.expression.is_none(), all, "{}", pattern);
+        let matches_all = pattern == "*";
+        prop_assert_eq!(rules[0].devices.expression.is_none(), matches_all, "{}", pattern);
     }
 }

@@ -36,10 +36,10 @@ impl Visitor<'_> for DurationVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<GoDuration, E> {
-        let valid = text == "infinite" || text.parse::<SignedDuration>().is_ok();
-        let wrong =
+        let is_valid = text == "infinite" || text.parse::<SignedDuration>().is_ok();
+        let error =
             || E::custom(format!("{text:?} is not a duration: write 60s, 1m30s or infinite"));
-        valid.then_some(GoDuration).ok_or_else(wrong)
+        is_valid.then_some(GoDuration).ok_or_else(error)
     }
 
     fn visit_u64<E>(self, _: u64) -> Result<GoDuration, E> {
@@ -60,13 +60,13 @@ impl Visitor<'_> for DurationVisitor {
 impl<'de> Deserialize<'de> for NvidiaResourceName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let full = if text.contains('/') { text } else { format!("nvidia.com/{text}") };
+        let name = if text.contains('/') { text } else { format!("nvidia.com/{text}") };
         // The plugin's own limit, below the kubelet's.
-        if full.len() > MAX_CHARS {
-            let problem = format!("resource name {full:?} has more than {MAX_CHARS} characters");
+        if name.len() > MAX_CHARS {
+            let problem = format!("resource name {name:?} has more than {MAX_CHARS} characters");
             return Err(D::Error::custom(problem));
         }
-        full.parse().map(Self).map_err(D::Error::custom)
+        name.parse().map(Self).map_err(D::Error::custom)
     }
 }
 

@@ -9,11 +9,11 @@ use crate::expression::string_or_empty;
 /// Nodes that one alternative of a regular expression matches.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Nodes {
-    /// Pattern of their paths.
+    /// Path pattern of the nodes.
     pub(super) path: String,
-    /// Condition on the found nodes, if the pattern may match others.
+    /// Condition on the found nodes, if the pattern may also match other nodes.
     pub(super) expression: Option<String>,
-    /// The name, if only one matches.
+    /// Name of the node, if the alternative matches exactly one name.
     pub(super) name: Option<String>,
 }
 
@@ -83,9 +83,10 @@ fn alternatives(ast: &Ast, from_start: bool, to_end: bool) -> Vec<Alternative<'_
 
 impl Alternative<'_> {
     fn nodes(&self, regex: &str) -> Result<Nodes, String> {
-        let plain: Option<String> = self.parts.iter().map(letter).collect();
-        let plain = plain.filter(|name| self.from_start && self.to_end && !name.is_empty());
-        if let Some(name) = plain {
+        let exact_name: Option<String> = self.parts.iter().map(letter).collect();
+        let exact_name =
+            exact_name.filter(|name| self.from_start && self.to_end && !name.is_empty());
+        if let Some(name) = exact_name {
             return Ok(Nodes { path: format!("/dev/{name}"), expression: None, name: Some(name) });
         }
         let body = match self.parts {

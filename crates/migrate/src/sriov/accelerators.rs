@@ -23,20 +23,20 @@ impl Entry {
         diagnostics: &mut Diagnostics,
     ) -> Option<Spanned<SourceRule>> {
         let Spanned { line, value: selectors } = self.checked_selectors(name.line, diagnostics)?;
-        let mut all = Conditions::default();
-        all.and(format!("{}.startsWith(\"{CLASS}\")", string_or_empty("pciClass")));
+        let mut conditions = Conditions::default();
+        conditions.and(format!("{}.startsWith(\"{CLASS}\")", string_or_empty("pciClass")));
         let mut alternatives = Vec::new();
         for selector in selectors {
-            let mut one = Conditions::default();
-            selector.add_common(&mut one, diagnostics);
-            alternatives.push(one.text());
+            let mut alternative = Conditions::default();
+            selector.add_common(&mut alternative, diagnostics);
+            alternatives.push(alternative.text());
         }
         // A selector without conditions matches every accelerator.
         if !alternatives.iter().any(String::is_empty) {
-            all.and(any(&alternatives));
+            conditions.and(any(&alternatives));
         }
         let mut rule = SourceRule::new(source, DiscoveryRule::Bus("pci".to_owned()));
-        rule.expression = all.into_expression(line, diagnostics);
+        rule.expression = conditions.into_expression(line, diagnostics);
         rule.give.env.insert(variable(&name.value), "{pci}".to_owned());
         rule.resource = Some(name.value.clone());
         diagnostics.warn(name.line, ADDITIONAL_INFO_WARNING);

@@ -21,29 +21,30 @@ pub(super) fn add(
     attribute: &str,
     index: &str,
     list: Option<&Spanned<Vec<String>>>,
-    all: &mut Conditions,
+    conditions: &mut Conditions,
     diagnostics: &mut Diagnostics,
 ) {
     let Some(list) = list.filter(|list| !list.value.is_empty()) else { return };
     let functions = parsed(list, diagnostics);
-    let (whole, some): (Vec<_>, Vec<_>) = functions.iter().partition(|it| it.ranges.is_empty());
-    let mut conditions: Vec<_> = some.iter().map(|it| it.condition(attribute, index)).collect();
-    if !whole.is_empty() {
-        let parents: Vec<_> = whole.iter().flat_map(|it| it.spellings()).collect();
-        let mut any_of_them = Conditions::default();
-        any_of_them.one_of(attribute, &parents);
-        conditions.insert(0, any_of_them.text());
+    let (unrestricted, ranged): (Vec<_>, Vec<_>) =
+        functions.iter().partition(|it| it.ranges.is_empty());
+    let mut alternatives: Vec<_> = ranged.iter().map(|it| it.condition(attribute, index)).collect();
+    if !unrestricted.is_empty() {
+        let parents: Vec<_> = unrestricted.iter().flat_map(|it| it.spellings()).collect();
+        let mut any_parent = Conditions::default();
+        any_parent.one_of(attribute, &parents);
+        alternatives.insert(0, any_parent.text());
     }
-    if !conditions.is_empty() {
-        all.and(any(&conditions));
+    if !alternatives.is_empty() {
+        conditions.and(any(&alternatives));
     }
 }
 
 fn parsed(list: &Spanned<Vec<String>>, diagnostics: &mut Diagnostics) -> Vec<Functions> {
     let mut all: Vec<Functions> = Vec::new();
-    for given in &list.value {
-        let Some(functions) = Functions::read(given) else {
-            let problem = format!("{given:?}: write a parent, or numbers after it as in p0#0,2-7");
+    for entry in &list.value {
+        let Some(functions) = Functions::read(entry) else {
+            let problem = format!("{entry:?}: write a parent, or numbers after it as in p0#0,2-7");
             diagnostics.error(list.line, problem);
             continue;
         };
@@ -61,10 +62,10 @@ fn parsed(list: &Spanned<Vec<String>>, diagnostics: &mut Diagnostics) -> Vec<Fun
 // === impl Functions ===
 
 impl Functions {
-    fn read(given: &str) -> Option<Self> {
-        let (parent, numbers) = match given.split_once('#') {
+    fn read(text: &str) -> Option<Self> {
+        let (parent, numbers) = match text.split_once('#') {
             Some((parent, numbers)) => (parent, Some(numbers)),
-            None => (given, None),
+            None => (text, None),
         };
         let range = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -84,10 +85,10 @@ impl Functions {
     }
 
     fn condition(&self, attribute: &str, index: &str) -> String {
-        let mut both = Conditions::default();
-        both.one_of(attribute, &self.spellings().collect::<Vec<_>>());
-        both.and(self.numbers(index));
-        both.text()
+        let mut conditions = Conditions::default();
+        conditions.one_of(attribute, &self.spellings().collect::<Vec<_>>());
+        conditions.and(self.numbers(index));
+        conditions.text()
     }
 
     fn numbers(&self, index: &str) -> String {

@@ -16,9 +16,9 @@ pub(super) fn of(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) ->
     let vhost_net = requested_by_any(entries, line, VHOST, Entry::needs_vhost_net, diagnostics);
     let no_hints = requested_by_any(entries, line, TOPOLOGY, Entry::excludes_topology, diagnostics);
     let has_rdma = gives_rdma_nodes(entries, line, diagnostics);
-    let with_nodes = nics::with_all_nodes();
+    let all_nodes = nics::with_all_nodes();
     NicPolicy {
-        rdma_nodes: if has_rdma { with_nodes.rdma_nodes } else { BTreeSet::new() },
+        rdma_nodes: if has_rdma { all_nodes.rdma_nodes } else { BTreeSet::new() },
         // As in the plugin, which logs missing nodes and leaves them out.
         missing_nodes: if has_rdma || vhost_net {
             MissingNodes::LeftOut
@@ -36,8 +36,8 @@ pub(super) fn of(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) ->
 
 /// True if any selector requests RDMA. Containers then get all RDMA nodes, otherwise none.
 fn gives_rdma_nodes(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) -> bool {
-    let of_networks = entries.iter().filter(|entry| !entry.is_accelerator());
-    let selectors: Vec<_> = of_networks.flat_map(Entry::selectors).collect();
+    let network_entries = entries.iter().filter(|entry| !entry.is_accelerator());
+    let selectors: Vec<_> = network_entries.flat_map(Entry::selectors).collect();
     let requesting = selectors.iter().filter(|selector| selector.requests_rdma()).count();
     if requesting > 0 {
         diagnostics.warn(line, nics::MANAGEMENT);
@@ -64,31 +64,32 @@ fn requested_by_any(
 }
 
 fn info(entries: &[Entry], diagnostics: &mut Diagnostics) -> AdditionalInfo {
-    let mut all = AdditionalInfo::new();
+    let mut merged = AdditionalInfo::new();
     for entry in entries {
         let Some(Spanned { line, value: info }) = &entry.additional_info else { continue };
         if info.contains_key("*") && entries.len() > 1 {
             diagnostics.warn(*line, ALL_INTERFACES_WARNING);
         }
-        for (place, words) in info {
-            if place != "*" && place.parse::<PciAddress>().is_err() {
+        for (address, pairs) in info {
+            if address != "*" && address.parse::<PciAddress>().is_err() {
                 diagnostics.warn(
                     *line,
-                    format!("additionalInfo for {place:?} is left out: it is not a PCI address"),
+                    format!("additionalInfo for {address:?} is left out: it is not a PCI address"),
                 );
                 continue;
             }
-            let known: &mut BTreeMap<_, _> = all.entry(place.clone()).or_default();
-            for (key, word) in words {
-                let earlier = known.insert(key.clone(), word.clone());
-                if earlier.is_some_and(|earlier| earlier != *word) {
-                    let text = format!("{key:?} of {place:?} has two values: the last one applies");
+            let values: &mut BTreeMap<_, _> = merged.entry(address.clone()).or_default();
+            for (key, value) in pairs {
+                let earlier = values.insert(key.clone(), value.clone());
+                if earlier.is_some_and(|earlier| earlier != *value) {
+                    let text =
+                        format!("{key:?} of {address:?} has two values: the last one applies");
                     diagnostics.warn(*line, text);
                 }
             }
         }
     }
-    all
+    merged
 }
 
 // === impl Entry ===

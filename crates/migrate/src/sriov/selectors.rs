@@ -49,33 +49,39 @@ impl Selectors {
         if self.has_unsupported_keys(diagnostics) {
             return None;
         }
-        let mut all = Conditions::default();
-        self.add_kind(kind, line, &mut all, diagnostics);
+        let mut conditions = Conditions::default();
+        self.add_kind(kind, line, &mut conditions, diagnostics);
         if self.requests_rdma() {
-            all.and(has("rdmaDevice"));
+            conditions.and(has("rdmaDevice"));
         }
-        self.add_vdpa(line, &mut all, diagnostics);
-        all.one_of("pKey", self.p_keys.as_ref().map_or(&[], |keys| &keys.value));
+        self.add_vdpa(line, &mut conditions, diagnostics);
+        conditions.one_of("pKey", self.p_keys.as_ref().map_or(&[], |keys| &keys.value));
         let index = match kind {
             DeviceType::AuxNetDevice => "sfNumber",
             DeviceType::NetDevice | DeviceType::Accelerator => "vfIndex",
         };
-        functions::add("pfName", index, self.pf_names.as_ref(), &mut all, diagnostics);
-        functions::add("pfPciAddress", index, self.root_devices.as_ref(), &mut all, diagnostics);
-        self.add_common(&mut all, diagnostics);
-        Some(all)
+        functions::add("pfName", index, self.pf_names.as_ref(), &mut conditions, diagnostics);
+        functions::add(
+            "pfPciAddress",
+            index,
+            self.root_devices.as_ref(),
+            &mut conditions,
+            diagnostics,
+        );
+        self.add_common(&mut conditions, diagnostics);
+        Some(conditions)
     }
 
     /// Adds the conditions that apply to any PCI function.
-    pub(super) fn add_common(self, all: &mut Conditions, diagnostics: &mut Diagnostics) {
-        all.one_of("pciVendor", &nics::hexadecimal(self.vendors, diagnostics));
-        all.one_of("pciDevice", &nics::hexadecimal(self.devices, diagnostics));
-        all.one_of("driver", &items(self.drivers));
+    pub(super) fn add_common(self, conditions: &mut Conditions, diagnostics: &mut Diagnostics) {
+        conditions.one_of("pciVendor", &nics::hexadecimal(self.vendors, diagnostics));
+        conditions.one_of("pciDevice", &nics::hexadecimal(self.devices, diagnostics));
+        conditions.one_of("driver", &items(self.drivers));
         let lower = |address: String| address.to_ascii_lowercase();
         let addresses: Vec<_> = items(self.pci_addresses).into_iter().map(lower).collect();
-        all.one_of(PCI_ADDRESS, &addresses);
-        all.one_of("acpiIndex", &items(self.acpi_indexes));
-        nics::link_types(self.link_types, all, diagnostics);
+        conditions.one_of(PCI_ADDRESS, &addresses);
+        conditions.one_of("acpiIndex", &items(self.acpi_indexes));
+        nics::link_types(self.link_types, conditions, diagnostics);
     }
 
     /// True if containers get `/dev/vhost-net` and `/dev/net/tun`, for virtual machines.
@@ -112,11 +118,11 @@ impl Selectors {
         &self,
         kind: DeviceType,
         line: u64,
-        all: &mut Conditions,
+        conditions: &mut Conditions,
         diagnostics: &mut Diagnostics,
     ) {
         if !matches!(kind, DeviceType::AuxNetDevice) {
-            all.and(format!("{} == \"\"", string_or_empty("auxiliaryDevice")));
+            conditions.and(format!("{} == \"\"", string_or_empty("auxiliaryDevice")));
             return;
         }
         let types = self.aux_types.as_ref().map_or(&[][..], |types| &types.value);
@@ -124,10 +130,10 @@ impl Selectors {
             diagnostics
                 .error(line, "auxNetDevice: write auxTypes: [\"sf\"], the only supported type");
         }
-        all.and(format!("{}.contains(\".sf.\")", string_or_empty("auxiliaryDevice")));
+        conditions.and(format!("{}.contains(\".sf.\")", string_or_empty("auxiliaryDevice")));
     }
 
-    fn add_vdpa(&self, line: u64, all: &mut Conditions, diagnostics: &mut Diagnostics) {
+    fn add_vdpa(&self, line: u64, conditions: &mut Conditions, diagnostics: &mut Diagnostics) {
         let Some(vdpa) = self.vdpa_type.as_ref().filter(|it| !it.value.is_empty()) else { return };
         if self.requests_rdma() {
             diagnostics.error(line, "isRdma and vdpaType exclude each other");
@@ -136,7 +142,7 @@ impl Selectors {
             let problem = format!("vdpaType {:?} is unknown: write virtio or vhost", vdpa.value);
             diagnostics.error(vdpa.line, problem);
         }
-        all.one_of("vdpaType", std::slice::from_ref(&vdpa.value));
+        conditions.one_of("vdpaType", std::slice::from_ref(&vdpa.value));
     }
 }
 

@@ -50,10 +50,13 @@ pub(super) fn terms(rule: &str) -> Result<Vec<Term<'_>>, String> {
             let found: String = rest.chars().take(20).collect();
             format!("{found:?}: {MALFORMED}")
         })?;
-        let Term { name, key, operator: sign, value, .. } = term;
-        let is_its = |keys: &str| keys.split(' ').any(|it| it == key);
-        let refused = UNSUPPORTED_KEYS.iter().find(|(keys, _)| is_its(keys)).map(|(_, why)| *why);
-        let refused = refused.or(match (sign, key) {
+        let Term { name, key, operator, value, .. } = term;
+        let contains_key = |keys: &str| keys.split(' ').any(|it| it == key);
+        let problem = UNSUPPORTED_KEYS
+            .iter()
+            .find(|(keys, _)| contains_key(keys))
+            .map(|(_, replacement)| *replacement);
+        let problem = problem.or(match (operator, key) {
             ("=" | "+=" | "-=" | ":=", _) => {
                 Some("a source assigns nothing: leave it in udev's file")
             }
@@ -63,8 +66,8 @@ pub(super) fn terms(rule: &str) -> Result<Vec<Term<'_>>, String> {
             }
             _ => Some("unknown key: write SUBSYSTEM, KERNEL, ATTR or ATTRS"),
         });
-        if let Some(why) = refused {
-            return Err(format!("{name}: {why}"));
+        if let Some(problem) = problem {
+            return Err(format!("{name}: {problem}"));
         }
         terms.push(term);
         rest = after.trim_start_matches(is_separator);
@@ -77,12 +80,12 @@ fn term(text: &str) -> Option<(Term<'_>, &str)> {
     let (head, after) = text.split_once('"')?;
     let (value, after) = after.split_once('"')?;
     let name = head.trim().trim_end_matches(['=', '!', '+', '-', ':']);
-    let (sign, name) = (&head.trim()[name.len()..], name.trim_end());
+    let (operator, name) = (&head.trim()[name.len()..], name.trim_end());
     let braced = name.strip_suffix('}').and_then(|name| name.split_once('{'));
-    let (key, of) = braced.map_or((name, None), |(key, of)| (key, Some(of)));
+    let (key, argument) = braced.map_or((name, None), |(key, argument)| (key, Some(argument)));
     let is_key = !key.is_empty() && key.chars().all(|it| it.is_ascii_uppercase() || it == '_');
-    let is_sign = ["==", "!=", "=", "+=", "-=", ":="].contains(&sign);
-    (is_key && is_sign).then_some((Term { name, key, argument: of, operator: sign, value }, after))
+    let is_operator = ["==", "!=", "=", "+=", "-=", ":="].contains(&operator);
+    (is_key && is_operator).then_some((Term { name, key, argument, operator, value }, after))
 }
 
 const MALFORMED: &str = "write KEY==\"value\", a rule on one line, and comments apart";

@@ -16,8 +16,9 @@ const FOLDERS: &str = "input/event input/mouse input/js snd/controlC snd/pcmC sn
 
 /// All places that may have a matching device.
 pub(super) fn places(terms: &[Term<'_>]) -> Result<Vec<DiscoveryRule>, String> {
-    let fits = |key| terms.iter().filter(move |term| term.key == key && term.operator == "==");
-    let (mut subsystems, mut kernels) = (fits("SUBSYSTEM"), fits("KERNEL"));
+    let equality_terms =
+        |key| terms.iter().filter(move |term| term.key == key && term.operator == "==");
+    let (mut subsystems, mut kernels) = (equality_terms("SUBSYSTEM"), equality_terms("KERNEL"));
     let is_usb_id = |term: &Term<'_>| matches!(term.argument, Some("idVendor" | "idProduct"));
     match (subsystems.next(), subsystems.next(), kernels.next()) {
         (Some(_), Some(_), _) => Err("SUBSYSTEM appears twice".to_owned()),
@@ -42,13 +43,13 @@ fn of_subsystem(name: &str) -> Result<DiscoveryRule, String> {
 
 /// Path pattern of a device node by its name. It may match other nodes too, because the rule also tests the name.
 fn node(name: &str) -> Result<String, String> {
-    let (begin, rest) = name.split_at(name.find(['*', '?', '[']).unwrap_or(name.len()));
-    if !begin.starts_with(|first: char| first.is_ascii_alphabetic()) {
+    let (stem, rest) = name.split_at(name.find(['*', '?', '[']).unwrap_or(name.len()));
+    if !stem.starts_with(|first: char| first.is_ascii_alphabetic()) {
         return Err(format!("KERNEL: {name:?} does not say where to search: add SUBSYSTEM"));
     }
     let rest = if rest.contains('[') { "*" } else { rest };
     let mut folders = FOLDERS.split(' ').filter_map(|it| it.split_once('/'));
-    let folder = folders.find(|(_, prefix)| begin.starts_with(prefix));
+    let folder = folders.find(|(_, prefix)| stem.starts_with(prefix));
     let folder = folder.map_or(String::new(), |(folder, _)| format!("{folder}/"));
-    Ok(format!("/dev/{folder}{begin}{rest}"))
+    Ok(format!("/dev/{folder}{stem}{rest}"))
 }

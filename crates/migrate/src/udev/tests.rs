@@ -115,7 +115,7 @@ fn conditions_on_a_device_become_conditions_on_its_attributes() {
 
 #[test]
 fn an_unsupported_term_is_refused_with_its_line_and_replacement() {
-    for (keys, why) in [
+    for (keys, expected) in [
         (r#"GOTO="end""#, "GOTO: write every condition into each rule"),
         (r#"LABEL="end""#, "LABEL: write every condition"),
         (r#"ENV{ID_BUS}=="usb""#, "ENV{ID_BUS}: udev sets it: match"),
@@ -146,10 +146,10 @@ fn an_unsupported_term_is_refused_with_its_line_and_replacement() {
         (r#"KERNEL==i"TTY*""#, "\"KERNEL==i\\\"TTY*\\\"\": write KEY"),
         (r#"KERNEL=="[[:digit:]]""#, "KERNEL: \"[[:digit:]]\": write letters, digits and ranges"),
     ] {
-        let found =
+        let error =
             loaded(&format!("KERNEL==\"kept\"\nSUBSYSTEM==\"tty\", {keys}")).expect_err(keys);
-        assert!(found.starts_with(&format!("2: {why}")), "{found}");
-        assert!(found.ends_with("; see docs/devices/migrating.md#rules-of-udev"), "{found}");
+        assert!(error.starts_with(&format!("2: {expected}")), "{error}");
+        assert!(error.ends_with("; see docs/devices/migrating.md#rules-of-udev"), "{error}");
     }
 }
 
@@ -180,8 +180,8 @@ fn a_rule_without_a_place_is_refused_with_its_line() {
         (r#"KERNEL=="a[b""#, "1: KERNEL: \"a[b\": write letters, digits and ranges in brackets"),
         (r#"KERNEL=="a[z-a]""#, "1: KERNEL: "),
     ] {
-        let found = loaded(text).expect_err(text);
-        assert!(found.starts_with(expected), "{found}");
+        let error = loaded(text).expect_err(text);
+        assert!(error.starts_with(expected), "{error}");
     }
 }
 
@@ -210,11 +210,11 @@ proptest! {
         terms in proptest::collection::vec(term(), 1..4),
     ) {
         if let Ok(loaded) = loaded(&terms.join(", ")) {
-            let ours = to_yaml(&loaded.config);
-            let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
-            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
-            let is_same = again.is_ok_and(|again| again.config == loaded.config);
-            prop_assert!(is_same || is_told, "{:?}\n{}", terms, ours);
+            let yaml = to_yaml(&loaded.config);
+            let reparsed = parse(Path::new("w.yaml"), &yaml, &NvidiaPluginFlags::default());
+            let is_withheld = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
+            let is_same = reparsed.is_ok_and(|reparsed| reparsed.config == loaded.config);
+            prop_assert!(is_same || is_withheld, "{:?}\n{}", terms, yaml);
         }
     }
 }
@@ -231,11 +231,11 @@ fn term() -> impl Strategy<Value = String> {
         "ATTRS{serial}",
         "ENV{X}",
     ]);
-    let sign = proptest::sample::select(vec!["==", "==", "==", "!=", "+="]);
+    let operator = proptest::sample::select(vec!["==", "==", "==", "!=", "+="]);
     let value = prop_oneof![
         proptest::sample::select(vec!["usb", "pci", "tty", "a", "b", "0x10ee", "c[0-9]*|d?"])
             .prop_map(str::to_owned),
         "[a-z0-9*?!|.:/\\[\\]^&~-]{0,12}",
     ];
-    (key, sign, value).prop_map(|(key, sign, value)| format!("{key}{sign}\"{value}\""))
+    (key, operator, value).prop_map(|(key, operator, value)| format!("{key}{operator}\"{value}\""))
 }

@@ -164,7 +164,7 @@ async fn metrics_of_an_exclusive_device_have_the_pods_name() {
     world.config.disclose = [Disclosed::Pods].into();
     let (kubelet, agent) = world.start_ready(8).await;
     let admission = kubelet.admit(pod("trainer", 2)).await.expect("admitted");
-    let ids = admission.allocation("main", GPU).expect("allotted").ids();
+    let ids = admission.allocation("main", GPU).expect("allocated").ids();
     let is_complete =
         |answer: &HttpResponse| lines(&answer.body, "windlass_device_power_watts").len() == 8;
     let text = get_until(&agent, "/metrics", is_complete).await.body;
@@ -364,7 +364,7 @@ async fn the_page_of_metrics_is_open_metrics() {
     let content_type = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8";
     assert!(page.head.contains(content_type), "{}", page.head);
     check_format(&page.body);
-    insta::assert_snapshot!(stable(&page.body));
+    insta::assert_snapshot!(normalised(&page.body));
 }
 
 #[tokio::test]
@@ -387,13 +387,13 @@ async fn a_client_without_open_metrics_gets_a_page_that_promtool_accepts() {
 #[expect(clippy::print_stderr, reason = "a skipped check has to be visible")]
 fn promtool_finds_no_fault(page: &str) {
     let mut command = std::process::Command::new("promtool");
-    let started = command.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
-    let mut promtool = match started.spawn() {
+    let command = command.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut promtool = match command.spawn() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             eprintln!("promtool is not on the PATH: the page is not checked by it");
             return;
         }
-        started => started.expect("promtool starts"),
+        child => child.expect("promtool starts"),
     };
     let mut input = promtool.stdin.take().expect("piped");
     input.write_all(page.as_bytes()).expect("promtool reads");
@@ -405,7 +405,7 @@ fn promtool_finds_no_fault(page: &str) {
 
 /// The page of metrics without values that differ between runs, and without lines that repeat for each GPU or call.
 /// Lines have no order, except the buckets of a histogram.
-fn stable(text: &str) -> String {
+fn normalised(text: &str) -> String {
     const VARYING: [&str; 7] = [
         "process_",
         "windlass_config_last_reload_success_timestamp",

@@ -38,8 +38,8 @@ const STREAMS: usize = 50;
 const CONTAINERS: usize = 65;
 
 fn allocation(containers: &[&[String]]) -> AllocateRequest {
-    let one = |ids: &&[String]| ContainerAllocateRequest { devices_ids: ids.to_vec() };
-    AllocateRequest { container_requests: containers.iter().map(one).collect() }
+    let container = |ids: &&[String]| ContainerAllocateRequest { devices_ids: ids.to_vec() };
+    AllocateRequest { container_requests: containers.iter().map(container).collect() }
 }
 
 #[tokio::test]
@@ -48,13 +48,13 @@ async fn a_refusal_names_ten_ids_and_counts_the_rest() {
     let (kubelet, agent) = world.start_ready(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let ids: Vec<_> = (0..MANY_IDS).map(|number| format!("GPU-{number}")).collect();
-    let refused = plugin.allocate(allocation(&[&ids])).await.expect_err("no such devices");
+    let status = plugin.allocate(allocation(&[&ids])).await.expect_err("no such devices");
     let expected = "nvidia.com/gpu has no device GPU-0, GPU-1, GPU-2, GPU-3, GPU-4, GPU-5, GPU-6, \
                     GPU-7, GPU-8, GPU-9 and 99990 more";
-    assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, expected));
+    assert_eq!((status.code(), status.message()), (Code::InvalidArgument, expected));
     let endless = ["x".repeat(MANY_IDS)];
-    let refused = plugin.allocate(allocation(&[&endless])).await.expect_err("no such device");
-    assert!(refused.message().len() < 200, "{}", refused.message());
+    let status = plugin.allocate(allocation(&[&endless])).await.expect_err("no such device");
+    assert!(status.message().len() < 200, "{}", status.message());
     agent.stop().await;
 }
 
@@ -70,18 +70,18 @@ async fn a_device_goes_to_one_container_of_a_call_and_shares_of_it_to_several() 
     let id = gpu_id(&agent, 0);
     let exclusive = from_ref(&id);
     let twice = allocation(&[exclusive, exclusive]);
-    let refused = plugin.allocate(twice).await.expect_err("it is one device");
+    let status = plugin.allocate(twice).await.expect_err("it is one device");
     let expected = format!("the request names {id} of nvidia.com/gpu more than once");
-    assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, &*expected));
+    assert_eq!((status.code(), status.message()), (Code::InvalidArgument, &*expected));
     let mut plugin = client(&kubelet, SHARED).await;
     let share = |number| format!("{}::{number}", gpu_id(&agent, 1));
     let ids = [share(0), share(1)];
-    let two = allocation(&[&ids[..1], &ids[1..]]);
-    let granted = plugin.allocate(two).await.expect("one share each").into_inner();
+    let one_share_each = allocation(&[&ids[..1], &ids[1..]]);
+    let granted = plugin.allocate(one_share_each).await.expect("one share each").into_inner();
     assert_eq!(granted.container_responses.len(), 2);
     let same = allocation(&[&ids[..1], &ids[..1]]);
-    let refused = plugin.allocate(same).await.expect_err("it is one share");
-    assert!(refused.message().contains("more than once"), "{}", refused.message());
+    let status = plugin.allocate(same).await.expect_err("it is one share");
+    assert!(status.message().contains("more than once"), "{}", status.message());
     agent.stop().await;
 }
 
@@ -91,14 +91,14 @@ async fn a_call_for_more_containers_than_a_pod_has_is_refused() {
     let (kubelet, agent) = world.start_ready(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let expected = "nvidia.com/gpu: the call has 65 containers; at most 64 are allowed";
-    let none: &[String] = &[];
-    let refused = plugin.allocate(allocation(&[none; CONTAINERS])).await.expect_err("too many");
-    assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, expected));
+    let no_ids: &[String] = &[];
+    let status = plugin.allocate(allocation(&[no_ids; CONTAINERS])).await.expect_err("too many");
+    assert_eq!((status.code(), status.message()), (Code::InvalidArgument, expected));
     let container = ContainerPreferredAllocationRequest::default();
     let container_requests = vec![container; CONTAINERS];
     let request = PreferredAllocationRequest { container_requests };
-    let refused = plugin.get_preferred_allocation(request).await.expect_err("too many");
-    assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, expected));
+    let status = plugin.get_preferred_allocation(request).await.expect_err("too many");
+    assert_eq!((status.code(), status.message()), (Code::InvalidArgument, expected));
     agent.stop().await;
 }
 
@@ -113,7 +113,7 @@ async fn the_oldest_connection_beyond_the_limit_ends_and_its_kubelet_is_served_a
     let before = registrations(&kubelet);
     let mut silent = Vec::new();
     for _ in 0..CONNECTIONS {
-        silent.push(UnixStream::connect(world.socket()).await.expect("it is listened on"));
+        silent.push(UnixStream::connect(world.socket()).await.expect("the agent listens"));
     }
     let closed = async {
         let mut bytes = Vec::new();
@@ -121,12 +121,12 @@ async fn the_oldest_connection_beyond_the_limit_ends_and_its_kubelet_is_served_a
         _ = silent[0].read_to_end(&mut bytes).await;
     };
     within_timeout("the oldest connection ends", closed).await;
-    let again = |events: &[Event]| {
+    let is_registered_again = |events: &[Event]| {
         events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() > before
     };
     kubelet
         .events()
-        .wait_for(again, TIMEOUT)
+        .wait_for(is_registered_again, TIMEOUT)
         .await
         .expect("the kubelet's connection was the oldest");
     until_allocatable(&kubelet, GPU, 8).await;
@@ -163,9 +163,9 @@ async fn a_list_is_logged_once_for_any_number_of_streams() {
 
 /// Number of the agent's connections on a socket: the kernel lists each with the bound path.
 fn connections(socket: &Path) -> usize {
-    let listed = fs::read_to_string("/proc/net/unix").expect("listed");
+    let table = fs::read_to_string("/proc/net/unix").expect("listed");
     let socket = socket.to_str().expect("a text");
-    listed.lines().filter(|line| line.ends_with(socket)).count()
+    table.lines().filter(|line| line.ends_with(socket)).count()
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn ended_streams_leave_no_connection() {
     for _ in 0..2 {
         let mut streams = Vec::new();
         for _ in 0..ALLOWED_CONNECTIONS {
-            let channel = socket.dial().await.expect("it is listened on");
+            let channel = socket.dial().await.expect("the agent listens");
             let mut plugin = DevicePluginClient::new(channel);
             let mut lists = plugin.list_and_watch(Empty {}).await.expect("open").into_inner();
             lists.message().await.expect("open").expect("a list");

@@ -35,21 +35,21 @@ fn world(profile: &str) -> Node {
     world
 }
 
-fn put(world: &Node, path: &str) {
+fn create_file(world: &Node, path: &str) {
     let path = world.machine.host_root().join(path);
-    fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+    fs::create_dir_all(path.parent().expect("a folder")).expect("created");
     fs::write(path, "").expect("written");
 }
 
 fn install_toolkit(world: &Node) {
-    put(world, "usr/bin/nvidia-cdi-hook");
+    create_file(world, "usr/bin/nvidia-cdi-hook");
 }
 
 /// Moves the driver's files to the folder of a driver container.
 fn move_driver(world: &mut Node) {
     let host = world.machine.host_root();
     let driver = host.join(DRIVER_CONTAINER.trim_start_matches('/'));
-    fs::create_dir_all(&driver).expect("made");
+    fs::create_dir_all(&driver).expect("created");
     for folder in ["usr", "lib", "etc"] {
         fs::rename(host.join(folder), driver.join(folder)).expect("moved");
     }
@@ -57,7 +57,7 @@ fn move_driver(world: &mut Node) {
 }
 
 /// Text of all documents for the snapshot, with short objects on one line.
-fn golden(generated: &GeneratedDocuments) -> String {
+fn snapshot_text(generated: &GeneratedDocuments) -> String {
     let mut lines = Vec::new();
     for (name, document) in &generated.documents {
         let value: Value = serde_json::from_str(&to_json(document)).expect("JSON");
@@ -102,7 +102,10 @@ async fn the_documents_of_every_machine_match_their_snapshots() {
     for profile in MachineProfile::names_with_nvidia() {
         let world = world(profile);
         install_toolkit(&world);
-        insta::assert_snapshot!(format!("machine-{profile}"), golden(&generate(&world).await));
+        insta::assert_snapshot!(
+            format!("machine-{profile}"),
+            snapshot_text(&generate(&world).await)
+        );
     }
 }
 
@@ -110,7 +113,7 @@ async fn the_documents_of_every_machine_match_their_snapshots() {
 async fn without_the_toolkit_libraries_are_in_the_default_folders_of_loaders() {
     let world = world("t4-edge");
     let generated = generate(&world).await;
-    insta::assert_snapshot!("without-toolkit", golden(&generated));
+    insta::assert_snapshot!("without-toolkit", snapshot_text(&generated));
     let edits = &gpus(&generated).container_edits;
     assert!(edits.hooks.is_empty());
     let names: BTreeSet<_> = edits.mounts.iter().map(|mount| &*mount.container_path).collect();
@@ -130,7 +133,7 @@ async fn a_driver_in_a_container_is_mounted_at_its_usual_paths() {
     move_driver(&mut world);
     install_toolkit(&world);
     let generated = generate(&world).await;
-    insta::assert_snapshot!("driver-container", golden(&generated));
+    insta::assert_snapshot!("driver-container", snapshot_text(&generated));
     let mounts = &gpus(&generated).container_edits.mounts;
     let smi = mounts.iter().find(|mount| mount.container_path == Path::new("/usr/bin/nvidia-smi"));
     let expected = format!("{DRIVER_CONTAINER}/usr/bin/nvidia-smi");
@@ -141,7 +144,7 @@ async fn a_driver_in_a_container_is_mounted_at_its_usual_paths() {
 fn install_as_gke(world: &Node) {
     let host = world.machine.host_root();
     let driver = host.join("home/kubernetes/bin/nvidia");
-    fs::create_dir_all(&driver).expect("made");
+    fs::create_dir_all(&driver).expect("created");
     for (from, to) in
         [("usr/lib/x86_64-linux-gnu", "lib64"), ("usr/bin", "bin"), ("usr/share/vulkan", "vulkan")]
     {
@@ -245,7 +248,7 @@ async fn every_host_path_in_a_document_exists() {
     let mut world = gpu_node("mig-a100");
     install_toolkit(&world);
     move_driver(&mut world);
-    put(&world, "usr/bin/nvidia-cdi-hook");
+    create_file(&world, "usr/bin/nvidia-cdi-hook");
     for document in generate(&world).await.documents.values() {
         let devices = document.devices.iter().map(|device| &device.container_edits);
         for edits in devices.chain([&document.container_edits]) {
@@ -262,7 +265,7 @@ async fn every_host_path_in_a_document_exists() {
 #[tokio::test]
 async fn hooks_are_disabled_one_by_one_and_all_together() {
     let mut world = world("t4-edge");
-    put(&world, "opt/nvidia-ctk");
+    create_file(&world, "opt/nvidia-ctk");
     world.config.policy.delivery.hooks.program = Some("/opt/nvidia-ctk".into());
     let tasks = async |world: &Node| -> Vec<String> {
         let generated = generate(world).await;
@@ -304,7 +307,7 @@ async fn existing_features_and_channels_have_separate_documents() {
     delivery.features = Feature::ALL.iter().copied().collect();
     delivery.imex.channels = [0, 7].into();
     for path in ["dev/nvidia-fs0", "etc/cufile.json", "dev/nvidia-caps-imex-channels/channel0"] {
-        put(&world, path);
+        create_file(&world, path);
     }
     let generated = generate(&world).await;
     let names = ["windlass.dev/gds=all", "windlass.dev/mofed=all", "windlass.dev/imex-channel=0"];
@@ -363,7 +366,7 @@ async fn an_added_library_is_found_in_a_folder_that_was_read_before() {
     let mut files = CdiFiles::new(&world.config.places, world.config.policy.delivery.clone());
     files.generate(&inventory);
     let version = driver_version(&world);
-    put(&world, &format!("usr/lib/x86_64-linux-gnu/libnvidia-new.so.{version}"));
+    create_file(&world, &format!("usr/lib/x86_64-linux-gnu/libnvidia-new.so.{version}"));
     assert!(to_json(gpus(&files.generate(&inventory))).contains("libnvidia-new.so"));
 }
 

@@ -107,8 +107,9 @@ async fn a_gpu_that_fails_at_the_start_hides_no_other() {
         world.inject("recover@5");
         let node = until_gpu_counts(&kubelet, (8, 8)).await;
         let listed = &node.resources[GPU].devices;
-        let same = listed.keys().all(|listed| ids.iter().any(|id| id.as_str() == listed.as_str()));
-        assert!(same, "the failed GPU always had its name: {listed:?} in {ids:?}");
+        let is_same =
+            listed.keys().all(|listed| ids.iter().any(|id| id.as_str() == listed.as_str()));
+        assert!(is_same, "the failed GPU always had its name: {listed:?} in {ids:?}");
     }
 }
 
@@ -119,8 +120,8 @@ async fn a_gpu_with_impossible_values_is_unhealthy_and_the_driver_call_is_named(
     world.inject("garbage@3");
     let state = until_failure(&agent, 3, Reason::ProbeFailed).await;
     let gpu = state.inventory.devices.iter().find(|device| device.index == 3).expect("listed");
-    let why = gpu.health.failure().expect("not healthy").detail.clone();
-    assert_eq!(why, "nvmlDeviceGetUUID: the answer makes no sense");
+    let detail = gpu.health.failure().expect("not healthy").detail.clone();
+    assert_eq!(detail, "nvmlDeviceGetUUID: the answer makes no sense");
     until_gpu_counts(&kubelet, (8, 7)).await;
 }
 
@@ -181,9 +182,9 @@ async fn a_fault_of_one_instance_affects_no_other() {
     let gpu = gpu.expect("the profile has a GPU in MIG mode").clone();
     let model = world.machine.model().expect("a model");
     let instances = model.gpus[gpu.index as usize].mig.clone().expect("the GPU is in MIG mode");
-    let named = instances.last().expect("it has instances");
-    let uuid = &named.compute.as_ref().expect("it is filled").uuid;
-    world.inject(&format!("xid:79@{}/{}", gpu.index, named.gpu_instance));
+    let instance = instances.last().expect("it has instances");
+    let uuid = &instance.compute.as_ref().expect("it is filled").uuid;
+    world.inject(&format!("xid:79@{}/{}", gpu.index, instance.gpu_instance));
     let failed = |state: &Arc<NodeState>| {
         let device = state.inventory.get(uuid);
         device.is_some_and(|part| part.health.state == HealthState::Unhealthy)
@@ -250,7 +251,7 @@ async fn a_lost_gpu_does_not_hide_the_faults_of_others() {
 async fn a_new_mig_layout_is_adopted_and_no_id_is_dropped() {
     let world = gpu_node("dgx-a100");
     let (kubelet, _agent) = world.start_ready(8).await;
-    world.machine.set_mig(0, Some(&["3g.20gb", "2g.10gb"])).expect("cut");
+    world.machine.set_mig(0, Some(&["3g.20gb", "2g.10gb"])).expect("partitioned");
     until_gpu_counts(&kubelet, (8, 7)).await;
     until_allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 1).await;
     until_allocatable(&kubelet, "nvidia.com/mig-2g.10gb", 1).await;
@@ -276,10 +277,10 @@ async fn a_lost_gpu_keeps_its_parts_during_a_new_initialisation() {
     until_failure(&agent, gpu.index, Reason::Lost).await;
     log.until(2, "NVIDIA driver found").await;
     let state = agent.state.borrow().clone();
-    let now = state.inventory.get(gpu.id.as_str()).expect("still known");
+    let current = state.inventory.get(gpu.id.as_str()).expect("still known");
     assert!(
-        now.partitioned && now.attributes == gpu.attributes,
-        "its description is unchanged: {now:?}"
+        current.partitioned && current.attributes == gpu.attributes,
+        "its description is unchanged: {current:?}"
     );
     assert_eq!(state.inventory.parts_of(&gpu.id).count(), 7);
     assert_eq!(kubelet.status().counts(GPU), Some((2, 2)), "it did not become a whole GPU");

@@ -63,7 +63,7 @@ async fn a_node_without_faults_writes_no_health_history() {
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_set_aside_and_the_agent_serves() {
     let world = world();
-    fs::create_dir_all(&world.config.places.state_dir).expect("made");
+    fs::create_dir_all(&world.config.places.state_dir).expect("created");
     fs::write(world.config.places.state_dir.join("health-nvidia.json"), "{").expect("written");
     let agent = world.start_agent();
     assert_eq!(states(&agent).await.len(), 8);

@@ -43,13 +43,13 @@ const ROUNDS: usize = 60;
 /// Hostile ids, and sometimes a valid one.
 fn ids(valid: &str) -> impl Strategy<Value = Vec<String>> + use<> {
     let valid = valid.to_owned();
-    let one = prop_oneof![
+    let id = prop_oneof![
         4 => select(&HOSTILE[..]).prop_map(ToOwned::to_owned),
         1 => Just(valid),
         1 => any::<String>(),
         1 => "[a-z]{4000}",
     ];
-    vec(one, 0..6)
+    vec(id, 0..6)
 }
 
 /// All paths below a folder, except sockets and the simulated machine.
@@ -66,7 +66,7 @@ fn tree(folder: &Path) -> BTreeSet<PathBuf> {
 }
 
 /// Checks that the answer is a refusal with a reason.
-fn refused<T>(answer: Result<T, Status>, request: &dyn std::fmt::Debug) {
+fn check_refusal<T>(answer: Result<T, Status>, request: &dyn std::fmt::Debug) {
     let Err(status) = answer else { return };
     let expected = [Code::InvalidArgument, Code::FailedPrecondition];
     assert!(expected.contains(&status.code()), "{request:?}: {status:?}");
@@ -80,8 +80,8 @@ async fn requests_with_hostile_ids_are_refused_with_a_reason_and_change_no_file(
     let mut plugin = client(&kubelet, GPU).await;
     let valid = gpu_id(&agent, 0);
     let container = ContainerAllocateRequest { devices_ids: vec![valid.clone()] };
-    let good = AllocateRequest { container_requests: vec![container] };
-    let first = plugin.allocate(good.clone()).await.expect("allocated").into_inner();
+    let valid_request = AllocateRequest { container_requests: vec![container] };
+    let first = plugin.allocate(valid_request.clone()).await.expect("allocated").into_inner();
     let before = tree(&world.folder);
     let mut runner = TestRunner::deterministic();
     let strategy = (ids(&valid), ids(&valid), any::<i32>());
@@ -98,21 +98,21 @@ async fn requests_with_hostile_ids_are_refused_with_a_reason_and_change_no_file(
                         "only an existing device is allocated"
                     );
                 }
-                answer => refused(answer, &request),
+                answer => check_refusal(answer, &request),
             }
             let request = PreStartContainerRequest { devices_ids: ids.clone() };
-            refused(plugin.pre_start_container(request.clone()).await, &request);
+            check_refusal(plugin.pre_start_container(request.clone()).await, &request);
             let container = ContainerPreferredAllocationRequest {
                 available_device_i_ds: ids,
                 must_include_device_i_ds: others,
                 allocation_size: size,
             };
             let request = PreferredAllocationRequest { container_requests: vec![container] };
-            refused(plugin.get_preferred_allocation(request.clone()).await, &request);
+            check_refusal(plugin.get_preferred_allocation(request.clone()).await, &request);
         }
     };
     within_timeout("every request is answered", attack).await;
-    let last = plugin.allocate(good).await.expect("allocated").into_inner();
+    let last = plugin.allocate(valid_request).await.expect("allocated").into_inner();
     assert_eq!(last.encode_to_vec(), first.encode_to_vec());
     let after = tree(&world.folder);
     let new: Vec<_> = after.difference(&before).filter(|path| !is_history(path)).collect();

@@ -42,7 +42,7 @@ async fn restarts_of_the_kubelet_change_no_allocation() {
     let (kubelet, _agent) = world.start_ready(8).await;
     let admission = kubelet.admit(pod("trainer", 4)).await.expect("admitted");
     kubelet.start_container("trainer-uid", "main").await.expect("started");
-    let held = admission.allocation("main", GPU).expect("allotted").ids();
+    let held = admission.allocation("main", GPU).expect("allocated").ids();
     for restart in 1..=4 {
         kubelet.restart().await.expect("restarted");
         until_registered_again(&kubelet, 1 + restart).await;

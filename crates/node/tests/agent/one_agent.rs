@@ -12,7 +12,7 @@ use windlass_testkit::{GPU, TIMEOUT, until_allocatable, within_timeout};
 use crate::agent::world::{gpu_node, pod};
 
 /// Restarts the kubelet, and waits until the agent has registered with it.
-async fn restarted(kubelet: &Kubelet) {
+async fn restart_and_register(kubelet: &Kubelet) {
     let is_registration = |event: &&Event| matches!(event, Event::Registered { .. });
     let registrations = kubelet.events().count(|event| is_registration(&event));
     kubelet.restart().await.expect("restarted");
@@ -25,18 +25,18 @@ async fn restarted(kubelet: &Kubelet) {
 #[tokio::test]
 async fn a_kubelet_that_deletes_every_file_lets_no_second_agent_serve() {
     let mut world = gpu_node("dgx-h100");
-    let mut settings = world.kubelet_config();
-    settings.plugin_dir_cleanup = PluginDirCleanup::AllFiles;
-    let kubelet = Kubelet::start(settings).expect("the embedded kubelet starts");
+    let mut config = world.kubelet_config();
+    config.plugin_dir_cleanup = PluginDirCleanup::AllFiles;
+    let kubelet = Kubelet::start(config).expect("the embedded kubelet starts");
     let first = world.start_agent();
     until_allocatable(&kubelet, GPU, 8).await;
-    restarted(&kubelet).await;
+    restart_and_register(&kubelet).await;
     world.config.places.state_dir = world.folder.join("other");
     let error = world.try_start_agent().expect_err("refused");
     assert!(matches!(error, StartError::KubeletInUse(_)), "{error}");
     let mut waiting = pin!(windlass_node::stand_by(&world.config));
     tokio::select! {
-        waited = &mut waiting => panic!("the first one serves: {waited:?}"),
+        result = &mut waiting => panic!("the first one serves: {result:?}"),
         admitted = kubelet.admit(pod("p", 8)) => drop(admitted.expect("the first one answers")),
     }
     drop(first);
@@ -51,8 +51,8 @@ async fn an_agent_locks_a_recreated_folder_before_it_serves_there() {
     let (kubelet, _first) = world.start_ready(8).await;
     let plugins = world.config.places.kubelet_dir.join("device-plugins");
     fs::remove_dir_all(&plugins).expect("removed");
-    fs::create_dir(&plugins).expect("made anew");
-    restarted(&kubelet).await;
+    fs::create_dir(&plugins).expect("created again");
+    restart_and_register(&kubelet).await;
     world.config.places.state_dir = world.folder.join("other");
     let error = world.try_start_agent().expect_err("refused");
     assert!(matches!(error, StartError::KubeletInUse(_)), "{error}");
@@ -70,7 +70,7 @@ async fn an_agent_ends_with_a_reason_if_another_locked_the_new_folder() {
     until_allocatable(&kubelet, GPU, 8).await;
     let plugins = world.config.places.kubelet_dir.join("device-plugins");
     fs::remove_dir_all(&plugins).expect("removed");
-    fs::create_dir(&plugins).expect("made anew");
+    fs::create_dir(&plugins).expect("created again");
     let error = world.try_start_agent().expect_err("the first one has the state folder");
     assert!(matches!(error, StartError::StateFolderInUse(_)), "{error}");
     world.config.places.state_dir = world.folder.join("other");
@@ -78,6 +78,6 @@ async fn an_agent_ends_with_a_reason_if_another_locked_the_new_folder() {
     let ended = within_timeout("the agent ends", running.join_next()).await;
     let error = ended.expect("there is one").expect("no panic").expect_err("it lost the node");
     assert!(matches!(error, TaskFailed::Lost(_)), "{error}");
-    restarted(&kubelet).await;
+    restart_and_register(&kubelet).await;
     kubelet.admit(pod("p", 8)).await.expect("the second one answers");
 }

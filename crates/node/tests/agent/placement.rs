@@ -32,18 +32,18 @@ use crate::agent::{
 
 const SLICES: &str = "nvidia.com/mig-1g.5gb";
 
-fn placed(placement: Placement, rule: ResourceRule) -> Resources {
+fn rules_with_placement(placement: Placement, rule: ResourceRule) -> Resources {
     Resources::Rules(vec![ResourceRule { placement: Some(placement), ..rule }])
 }
 
 /// Whole GPUs under a policy.
 fn gpus(placement: Placement) -> Resources {
-    placed(placement, rule(GPU, &[], Sharing::Exclusive))
+    rules_with_placement(placement, rule(GPU, &[], Sharing::Exclusive))
 }
 
 /// GPUs with four replicas each, under a policy.
 fn shares(placement: Placement) -> Resources {
-    placed(placement, rule(SHARED, &[], shared(4, PerContainer::Any)))
+    rules_with_placement(placement, rule(SHARED, &[], shared(4, PerContainer::Any)))
 }
 
 /// Kubelet and agent of a machine with these resources.
@@ -61,10 +61,10 @@ async fn start_ready(
 /// The ids that a new pod gets.
 async fn ids(kubelet: &Kubelet, name: &str, (resource, count): (&str, u64)) -> BTreeSet<String> {
     let admission = kubelet.admit(pod_with(name, resource, count)).await.expect("admitted");
-    admission.allocation("main", resource).expect("allotted").ids()
+    admission.allocation("main", resource).expect("allocated").ids()
 }
 
-/// The positions of GPUs.
+/// Indices of the GPUs with these ids.
 fn indices(agent: &RunningAgent, ids: &BTreeSet<String>) -> Vec<u32> {
     let state = agent.state.borrow();
     let gpus = state.inventory.devices.iter().filter(|device| ids.contains(device.id.as_str()));
@@ -94,7 +94,7 @@ async fn whole_gpus_are_chosen_by_the_policy_of_their_resource() {
 async fn mig_instances_come_from_as_many_gpus_as_the_policy_says() {
     let mut profile = MachineProfile::named("mig-a100").expect("a shipped profile");
     profile.gpus[1].mig = profile.gpus[0].mig.clone();
-    for (placement, wholes) in [
+    for (placement, gpu_count) in [
         (Placement::Aligned, 1),
         (Placement::Packed, 1),
         (Placement::Distributed, 2),
@@ -106,10 +106,11 @@ async fn mig_instances_come_from_as_many_gpus_as_the_policy_says() {
         };
         let rule = ResourceRule::new(SLICES.parse().expect("valid"), devices, Sharing::Exclusive);
         let (_world, kubelet, agent) =
-            start_ready(gpu_node_of(&profile), placed(placement, rule), (SLICES, 14)).await;
+            start_ready(gpu_node_of(&profile), rules_with_placement(placement, rule), (SLICES, 14))
+                .await;
         let ids = ids(&kubelet, "p", (SLICES, 2)).await;
         let gpus: BTreeSet<_> = indices(&agent, &ids).into_iter().collect();
-        assert_eq!(gpus.len(), wholes, "{placement}");
+        assert_eq!(gpus.len(), gpu_count, "{placement}");
     }
 }
 
@@ -171,7 +172,11 @@ async fn a_pod_that_fits_no_numa_node_is_refused_with_the_numbers() {
     assert!(rejection.message.contains(expected), "{rejection}");
 }
 
-fn question(available: &[String], required: &[String], size: i32) -> PreferredAllocationRequest {
+fn preferred_allocation_request(
+    available: &[String],
+    required: &[String],
+    size: i32,
+) -> PreferredAllocationRequest {
     PreferredAllocationRequest {
         container_requests: vec![ContainerPreferredAllocationRequest {
             available_device_i_ds: available.to_vec(),
@@ -191,8 +196,9 @@ async fn a_kubelet_with_an_old_list_gets_allocatable_devices_or_the_reason() {
     let failed = gpu_id(&agent, 0);
     let mut listed: Vec<_> = (0..8).map(|index| gpu_id(&agent, index)).collect();
     listed.push("GPU-unknown".to_owned());
-    let answer = plugin.get_preferred_allocation(question(&listed, &[], 7)).await;
-    let chosen = answer.expect("enough remain").into_inner().container_responses.remove(0);
+    let answer =
+        plugin.get_preferred_allocation(preferred_allocation_request(&listed, &[], 7)).await;
+    let chosen = answer.expect("enough devices remain").into_inner().container_responses.remove(0);
     assert_eq!(chosen.device_i_ds, listed[1..8], "never one that Allocate refuses");
     for (required, size, code, expected) in [
         (
@@ -212,7 +218,9 @@ async fn a_kubelet_with_an_old_list_gets_allocatable_devices_or_the_reason() {
             ),
         ),
     ] {
-        let answer = plugin.get_preferred_allocation(question(&listed, required, size)).await;
+        let answer = plugin
+            .get_preferred_allocation(preferred_allocation_request(&listed, required, size))
+            .await;
         let status = answer.expect_err("refused");
         assert_eq!(status.code(), code);
         assert!(status.message().contains(&expected), "{}", status.message());
@@ -234,15 +242,18 @@ async fn replicas_of_a_failed_gpu_are_excluded_and_reported() {
     let mut listed: Vec<_> = (0..2).flat_map(replicas).collect();
     // Adds an id beyond the existing replicas, and one of a missing device.
     listed.extend([format!("{}::9", gpu_id(&agent, 1)), "GPU-unknown::0".to_owned()]);
-    let answer = plugin.get_preferred_allocation(question(&listed, &[], 4)).await;
-    let chosen = answer.expect("enough remain").into_inner().container_responses.remove(0);
+    let answer =
+        plugin.get_preferred_allocation(preferred_allocation_request(&listed, &[], 4)).await;
+    let chosen = answer.expect("enough devices remain").into_inner().container_responses.remove(0);
     assert_eq!(chosen.device_i_ds, listed[4..8]);
     for (required, size, expected) in [
         (&listed[..1], 2, format!("{} cannot be allocated: XID 79", listed[0])),
         (&listed[8..9], 2, format!("has no device {}", listed[8])),
         (&[], 5, format!("5 replicas requested, 4 available; {} is excluded", gpu_id(&agent, 0))),
     ] {
-        let answer = plugin.get_preferred_allocation(question(&listed, required, size)).await;
+        let answer = plugin
+            .get_preferred_allocation(preferred_allocation_request(&listed, required, size))
+            .await;
         let message = answer.expect_err("refused").message().to_owned();
         assert!(message.contains(&expected), "{message}");
     }
@@ -304,8 +315,8 @@ async fn choices_outlive_the_agent_and_can_be_repeated() {
             assert!(choice.exact);
             let chosen: BTreeSet<_> = choice.chosen().into_iter().collect();
             assert_eq!(chosen, *granted, "the newest first");
-            let again: BTreeSet<_> = repeated_answer(&state, choice).into_iter().collect();
-            assert_eq!(again, *granted);
+            let repeated: BTreeSet<_> = repeated_answer(&state, choice).into_iter().collect();
+            assert_eq!(repeated, *granted);
         }
         assert!(recorded[0].at >= recorded[1].at);
     }

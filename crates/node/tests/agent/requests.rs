@@ -106,7 +106,7 @@ async fn every_granted_name_is_in_an_existing_document() {
     let (kubelet, _agent) = world.start_ready(2).await;
     for (resource, node) in [(GPU, "/dev/nvidia"), ("nvidia.com/mig-1g.5gb", "/dev/nvidia-caps/")] {
         let admission = kubelet.admit(pod_with(resource, resource, 1)).await.expect("admitted");
-        let grant = &admission.allocation("main", resource).expect("allotted").run_options;
+        let grant = &admission.allocation("main", resource).expect("allocated").run_options;
         let text =
             fs::read(world.config.places.cdi_dir.join("windlass.dev-gpu.json")).expect("written");
         let document: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
@@ -127,7 +127,7 @@ async fn the_environment_is_the_alternative_to_documents() {
     world.config.policy.delivery.strategies = [DeviceListStrategy::Envvar].into();
     let (kubelet, _agent) = world.start_ready(8).await;
     let admission = kubelet.admit(pod("p", 2)).await.expect("admitted");
-    let allotment = admission.allocation("main", GPU).expect("allotted");
+    let allotment = admission.allocation("main", GPU).expect("allocated");
     let visible: std::collections::BTreeSet<_> =
         allotment.run_options.envs["NVIDIA_VISIBLE_DEVICES"]
             .split(',')
@@ -167,12 +167,12 @@ async fn a_preference_includes_the_required_devices_and_impossible_ones_are_refu
     let gpu = |index| gpu_id(&agent, index);
     let all: Vec<_> = (0..8).map(gpu).collect();
     let request = |required: Vec<String>, size| {
-        let one = ContainerPreferredAllocationRequest {
+        let container = ContainerPreferredAllocationRequest {
             available_device_i_ds: all.clone(),
             must_include_device_i_ds: required,
             allocation_size: size,
         };
-        PreferredAllocationRequest { container_requests: vec![one] }
+        PreferredAllocationRequest { container_requests: vec![container] }
     };
     let answer =
         plugin.get_preferred_allocation(request(vec![gpu(5)], 4)).await.expect("an answer");
@@ -244,20 +244,20 @@ async fn a_removed_document_is_reported_and_written_again() {
 async fn network_interfaces_are_offered_if_a_rule_names_them() {
     let nics: ResourceName = "a.com/nic".parse().expect("valid");
     // Each device has its own node, and both need the node of the connection manager.
-    for (list, cdi_names, nodes) in
+    for (strategy, cdi_names, nodes) in
         [(DeviceListStrategy::CdiCri, 2, 0), (DeviceListStrategy::Envvar, 0, 3)]
     {
         let mut world = gpu_node("dgx-h100");
         let devices = Selector::all(DeviceKind::Nic);
         let rule = ResourceRule::new(nics.clone(), devices, Sharing::Exclusive);
         world.config.policy.resources = Resources::Rules(vec![rule]);
-        world.config.policy.delivery.strategies = [list].into();
+        world.config.policy.delivery.strategies = [strategy].into();
         let kubelet = world.start_kubelet();
         let _agent = world.start_agent();
         until_allocatable(&kubelet, nics.as_str(), 8).await;
         let pod = pod_with("p", nics.as_str(), 2);
         let admission = kubelet.admit(pod).await.expect("admitted");
-        let grant = &admission.allocation("main", nics.as_str()).expect("allotted").run_options;
+        let grant = &admission.allocation("main", nics.as_str()).expect("allocated").run_options;
         assert_eq!(grant.cdi_devices.len(), cdi_names);
         assert_eq!(grant.devices.len(), nodes, "names or nodes");
         assert!(!grant.envs.contains_key("NVIDIA_VISIBLE_DEVICES"), "a NIC is no GPU");

@@ -23,7 +23,9 @@ pub(crate) fn shared(replicas: u64, per_container: PerContainer) -> Sharing {
 
 /// Replicas of the first GPU with this memory each, and the other GPUs as a whole.
 pub(crate) fn first_gpu_by_memory(gib: u64) -> Resources {
-    let Sharing::Shared(shared) = shared(1024, PerContainer::Any) else { unreachable!("it is") };
+    let Sharing::Shared(shared) = shared(1024, PerContainer::Any) else {
+        unreachable!("it is shared")
+    };
     let sharing = Sharing::Shared(Shared { memory_mib: Some(gib << 10), ..shared });
     Resources::Rules(vec![rule(SHARED, &[0], sharing), rule(GPU, &[], Sharing::Exclusive)])
 }
@@ -47,13 +49,13 @@ async fn one_node_has_exclusive_shared_and_withheld_gpus() {
     let (kubelet, agent) = world.start_ready(2).await;
     until_allocatable(&kubelet, SHARED, 32).await;
     let withheld: Vec<_> = [6, 7].map(|index| gpu_id(&agent, index)).into();
-    let offerings = agent.state.borrow().device_offers();
+    let offers = agent.state.borrow().device_offers();
     for id in withheld {
-        let why = offerings[id.as_str()].obstacle.as_deref();
-        assert_eq!(why, Some("no rule of the configuration takes it"));
+        let obstacle = offers[id.as_str()].obstacle.as_deref();
+        assert_eq!(obstacle, Some("no rule of the configuration takes it"));
     }
     let admission = kubelet.admit(pod_with("p", SHARED, 4)).await.expect("admitted");
-    let ids = admission.allocation("main", SHARED).expect("allotted").ids();
+    let ids = admission.allocation("main", SHARED).expect("allocated").ids();
     assert_eq!(devices_of(&ids).len(), 4, "one replica of each GPU: {ids:?}");
 }
 
@@ -117,23 +119,25 @@ async fn a_new_policy_moves_free_gpus_at_once_and_held_ones_when_they_are_releas
 async fn a_gpu_is_shared_by_mps_from_the_first_answer_of_its_daemon_until_its_last_container_ends()
 {
     let mut world = gpu_node("t4-edge");
-    let Sharing::Shared(time) = shared(4, PerContainer::One) else { unreachable!("it is shared") };
-    let mps = Sharing::Shared(Shared { method: SharingMethod::Mps, ..time });
+    let Sharing::Shared(time_slicing) = shared(4, PerContainer::One) else {
+        unreachable!("it is shared")
+    };
+    let mps = Sharing::Shared(Shared { method: SharingMethod::Mps, ..time_slicing });
     world.config.policy.resources = Resources::Rules(vec![rule(SHARED, &[], mps)]);
     let kubelet = world.start_kubelet();
     let agent = world.start_agent();
     until_allocatable(&kubelet, SHARED, 4).await;
     kubelet.admit(Pod::new("bystander")).await.expect("admitted");
     let admission = kubelet.admit(pod_with("client", SHARED, 1)).await.expect("admitted");
-    let grant = &admission.allocation("main", SHARED).expect("allotted").run_options;
+    let grant = &admission.allocation("main", SHARED).expect("allocated").run_options;
     let pipe = format!("/run/windlass/mps/{}/pipe", gpu_id(&agent, 0));
     assert_eq!(grant.envs["CUDA_MPS_PIPE_DIRECTORY"], pipe);
     assert!(grant.mounts.iter().any(|mount| mount.container_path == pipe), "{:?}", grant.mounts);
 
     agent.set_policy(Policy::default());
     let is_withheld = |state: &Arc<NodeState>| {
-        let why = state.device_offers().into_values().find_map(|offering| offering.obstacle);
-        why.is_some_and(|why| why.contains("a container holds it"))
+        let obstacle = state.device_offers().into_values().find_map(|offer| offer.obstacle);
+        obstacle.is_some_and(|obstacle| obstacle.contains("a container holds it"))
     };
     agent.until(is_withheld).await;
     let daemon = world.machine.host_root().join(pipe.trim_start_matches('/'));
@@ -148,8 +152,10 @@ async fn a_gpu_is_shared_by_mps_from_the_first_answer_of_its_daemon_until_its_la
 #[tokio::test]
 async fn each_shared_mig_instance_has_a_separate_daemon() {
     let mut world = gpu_node("mig-a100");
-    let Sharing::Shared(time) = shared(2, PerContainer::One) else { unreachable!("it is shared") };
-    let sharing = Sharing::Shared(Shared { method: SharingMethod::Mps, ..time });
+    let Sharing::Shared(time_slicing) = shared(2, PerContainer::One) else {
+        unreachable!("it is shared")
+    };
+    let sharing = Sharing::Shared(Shared { method: SharingMethod::Mps, ..time_slicing });
     let mig_profiles = ["1g.5gb".to_owned()].into();
     let devices = Selector { mig_profiles, ..Selector::all(DeviceKind::Mig) };
     let rule = ResourceRule::new(SHARED.parse().expect("a name"), devices, sharing);
@@ -158,7 +164,7 @@ async fn each_shared_mig_instance_has_a_separate_daemon() {
     let agent = world.start_agent();
     until_allocatable(&kubelet, SHARED, 16).await;
     let admission = kubelet.admit(pod_with("client", SHARED, 1)).await.expect("admitted");
-    let grant = &admission.allocation("main", SHARED).expect("allotted").run_options;
+    let grant = &admission.allocation("main", SHARED).expect("allocated").run_options;
     let pipe = &grant.envs["CUDA_MPS_PIPE_DIRECTORY"];
     assert!(pipe.starts_with("/run/windlass/mps/MIG-"), "{pipe}");
     let state = agent.state.borrow().clone();

@@ -40,7 +40,7 @@ async fn a_standby_agent_is_ready_and_waits_until_the_first_ends() {
     world.config.listen = Some(address);
     let mut waiting = Box::pin(windlass_node::stand_by(&world.config));
     let page = tokio::select! {
-        waited = &mut waiting => panic!("the first one serves: {waited:?}"),
+        result = &mut waiting => panic!("the first one serves: {result:?}"),
         page = page(address, "/readyz") => page,
     };
     assert!(page.starts_with("HTTP/1.1 200 OK") && page.contains("standing by"), "{page}");
@@ -51,8 +51,8 @@ async fn a_standby_agent_is_ready_and_waits_until_the_first_ends() {
     let before = kubelet.events().count(is_list);
     let _second = world.start_agent();
     // Until the kubelet has the new list, it may still count the old one.
-    let more = |events: &[Event]| events.iter().filter(|it| is_list(it)).count() > before;
-    kubelet.events().wait_for(more, TIMEOUT).await.expect("the second's list");
+    let has_new_list = |events: &[Event]| events.iter().filter(|it| is_list(it)).count() > before;
+    kubelet.events().wait_for(has_new_list, TIMEOUT).await.expect("the second's list");
     until_allocatable(&kubelet, GPU, 8).await;
     kubelet.admit(pod("q", 4)).await.expect("the second agent serves");
 }
@@ -67,7 +67,7 @@ async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_without_creat
     assert!(error.to_string().contains("--kubelet-dir"), "{error}");
     let mut waiting = Box::pin(windlass_node::await_kubelet(&world.config, StandbyMode::Off));
     let (ready, healthy) = tokio::select! {
-        waited = &mut waiting => panic!("there is no kubelet: {waited:?}"),
+        result = &mut waiting => panic!("there is no kubelet: {result:?}"),
         pages = async { (page(address, "/readyz").await, page(address, "/healthz").await) } => pages,
     };
     assert!(ready.starts_with("HTTP/1.1 503 "), "{ready}");
@@ -102,7 +102,7 @@ async fn a_standby_agent_is_ready_without_a_kubelet_and_its_pages_say_so() {
         }
     };
     tokio::select! {
-        waited = waiting => panic!("there is no kubelet: {waited:?}"),
+        result = waiting => panic!("there is no kubelet: {result:?}"),
         () = requests => {}
     }
 }
@@ -128,11 +128,11 @@ async fn an_unwritable_folder_withholds_devices_with_the_reason() {
     // Even root cannot create folders in /proc.
     world.config.places.cdi_dir = "/proc/windlass".into();
     let agent = world.start_agent();
-    let has_offerings = |state: &std::sync::Arc<NodeState>| !state.device_offers().is_empty();
-    let state = agent.until(has_offerings).await;
-    let offering = state.device_offers().into_values().next().expect("one GPU");
-    let why = offering.obstacle.expect("withheld");
-    assert!(why.contains("cannot write CDI document /proc/windlass"), "{why}");
+    let has_offers = |state: &std::sync::Arc<NodeState>| !state.device_offers().is_empty();
+    let state = agent.until(has_offers).await;
+    let offer = state.device_offers().into_values().next().expect("one GPU");
+    let obstacle = offer.obstacle.expect("withheld");
+    assert!(obstacle.contains("cannot write CDI document /proc/windlass"), "{obstacle}");
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ async fn an_unwritable_document_withholds_only_its_devices() {
     world.config.policy.resources = Resources::Rules(vec![nics]);
     world.config.policy.unmatched = Unmatched::Default;
     // A folder blocks the path of the document.
-    fs::create_dir_all(world.config.places.cdi_dir.join("windlass.dev-nic.json")).expect("made");
+    fs::create_dir_all(world.config.places.cdi_dir.join("windlass.dev-nic.json")).expect("created");
     let agent = world.start_agent();
     let is_whole = |state: &std::sync::Arc<NodeState>| state.resources().len() == 2;
     let resources = agent.until(is_whole).await.resources();

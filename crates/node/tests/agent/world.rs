@@ -29,7 +29,7 @@ pub(crate) fn gpu_node_of(profile: &MachineProfile) -> Node {
     Node::new(profile, policy())
 }
 
-/// Agent with short intervals.
+/// Policy with short intervals.
 fn policy() -> Policy {
     let health = HealthPolicy {
         call_deadline: Duration::from_millis(400),

@@ -34,7 +34,7 @@ async fn containers_and_pods_that_name_one_claim_share_one_device() {
     world.objects().create(&claim("shared", &gpus(1))).expect("created");
     let by_name = ("resourceClaimName", "shared");
     let (first, train) = world.run_pod(&pod((NAMESPACE, "p1"), &["train", "watch"], by_name)).await;
-    let watch = world.started(&uid(&first), "watch").await;
+    let watch = world.start_container(&uid(&first), "watch").await;
     assert_eq!(train.cdi_devices, watch.cdi_devices);
     let (second, other) = world.run_pod(&pod((NAMESPACE, "p2"), &["main"], by_name)).await;
     assert_eq!(train.cdi_devices, other.cdi_devices);

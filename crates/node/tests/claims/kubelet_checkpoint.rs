@@ -34,10 +34,10 @@ fn one_gpu(name: &str) -> Container {
 }
 
 /// Waits until the agent has sent a list of GPUs after this event, and the kubelet has written its checkpoint.
-async fn until_checkpoint_rewritten(calls: &EventReader, mut after: u64) {
+async fn until_checkpoint_rewritten(events: &EventReader, mut after: u64) {
     let is_list =
         |event: &Event| matches!(event, Event::ListReceived { resource, .. } if resource == GPU);
-    let sent = async { while !calls.next_events(&mut after).await.iter().any(is_list) {} };
+    let sent = async { while !events.next_events(&mut after).await.iter().any(is_list) {} };
     within_timeout("the agent sends its list again", sent).await;
 }
 
@@ -48,10 +48,10 @@ async fn devices_of_an_init_container_are_held_until_its_pod_has_ended() {
     world.admit(pod).await.expect("it fits");
     world.try_start("burn-in-uid", "burn").await.expect("it starts");
     world.until_free(7).await;
-    let calls = world.kubelet.events();
-    until_checkpoint_rewritten(&calls, calls.next_sequence()).await;
+    let events = world.kubelet.events();
+    until_checkpoint_rewritten(&events, events.next_sequence()).await;
     assert_eq!(free_gpus(&world.objects()), 7);
-    until_checkpoint_rewritten(&calls, calls.next_sequence()).await;
+    until_checkpoint_rewritten(&events, events.next_sequence()).await;
     assert_eq!(free_gpus(&world.objects()), 7, "pod resources never list the init container");
     world.kubelet.delete_pod("burn-in-uid").await;
     world.until_free(8).await;
@@ -76,11 +76,11 @@ async fn holds_devices_of_unlisted_pods(mut world: World) {
     world.until_plugin_has(8).await;
     world.admit(bound::pod(&waiting)).await.expect("it requests no device of the plugin");
     for _ in 0..2 {
-        let calls = world.kubelet.events();
-        until_checkpoint_rewritten(&calls, calls.next_sequence()).await;
+        let events = world.kubelet.events();
+        until_checkpoint_rewritten(&events, events.next_sequence()).await;
         assert_eq!(free_gpus(&world.objects()), 7);
-        let why = world.try_start(&uid(&waiting), "main").await.expect_err("one is in use");
-        assert!(why.contains("is held by"), "{why}");
+        let error = world.try_start(&uid(&waiting), "main").await.expect_err("one is in use");
+        assert!(error.contains("is held by"), "{error}");
         world.check();
         world.kill_agent().await;
         world.start_agent();
@@ -89,11 +89,11 @@ async fn holds_devices_of_unlisted_pods(mut world: World) {
     }
     assert_eq!(world.record(), [], "no claim has a device");
     world.kubelet.delete_pod("train-uid").await;
-    let calls = world.kubelet.events();
-    until_checkpoint_rewritten(&calls, calls.next_sequence()).await;
+    let events = world.kubelet.events();
+    until_checkpoint_rewritten(&events, events.next_sequence()).await;
     assert_eq!(free_gpus(&world.objects()), 7, "the kubelet has not learned of the deletion");
     world.kubelet.reach_api_server().await;
-    world.started(&uid(&waiting), "main").await;
+    world.start_container(&uid(&waiting), "main").await;
     world.check();
 }
 

@@ -13,18 +13,18 @@ type OwnersByDevice = BTreeMap<String, BTreeSet<String>>;
 impl World {
     /// Checks that no device has two owners in any of the three sources.
     pub(crate) fn check(&self) {
-        self.check_one_owner().unwrap_or_else(|why| panic!("{why}"));
+        self.check_one_owner().unwrap_or_else(|error| panic!("{error}"));
         self.check_allocations();
     }
 
     /// Like [`World::check`], but returns the error, so that the caller can add to it.
     pub(crate) fn check_one_owner(&self) -> Result<(), String> {
-        let (kubelets, drivers) = (self.owners_by_kubelet(), self.owners_by_driver());
-        let mut all = kubelets.clone();
-        for (device, owners) in &drivers {
-            all.entry(device.clone()).or_default().extend(owners.clone());
+        let (by_kubelet, by_driver) = (self.owners_by_kubelet(), self.owners_by_driver());
+        let mut merged = by_kubelet.clone();
+        for (device, owners) in &by_driver {
+            merged.entry(device.clone()).or_default().extend(owners.clone());
         }
-        let mut shared = all.iter().filter(|(_, owners)| owners.len() > 1);
+        let mut shared = merged.iter().filter(|(_, owners)| owners.len() > 1);
         let message = |(device, owners)| Err(format!("{device} has several owners: {owners:?}"));
         shared.next().map_or(Ok(()), message)
     }

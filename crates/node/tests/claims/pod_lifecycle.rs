@@ -23,11 +23,11 @@ async fn the_devices_of_a_force_deleted_pod_go_to_another_when_its_containers_ha
     let new = world.cluster.schedule(&pod_with_claim).expect("the scheduler counts them as free");
     assert!(devices(&old).is_superset(&devices(&new)));
     world.admit(bound::pod(&new)).await.expect("it fits");
-    let why = world.try_start(&uid(&new), "main").await.expect_err("held");
-    assert!(why.contains("is held by another claim"), "{why}");
+    let error = world.try_start(&uid(&new), "main").await.expect_err("held");
+    assert!(error.contains("is held by another claim"), "{error}");
     world.check();
     world.kubelet.delete_pod(&uid(&old)).await;
-    world.started(&uid(&new), "main").await;
+    world.start_container(&uid(&new), "main").await;
     world.check();
     world.end(&new).await;
     world.until_all_free().await;
@@ -45,10 +45,10 @@ async fn a_claim_and_its_replacement_of_the_same_name_are_distinguished() {
     world.objects().create(&claim("c", &gpus(2))).expect("created");
     let new = world.cluster.schedule(&pod((NAMESPACE, "p"), &["main"], by_name)).expect("a node");
     world.admit(bound::pod(&new)).await.expect("it fits");
-    world.try_start(&uid(&new), "main").await.expect_err("the kubelet has the old");
+    world.try_start(&uid(&new), "main").await.expect_err("the kubelet has the old claim");
     world.check();
     world.kubelet.delete_pod(&uid(&old)).await;
-    let grant = world.started(&uid(&new), "main").await;
+    let grant = world.start_container(&uid(&new), "main").await;
     assert_eq!(grant.cdi_devices.len(), 3, "two devices and the device of their request");
     world.check();
     world.end(&new).await;

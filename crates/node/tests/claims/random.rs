@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use windlass_config::{DraOffer, DraPolicy};
 
-use self::pods::{MAX, StartedPod, put_templates};
+use self::pods::{MAX_PODS, StartedPod, put_templates};
 use crate::claims::{
     rng::{Length, Rng, seed},
     world::{Mounts, World, use_shipped_mounts},
@@ -54,7 +54,7 @@ impl Run {
     async fn new(mounts: Mounts, seed: u64) -> Self {
         let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
         let world = match mounts {
-            Mounts::Whole => World::of(dra).await,
+            Mounts::Whole => World::with_policy(dra).await,
             Mounts::Shipped => World::with(dra, use_shipped_mounts).await,
         };
         put_templates(&world);
@@ -65,19 +65,19 @@ impl Run {
     async fn step(&mut self) {
         self.tally.steps += 1;
         match self.rng.below(200) {
-            0..60 if self.started.len() < MAX => self.begin_claim().await,
-            60..120 if self.started.len() < MAX => self.begin_plugin().await,
-            120..140 if self.started.len() < MAX => self.begin_both().await,
-            140..144 if self.started.len() < MAX => self.cancel_prepare().await,
+            0..60 if self.started.len() < MAX_PODS => self.start_claim_pod().await,
+            60..120 if self.started.len() < MAX_PODS => self.start_plugin_pod().await,
+            120..140 if self.started.len() < MAX_PODS => self.start_both_at_once().await,
+            140..144 if self.started.len() < MAX_PODS => self.cancel_prepare().await,
             188..200 => self.cause_fault().await,
-            _ => self.end_one().await,
+            _ => self.end_random_pod().await,
         }
         self.check();
     }
 
     fn check(&self) {
-        if let Err(why) = self.world.check_one_owner() {
-            panic!("{why} after {} steps, the last of them {:#?}", self.tally.steps, self.recent);
+        if let Err(error) = self.world.check_one_owner() {
+            panic!("{error} after {} steps, the last of them {:#?}", self.tally.steps, self.recent);
         }
         self.world.check();
     }
@@ -104,7 +104,7 @@ impl Run {
 
     async fn end_all(&mut self) {
         while !self.started.is_empty() {
-            self.end_one().await;
+            self.end_random_pod().await;
             self.world.check();
         }
         self.world.until_released().await;

@@ -40,7 +40,7 @@ async fn after_a_kill_during_a_preparation_the_next_agent_prepares_the_same_devi
         world.check();
         world.start_agent();
         world.until_registered().await;
-        let grant = world.started(&uid, "main").await;
+        let grant = world.start_container(&uid, "main").await;
         // A kubelet that was interrupted after the answer lists its devices twice.
         let names: BTreeSet<_> = grant.cdi_devices.iter().collect();
         assert_eq!(names.len(), 3, "after {polls} polls: {grant:?}");
@@ -76,7 +76,7 @@ async fn an_agent_that_is_killed_while_the_claim_is_read_has_recorded_nothing() 
     world.cluster.server().clear_faults();
     world.start_agent();
     world.until_registered().await;
-    world.started(&uid, "main").await;
+    world.start_container(&uid, "main").await;
     world.check();
     world.end(&scheduled).await;
     world.until_all_free().await;
@@ -100,8 +100,8 @@ async fn claims_outlive_the_kubelet_and_the_slices_that_it_deletes_are_published
     world.kubelet.restart().await.expect("it starts");
     world.until_settled().await;
     world.check();
-    let space = one.pod.metadata.namespace.as_deref().unwrap_or_default();
-    world.cluster.delete_pod(space, "one").expect("it was there");
+    let namespace = one.pod.metadata.namespace.as_deref().unwrap_or_default();
+    world.cluster.delete_pod(namespace, "one").expect("it was there");
     for pod in [&two, &three] {
         world.end(pod).await;
     }
@@ -116,11 +116,11 @@ async fn after_a_reboot_the_same_claims_have_the_same_devices() {
     world.kubelet.reboot().await.expect("it starts");
     world.start_agent();
     world.until_registered().await;
-    let again = world.started(&uid(&pod), "main").await;
+    let second = world.start_container(&uid(&pod), "main").await;
     // The kubelet adds the devices of each answer to those that it knew.
     let names =
         |grant: &RunContainerOptions| grant.cdi_devices.iter().cloned().collect::<BTreeSet<_>>();
-    assert_eq!(names(&again), names(&first));
+    assert_eq!(names(&second), names(&first));
     world.check();
     world.end(&pod).await;
     world.until_all_free().await;
@@ -151,8 +151,8 @@ async fn without_the_api_server_prepared_claims_remain_and_new_claims_wait_for_i
     let new = world.cluster.schedule(&pod_with_claim).expect("a node");
     world.cluster.server_mut().go_offline().await;
     world.admit(bound::pod(&new)).await.expect("it fits");
-    let why = world.try_start(&uid(&new), "main").await.expect_err("the API server is stopped");
-    assert!(why.contains("cannot read claim default/new-devices-"), "{why}");
+    let error = world.try_start(&uid(&new), "main").await.expect_err("the API server is stopped");
+    assert!(error.contains("cannot read claim default/new-devices-"), "{error}");
     world.kubelet.delete_pod(&uid(&gone)).await;
     assert_eq!(world.record().len(), 1, "a release needs no API server");
     world.check();
@@ -160,10 +160,10 @@ async fn without_the_api_server_prepared_claims_remain_and_new_claims_wait_for_i
     world.start_agent();
     world.until_registered().await;
     world.cluster.server_mut().go_online();
-    world.started(&uid(&new), "main").await;
+    world.start_container(&uid(&new), "main").await;
     world.check();
-    let space = gone.pod.metadata.namespace.as_deref().unwrap_or_default();
-    world.cluster.delete_pod(space, "gone").expect("it was there");
+    let namespace = gone.pod.metadata.namespace.as_deref().unwrap_or_default();
+    world.cluster.delete_pod(namespace, "gone").expect("it was there");
     world.end(&kept).await;
     world.end(&new).await;
     world.until_all_free().await;
@@ -185,13 +185,16 @@ async fn the_kubelets_checkpoint_is_awaited_only_after_an_agent_with_the_device_
         let scheduled = world.cluster.schedule(&pod_with_claim).expect("the slices remain");
         world.admit(bound::pod(&scheduled)).await.expect("it fits");
         if offer == DraOffer::Instead {
-            world.started(&uid(&scheduled), "main").await;
+            world.start_container(&uid(&scheduled), "main").await;
             continue;
         }
-        let why = world.try_start(&uid(&scheduled), "main").await.expect_err("not read yet");
+        let error = world
+            .try_start(&uid(&scheduled), "main")
+            .await
+            .expect_err("the checkpoint was not read yet");
         assert!(
-            why.contains("cannot be taken yet: the kubelet's checkpoint was not read"),
-            "{why}"
+            error.contains("cannot be taken yet: the kubelet's checkpoint was not read"),
+            "{error}"
         );
     }
 }

@@ -29,7 +29,7 @@ async fn world() -> World {
     World::with(dra, change).await
 }
 
-async fn allocatable(world: &World, count: usize) {
+async fn until_allocatable(world: &World, count: usize) {
     let is_reached =
         |node: &NodeStatus| node.resources.get(GPU).is_some_and(|it| it.allocatable == count);
     world
@@ -49,14 +49,14 @@ async fn a_deleted_claim_keeps_its_devices_until_the_kubelet_has_released_them()
     let log = LogCapture::start(Level::TRACE);
     world.start_agent();
     world.until_registered().await;
-    allocatable(&world, 7).await;
+    until_allocatable(&world, 7).await;
     // A starting agent searches for orphaned claims.
     log.until(1, "found=0").await;
     world.check();
     assert_eq!(world.record().len(), 1, "the container runs");
     world.kubelet.delete_pod(&uid(&pod)).await;
     world.until_all_free().await;
-    allocatable(&world, 8).await;
+    until_allocatable(&world, 8).await;
 }
 
 /// A claim with a GPU, and an agent that starts after `delete` has removed its state file.
@@ -67,9 +67,9 @@ async fn with_lost_state(delete: impl FnOnce(&Config)) -> (World, ScheduledPod) 
     delete(&world.config);
     let log = LogCapture::start(Level::TRACE);
     world.start_agent();
-    allocatable(&world, 0).await;
+    until_allocatable(&world, 0).await;
     log.until(4, "devices of claims are still unknown").await;
-    allocatable(&world, 0).await;
+    until_allocatable(&world, 0).await;
     (world, pod)
 }
 
@@ -90,7 +90,7 @@ async fn a_record_that_is_lost_repeatedly_is_restored_from_its_copy_and_no_devic
         fs::remove_file(&file).expect("it was there");
         world.start_agent();
         world.until_registered().await;
-        allocatable(&world, 7).await;
+        until_allocatable(&world, 7).await;
         until_exists(&file).await;
         assert_eq!(world.record(), record);
         // The folder is deleted under the running agent, which writes all of it again.
@@ -101,23 +101,23 @@ async fn a_record_that_is_lost_repeatedly_is_restored_from_its_copy_and_no_devic
         })
         .await;
         assert!(copy.exists(), "it is written before the documents");
-        assert_eq!(world.started(&uid(&pod), "main").await.cdi_devices, grant.cdi_devices);
+        assert_eq!(world.start_container(&uid(&pod), "main").await.cdi_devices, grant.cdi_devices);
         world.check();
     }
     world.kubelet.delete_pod(&uid(&pod)).await;
     world.until_released().await;
-    allocatable(&world, 8).await;
+    until_allocatable(&world, 8).await;
 }
 
 #[tokio::test]
 async fn with_a_lost_record_no_device_is_allocated_until_the_kubelet_has_released_every_claim() {
     let (world, pod) = with_lost_state(delete_records).await;
     let agent = world.agent.as_ref().expect("it runs");
-    let why = agent.state.borrow().device_offers().into_values().find_map(|it| it.obstacle);
-    assert!(why.expect("withheld").contains("devices of claims are unknown"));
+    let obstacle = agent.state.borrow().device_offers().into_values().find_map(|it| it.obstacle);
+    assert!(obstacle.expect("withheld").contains("devices of claims are unknown"));
     world.kubelet.delete_pod(&uid(&pod)).await;
     world.until_released().await;
-    allocatable(&world, 8).await;
+    until_allocatable(&world, 8).await;
 }
 
 #[tokio::test]
@@ -129,7 +129,7 @@ async fn with_record_and_documents_lost_no_device_is_allocated_while_containers_
     let (world, pod) = with_lost_state(delete).await;
     world.kubelet.delete_pod(&uid(&pod)).await;
     world.until_released().await;
-    allocatable(&world, 8).await;
+    until_allocatable(&world, 8).await;
 }
 
 #[tokio::test]
@@ -142,10 +142,10 @@ async fn a_file_in_place_of_the_state_folder_does_not_mean_that_no_claims_exist(
     let (world, pod) = with_lost_state(block).await;
     fs::remove_file(&world.config.places.state_dir).expect("it was there");
     fs::rename(moved(&world.config), &world.config.places.state_dir).expect("moved");
-    allocatable(&world, 7).await;
+    until_allocatable(&world, 7).await;
     world.kubelet.delete_pod(&uid(&pod)).await;
     world.until_released().await;
-    allocatable(&world, 8).await;
+    until_allocatable(&world, 8).await;
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn without_a_record_no_device_is_allocated_until_an_operator_confirms_that
         fs::write(broken, "{").expect("written");
     }
     world.start_agent();
-    allocatable(&world, 0).await;
+    until_allocatable(&world, 0).await;
     let documents = fs::read_dir(&world.config.places.cdi_dir).expect("there");
     let names = documents.map(|file| file.expect("there").file_name().into_string().expect("text"));
     assert!(
@@ -170,5 +170,5 @@ async fn without_a_record_no_device_is_allocated_until_an_operator_confirms_that
     fs::remove_file(&record).expect("deleted by the operator, as the log says");
     world.until_registered().await;
     world.kubelet.delete_pod(&uid(&pod)).await;
-    allocatable(&world, 8).await;
+    until_allocatable(&world, 8).await;
 }

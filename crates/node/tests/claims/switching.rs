@@ -12,7 +12,7 @@ use crate::claims::{
 
 /// A node whose driver switches MIG mode for claims, and the device class of MIG instances.
 async fn world_with_mig_changes() -> World {
-    let world = World::of(DraPolicy {
+    let world = World::with_policy(DraPolicy {
         offer: DraOffer::Instead,
         partitions: DraPartitions::OnDemand,
         mig_mode: DraMigMode::OnDemand,

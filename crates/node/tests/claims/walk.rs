@@ -52,7 +52,7 @@ fn rng_for(seed: u64, number: usize) -> Rng {
 async fn walk(mounts: Mounts) {
     let seed = seed();
     let (mut faults, node) =
-        Faults::begin(mounts, Length::from_env_or(STEPS), rng_for(seed, 0)).await;
+        Faults::start(mounts, Length::from_env_or(STEPS), rng_for(seed, 0)).await;
     let start = Instant::now();
     let mut actors = JoinSet::new();
     actors.spawn(DeviceManager::new(Arc::clone(&node), rng_for(seed, 1)).run());
@@ -61,12 +61,12 @@ async fn walk(mounts: Mounts) {
     }
     let all_have_ended = async {
         while let Some(ended) = actors.join_next().await {
-            ended.unwrap_or_else(|why| std::panic::resume_unwind(why.into_panic()));
+            ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         }
     };
     tokio::select! {
         ((), ()) = async { tokio::join!(all_have_ended, faults.run()) } => {}
-        () = standstill(&node) => panic!("no step for {STALL_TIMEOUT:?}"),
+        () = until_stalled(&node) => panic!("no step for {STALL_TIMEOUT:?}"),
     }
     let (steps, elapsed) = (node.steps(), start.elapsed());
     let tally = faults.end().await;
@@ -78,7 +78,7 @@ async fn walk(mounts: Mounts) {
     }
 }
 
-async fn standstill(node: &Node) {
+async fn until_stalled(node: &Node) {
     loop {
         let before = node.steps();
         sleep(STALL_TIMEOUT).await;

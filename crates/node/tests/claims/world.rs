@@ -30,7 +30,8 @@ pub(crate) const DRIVER: &str = "windlass.dev";
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Mounts of the kubelet's folder, with the options of deploy/daemonset.yaml.
-const MOUNTED: [&str; 4] = ["device-plugins", "plugins", "plugins_registry", "pod-resources"];
+const MOUNTED_FOLDERS: [&str; 4] =
+    ["device-plugins", "plugins", "plugins_registry", "pod-resources"];
 
 /// The part of the kubelet's folder that the agent sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,15 +61,15 @@ pub(crate) struct World {
 impl World {
     /// A node that makes this offer of a DGX H100's GPUs, once they are published.
     pub(crate) async fn new(offer: DraOffer) -> Self {
-        Self::of(DraPolicy { offer, ..DraPolicy::default() }).await
+        Self::with_policy(DraPolicy { offer, ..DraPolicy::default() }).await
     }
 
     /// As [`Self::new`], by a policy.
-    pub(crate) async fn of(dra: DraPolicy) -> Self {
+    pub(crate) async fn with_policy(dra: DraPolicy) -> Self {
         Self::with(dra, |_| {}).await
     }
 
-    /// Like [`Self::of`], with a change of the configuration.
+    /// Like [`Self::with_policy`], with a change of the configuration.
     pub(crate) async fn with(dra: DraPolicy, change: impl FnOnce(&mut Config)) -> Self {
         let cluster = Cluster::start();
         cluster.add_node(NODE);
@@ -80,10 +81,10 @@ impl World {
         node.config.kubelet_limits.check_interval = CHECK_INTERVAL;
         change(&mut node.config);
         let Node { machine, config, .. } = node;
-        let (calls, objects) = (kubelet.events(), cluster.objects());
+        let (events, objects) = (kubelet.events(), cluster.objects());
         let mut tasks = JoinSet::new();
         tasks.spawn(
-            async move { bound::delete_slices_at_kubelet_start(NODE, &calls, &objects).await },
+            async move { bound::delete_slices_at_kubelet_start(NODE, &events, &objects).await },
         );
         let (agent, gpus) = (None, 8);
         let mut world = Self {
@@ -135,7 +136,9 @@ impl World {
 
     pub(crate) async fn until_registered(&self) {
         let connected = |node: &NodeStatus| {
-            node.drivers.get(DRIVER).is_some_and(|all| all.iter().any(|one| one.is_connected))
+            node.drivers
+                .get(DRIVER)
+                .is_some_and(|drivers| drivers.iter().any(|driver| driver.is_connected))
         };
         self.kubelet.wait_for(connected, TIMEOUT).await.expect("the driver registers");
     }
@@ -182,7 +185,7 @@ impl World {
     pub(crate) async fn start(&self, scheduled: &ScheduledPod) -> RunContainerOptions {
         let pod = bound::pod(scheduled);
         self.admit(pod.clone()).await.expect("it fits");
-        self.started(&pod.uid, &pod.containers[0].name).await
+        self.start_container(&pod.uid, &pod.containers[0].name).await
     }
 
     /// Admits a pod to the kubelet.
@@ -197,11 +200,11 @@ impl World {
         container: &str,
     ) -> Result<RunContainerOptions, String> {
         let started = Box::pin(self.kubelet.start_container(pod, container)).await;
-        started.map_err(|why| why.to_string())
+        started.map_err(|error| error.to_string())
     }
 
     /// Starts a container, repeated until it succeeds.
-    pub(crate) async fn started(&self, pod: &str, container: &str) -> RunContainerOptions {
+    pub(crate) async fn start_container(&self, pod: &str, container: &str) -> RunContainerOptions {
         until("the container starts", async || self.try_start(pod, container).await).await
     }
 
@@ -209,8 +212,9 @@ impl World {
     pub(crate) async fn end(&self, scheduled: &ScheduledPod) {
         self.kubelet.delete_pod(&uid(scheduled)).await;
         let metadata = &scheduled.pod.metadata;
-        let (space, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
-        let deleted = self.cluster.delete_pod(space.unwrap_or_default(), name.unwrap_or_default());
+        let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+        let deleted =
+            self.cluster.delete_pod(namespace.unwrap_or_default(), name.unwrap_or_default());
         deleted.expect("it was there");
     }
 
@@ -266,8 +270,8 @@ pub(crate) fn use_shipped_mounts(config: &mut Config) {
         &mut config.places.kubelet_dir,
         config.places.state_dir.with_file_name("pod"),
     );
-    std::fs::create_dir_all(&config.places.kubelet_dir).expect("made");
-    for name in MOUNTED {
+    std::fs::create_dir_all(&config.places.kubelet_dir).expect("created");
+    for name in MOUNTED_FOLDERS {
         symlink(real_folder.join(name), config.places.kubelet_dir.join(name)).expect("linked");
     }
 }

@@ -93,52 +93,62 @@ fn label_changes() -> Vec<(Value, Value, Option<&'static str>)> {
 
 #[test]
 fn an_agent_changes_its_own_labels_of_its_own_node() {
-    let (own, none) = (request("nodes", "n1", "UPDATE"), json!({}));
+    let (own_request, no_fields) = (request("nodes", "n1", "UPDATE"), json!({}));
     for (from, to, foreign) in label_changes() {
-        let answer = verdict("windlass-own-node", &own, &node(&from, &none), &node(&to, &none));
+        let answer = verdict(
+            "windlass-own-node",
+            &own_request,
+            &node(&from, &no_fields),
+            &node(&to, &no_fields),
+        );
         let message = |label| format!("windlass may not change the label {label} of a Node");
         assert_eq!(answer, foreign.map_or(Ok(()), |label| Err(message(label))), "{from} to {to}");
     }
-    let same = node(&Value::Null, &none);
-    let answer = verdict("windlass-own-node", &request("nodes", "n2", "UPDATE"), &same, &same);
+    let unchanged = node(&Value::Null, &no_fields);
+    let answer =
+        verdict("windlass-own-node", &request("nodes", "n2", "UPDATE"), &unchanged, &unchanged);
     assert_eq!(answer, Err("windlass on node n1 may not write n2".to_owned()));
 }
 
 #[test]
 fn an_agent_changes_no_other_field_of_its_node() {
-    let (own, plain) = (request("nodes", "n1", "UPDATE"), node(&Value::Null, &json!({})));
-    let (spec, rest) = ("the spec", "other annotations, finalizers and owners");
-    for (other_fields, what) in [
-        (json!({"annotations": {"a": "b"}}), rest),
-        (json!({"finalizers": ["a/b"]}), rest),
-        (json!({"ownerReferences": [{"uid": "1"}]}), rest),
+    let (own_request, plain) = (request("nodes", "n1", "UPDATE"), node(&Value::Null, &json!({})));
+    let (spec, metadata) = ("the spec", "other annotations, finalizers and owners");
+    for (other_fields, part) in [
+        (json!({"annotations": {"a": "b"}}), metadata),
+        (json!({"finalizers": ["a/b"]}), metadata),
+        (json!({"ownerReferences": [{"uid": "1"}]}), metadata),
         (json!({"spec": {"unschedulable": true}}), spec),
         (json!({"spec": {"taints": []}}), spec),
     ] {
-        let message = Err(format!("windlass may not change {what} of a Node"));
-        let with = node(&Value::Null, &other_fields);
-        assert_eq!(verdict("windlass-own-node", &own, &plain, &with), message, "{other_fields}");
+        let message = Err(format!("windlass may not change {part} of a Node"));
+        let changed = node(&Value::Null, &other_fields);
         assert_eq!(
-            verdict("windlass-own-node", &own, &with, &plain),
+            verdict("windlass-own-node", &own_request, &plain, &changed),
+            message,
+            "{other_fields}"
+        );
+        assert_eq!(
+            verdict("windlass-own-node", &own_request, &changed, &plain),
             message,
             "{other_fields} taken away"
         );
     }
     let devices = |text: &str| {
-        let all = json!({"annotations": {"a": "b", "windlass.dev/devices": text}});
-        node(&Value::Null, &all)
+        let metadata_fields = json!({"annotations": {"a": "b", "windlass.dev/devices": text}});
+        node(&Value::Null, &metadata_fields)
     };
     let other = node(&Value::Null, &json!({"annotations": {"a": "b"}}));
     for (from, to) in
         [(&other, &devices("1")), (&devices("1"), &devices("2")), (&devices("2"), &other)]
     {
-        assert_eq!(verdict("windlass-own-node", &own, from, to), Ok(()), "{from} to {to}");
+        assert_eq!(verdict("windlass-own-node", &own_request, from, to), Ok(()), "{from} to {to}");
     }
 }
 
 #[test]
 fn an_agent_writes_one_condition_of_its_own_node() {
-    let with = |ready: &str, kubelet: &str, gpus: &str| {
+    let status_with = |ready: &str, kubelet: &str, gpus: &str| {
         json!({"metadata": {"name": "n1"}, "status": {
             "capacity": {"nvidia.com/gpu": gpus},
             "conditions": [
@@ -147,20 +157,22 @@ fn an_agent_writes_one_condition_of_its_own_node() {
             ],
         }})
     };
-    let (own, before) = (request("nodes", "n1", "UPDATE"), with("True", "True", "8"));
-    let none = json!({"metadata": {"name": "n1"}, "status": {}});
+    let (own_request, before) =
+        (request("nodes", "n1", "UPDATE"), status_with("True", "True", "8"));
+    let empty = json!({"metadata": {"name": "n1"}, "status": {}});
     let only = json!({"metadata": {"name": "n1"}, "status": {"conditions": [
         {"type": "gpu-fractioning.nvidia.com/Ready", "status": "False"},
     ]}});
-    for (from, to, refused) in [
-        (&before, with("Unknown", "True", "8"), None),
-        (&none, only, None),
-        (&before, with("True", "False", "8"), Some("other conditions of a Node")),
-        (&before, with("True", "True", "9"), Some("the rest of a Node's status")),
-        (&before, none.clone(), Some("other conditions of a Node")),
+    for (from, to, refused_part) in [
+        (&before, status_with("Unknown", "True", "8"), None),
+        (&empty, only, None),
+        (&before, status_with("True", "False", "8"), Some("other conditions of a Node")),
+        (&before, status_with("True", "True", "9"), Some("the rest of a Node's status")),
+        (&before, empty.clone(), Some("other conditions of a Node")),
     ] {
-        let message = refused.map_or(Ok(()), |it| Err(format!("windlass may not change {it}")));
-        assert_eq!(verdict("windlass-own-condition", &own, from, &to), message, "{to}");
+        let message =
+            refused_part.map_or(Ok(()), |it| Err(format!("windlass may not change {it}")));
+        assert_eq!(verdict("windlass-own-condition", &own_request, from, &to), message, "{to}");
     }
     let other = request("nodes", "n2", "UPDATE");
     let answer = verdict("windlass-own-condition", &other, &before, &before);
@@ -169,13 +181,13 @@ fn an_agent_writes_one_condition_of_its_own_node() {
 
 #[test]
 fn an_agent_writes_its_own_node_feature_with_any_labels() {
-    let own = request("nodefeatures", "windlass-features-for-n1", "CREATE");
+    let own_request = request("nodefeatures", "windlass-features-for-n1", "CREATE");
     let object = json!({"metadata": {"labels": {"nfd.node.kubernetes.io/node-name": "n1"}}});
-    assert_eq!(verdict("windlass-own-node", &own, &Value::Null, &object), Ok(()));
+    assert_eq!(verdict("windlass-own-node", &own_request, &Value::Null, &object), Ok(()));
     let delete = request("nodefeatures", "windlass-features-for-n1", "DELETE");
     assert_eq!(verdict("windlass-own-node", &delete, &object, &Value::Null), Ok(()));
-    let of_another = request("nodefeatures", "windlass-features-for-n2", "CREATE");
-    let answer = verdict("windlass-own-node", &of_another, &Value::Null, &object);
+    let other_request = request("nodefeatures", "windlass-features-for-n2", "CREATE");
+    let answer = verdict("windlass-own-node", &other_request, &Value::Null, &object);
     assert_eq!(
         answer,
         Err("windlass on node n1 may not write windlass-features-for-n2".to_owned())
@@ -248,47 +260,50 @@ fn an_agent_writes_the_status_of_its_devices_and_no_other_field_of_a_claims_stat
     let allocation =
         json!({"devices": {"results": [{"driver": "windlass.dev", "device": "gpu-0"}]}});
     let users = json!([{"resource": "pods", "name": "p", "uid": "1"}]);
-    let ours = json!({"driver": "windlass.dev", "device": "gpu-0", "conditions": []});
-    let theirs = json!({"driver": "nic.example.com", "device": "n", "networkData": {"ips": ["10.0.0.1/24"]}});
-    let changed_ours =
+    let own_status = json!({"driver": "windlass.dev", "device": "gpu-0", "conditions": []});
+    let nic_status = json!({"driver": "nic.example.com", "device": "n",
+                            "networkData": {"ips": ["10.0.0.1/24"]}});
+    let changed_status =
         json!({"driver": "windlass.dev", "device": "gpu-0", "conditions": [{"type": "Ready"}]});
     let claim = |status: Value| json!({"spec": {}, "status": status});
-    let before =
-        claim(json!({"allocation": allocation, "reservedFor": users, "devices": [ours, theirs]}));
-    let all = "windlass may not change";
+    let devices = json!([own_status, nic_status]);
+    let before = claim(json!({"allocation": allocation, "reservedFor": users, "devices": devices}));
+    let prefix = "windlass may not change";
     for (after, expected) in [
         (
-            claim(
-                json!({"allocation": allocation, "reservedFor": users, "devices": [changed_ours, theirs]}),
-            ),
+            claim(json!({"allocation": allocation, "reservedFor": users,
+                         "devices": [changed_status, nic_status]})),
             None,
         ),
-        (claim(json!({"allocation": allocation, "reservedFor": users, "devices": [theirs]})), None),
         (
-            claim(json!({"reservedFor": users, "devices": [ours, theirs]})),
+            claim(json!({"allocation": allocation, "reservedFor": users, "devices": [nic_status]})),
+            None,
+        ),
+        (
+            claim(json!({"reservedFor": users, "devices": devices})),
             Some("the allocation of a claim"),
         ),
         (
-            claim(
-                json!({"allocation": {"devices": {"results": []}}, "reservedFor": users, "devices": [ours, theirs]}),
-            ),
+            claim(json!({"allocation": {"devices": {"results": []}}, "reservedFor": users,
+                         "devices": devices})),
             Some("the allocation of a claim"),
         ),
         (
-            claim(json!({"allocation": allocation, "devices": [ours, theirs]})),
+            claim(json!({"allocation": allocation, "devices": devices})),
             Some("whom a claim is reserved for"),
         ),
         (
-            claim(json!({"allocation": allocation, "reservedFor": users, "devices": [ours]})),
+            claim(json!({"allocation": allocation, "reservedFor": users, "devices": [own_status]})),
             Some("the status of other drivers' devices"),
         ),
     ] {
         let answer = verdict("windlass-claim-status", &update, &before, &after);
-        assert_eq!(answer, expected.map_or(Ok(()), |what| Err(format!("{all} {what}"))), "{after}");
+        let expected = expected.map_or(Ok(()), |part| Err(format!("{prefix} {part}")));
+        assert_eq!(answer, expected, "{after}");
     }
     let bare = json!({"spec": {}});
     assert_eq!(verdict("windlass-claim-status", &update, &bare, &bare), Ok(()));
     let allocated = claim(json!({"allocation": allocation}));
     let answer = verdict("windlass-claim-status", &update, &bare, &allocated);
-    assert_eq!(answer, Err(format!("{all} the allocation of a claim")));
+    assert_eq!(answer, Err(format!("{prefix} the allocation of a claim")));
 }

@@ -36,10 +36,10 @@ pub(crate) fn evaluate_policy(
         Cel::resolve(&parsed, &context).map_err(|error| format!("{expression}: {error}"))
     };
     for variable in policy["spec"]["variables"].as_array().expect("variables") {
-        let found = evaluate(text(&variable["expression"]), &variables);
+        let result = evaluate(text(&variable["expression"]), &variables);
         // As at an API server, a variable without a value is an error only in an expression that uses it.
-        if let Ok(found) = found {
-            variables.insert(text(&variable["name"]).to_owned(), found);
+        if let Ok(value) = result {
+            variables.insert(text(&variable["name"]).to_owned(), value);
         }
     }
     for validation in policy["spec"]["validations"].as_array().expect("validations") {
@@ -95,7 +95,7 @@ fn value(document: &Value, numbers: Numbers) -> Cel {
             fields.collect::<HashMap<_, _>>().into()
         }
         Value::Number(it) => match (it.as_i64(), numbers) {
-            (Some(whole), Numbers::Integer) => Cel::Int(whole),
+            (Some(integer), Numbers::Integer) => Cel::Int(integer),
             _ => Cel::Float(it.as_f64().expect("a number")),
         },
     }

@@ -28,12 +28,12 @@ use windlass_testkit::{until_value, within_timeout};
 
 use crate::cluster_api::objects::{Answer, Cluster, Kind, NODE, RecordedRequest};
 
-/// An API server, and the agent's parts that use it. Server and parts end when dropped.
+/// An API server, and the agent's tasks that use it. Server and tasks end when dropped.
 pub(crate) struct ApiServer {
     /// The objects; a test may change them directly, without a request.
     pub(crate) cluster: watch::Sender<Cluster>,
-    /// Running parts of the agent.
-    pub(crate) parts: JoinSet<()>,
+    /// Running tasks of the agent.
+    pub(crate) tasks: JoinSet<()>,
     pub(crate) stop: CancellationToken,
     /// Never listens: it reserves the port while the server is down.
     port: TcpSocket,
@@ -67,7 +67,7 @@ impl ApiServer {
         std::fs::write(folder.path().join("kubeconfig"), kubeconfig).expect("written");
         Self {
             cluster: watch::Sender::new(Cluster::default()),
-            parts: JoinSet::new(),
+            tasks: JoinSet::new(),
             stop: CancellationToken::new(),
             port,
             folder,
@@ -110,14 +110,14 @@ impl ApiServer {
             pod,
             ..ClusterAccess::default()
         };
-        let limits = ClientTimeouts {
+        let timeouts = ClientTimeouts {
             response_timeout: Duration::from_secs(5),
             retry_min: Duration::from_millis(5),
             retry_max: Duration::from_millis(50),
             lease_duration: Duration::from_secs(1),
             ..ClientTimeouts::default()
         };
-        Client::new(&access).expect("a good name").with_timeouts(limits)
+        Client::new(&access).expect("a good name").with_timeouts(timeouts)
     }
 
     /// Waits until the objects, or the log of requests, fulfil a condition.
@@ -125,15 +125,15 @@ impl ApiServer {
         until_value("the objects of the API server", &self.cluster.subscribe(), condition).await
     }
 
-    /// Stops the agent's parts, and waits until each has ended by itself.
+    /// Stops the agent's tasks, and waits until each has ended by itself.
     pub(crate) async fn stop(mut self) {
         self.stop.cancel();
         let ended = async {
-            while let Some(part) = self.parts.join_next().await {
-                part.expect("no part panics");
+            while let Some(result) = self.tasks.join_next().await {
+                result.expect("no task panics");
             }
         };
-        within_timeout("the agent's parts end", ended).await;
+        within_timeout("the agent's tasks end", ended).await;
     }
 }
 
@@ -147,7 +147,7 @@ fn bind(address: SocketAddr) -> TcpSocket {
 }
 
 /// Waits for a value in a channel.
-pub(crate) async fn value_is<T: Clone + PartialEq + std::fmt::Debug>(
+pub(crate) async fn until_equal<T: Clone + PartialEq + std::fmt::Debug>(
     channel: &watch::Receiver<T>,
     expected: &T,
 ) {
@@ -173,13 +173,15 @@ async fn answer(
     let request = read(request).await?;
     let mut answer = Answer::Text(500, "");
     cluster.send_modify(|cluster| answer = cluster.answer(&request));
-    let full = |code, kind, text: String| {
+    let complete_response = |code, kind, text: String| {
         let body = Full::new(Bytes::from(text)).boxed_unsync();
         response(code, kind, body)
     };
     Ok(match answer {
-        Answer::Json(code, value) => full(code, "application/json", value.to_string()),
-        Answer::Text(code, text) => full(code, "text/plain; charset=utf-8", text.to_owned()),
+        Answer::Json(code, value) => complete_response(code, "application/json", value.to_string()),
+        Answer::Text(code, text) => {
+            complete_response(code, "text/plain; charset=utf-8", text.to_owned())
+        }
         Answer::Watch(kind, from) => {
             response(200, "application/json", changes(&cluster, (kind, from)))
         }

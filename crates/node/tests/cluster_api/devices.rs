@@ -15,8 +15,8 @@ fn policy(devices: bool) -> Policy {
     Policy { labels, health: health_policy(Duration::from_millis(300)), ..Policy::default() }
 }
 
-/// Waits until the devices in the Node's annotation, or their absence, fulfil a condition.
-async fn annotated(
+/// Waits until the devices in the Node's annotation, or their absence, meet a condition.
+async fn until_annotation(
     api: &ApiServer,
     condition: impl Fn(Option<&NodeDevices>) -> bool,
 ) -> NodeObject {
@@ -42,7 +42,7 @@ async fn the_nodes_gpus_are_annotated_with_their_health_until_switched_off() {
             it.devices.len() == 8 && it.devices.iter().all(|gpu| gpu.obstacle.is_none())
         })
     };
-    let object = annotated(&api, all_healthy).await;
+    let object = until_annotation(&api, all_healthy).await;
     let text = &object.metadata.annotations.expect("annotations")[NodeDevices::ANNOTATION];
     let first = &NodeDevices::from_annotation(text).expect("readable").devices[0];
     let state = agent.state.borrow().clone();
@@ -50,15 +50,15 @@ async fn the_nodes_gpus_are_annotated_with_their_health_until_switched_off() {
     assert_eq!((first.model.as_str(), first.memory_mib), ("NVIDIA H100 80GB HBM3", 81_559));
 
     node.inject("lost@3");
-    let object = annotated(&api, |devices| {
+    let object = until_annotation(&api, |devices| {
         devices.is_some_and(|it| it.devices[3].obstacle.as_deref() == Some("lost"))
     })
     .await;
     assert!(object.metadata.labels.is_some_and(|all| all.contains_key("nvidia.com/gpu.count")));
     node.inject("recover@3");
-    annotated(&api, all_healthy).await;
+    until_annotation(&api, all_healthy).await;
     agent.set_policy(policy(false));
-    let object = annotated(&api, |devices| devices.is_none()).await;
+    let object = until_annotation(&api, |devices| devices.is_none()).await;
     assert_eq!(object.metadata.annotations.expect("annotations")["of"], "others");
     agent.stop().await;
 }
@@ -76,7 +76,8 @@ async fn gpus_of_two_vendors_are_annotated_with_the_pods_that_may_use_them() {
     policy.shares.memory = Some("windlass.dev/gpu-memory".parse().expect("a name"));
     let node = Node::new(&machine, policy).with_cluster("n1", &api.kubeconfig());
     let agent = node.start_agent();
-    let object = annotated(&api, |devices| devices.is_some_and(|it| it.devices.len() == 9)).await;
+    let object =
+        until_annotation(&api, |devices| devices.is_some_and(|it| it.devices.len() == 9)).await;
     let text = &object.metadata.annotations.expect("annotations")[NodeDevices::ANNOTATION];
     let listed = NodeDevices::from_annotation(text).expect("readable").devices;
     let only_for: Vec<_> = listed.iter().map(|gpu| gpu.only_for.expect("some pods")).collect();

@@ -19,7 +19,7 @@ use crate::cluster_api::{
     objects::{Cluster, NODE, Refusal, status},
 };
 
-/// The first second of these tests.
+/// Unix time of second 0 in these tests.
 const START: i64 = 1_750_000_000;
 
 /// The node's devices, as the agent sees them.
@@ -91,10 +91,10 @@ impl Node {
         let device = |index| device(DeviceKind::Gpu, index, &format!("GPU-{index}"));
         let devices = (0..gpus).map(device).collect();
         let inventory = Inventory { devices, ..Inventory::default() };
-        let (state, reads) = watch::channel(Arc::default());
+        let (state, receiver) = watch::channel(Arc::default());
         let node = Self { inventory, state };
         node.publish();
-        server.parts.spawn(events::run(reads, server.client(), server.stop.clone()));
+        server.tasks.spawn(events::run(receiver, server.client(), server.stop.clone()));
         node
     }
 
@@ -103,7 +103,7 @@ impl Node {
         self.state.send_replace(Arc::new(state));
     }
 
-    fn set(&mut self, position: usize, health: Health) {
+    fn set_health(&mut self, position: usize, health: Health) {
         self.inventory.devices[position].health = health;
         self.publish();
     }
@@ -133,7 +133,7 @@ fn counts(cluster: &Cluster) -> Vec<u64> {
 async fn a_failure_is_a_warning_on_the_node_and_its_recovery_an_event() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 2);
-    node.set(1, off_the_bus(5));
+    node.set_health(1, off_the_bus(5));
     let cluster = server.until(|cluster| cluster.events.len() == 1).await;
     let mut event = cluster.events.values().next().expect("one").clone();
     let name = event["metadata"]["name"].take();
@@ -150,7 +150,7 @@ async fn a_failure_is_a_warning_on_the_node_and_its_recovery_an_event() {
     assert_eq!(event, expected);
     assert_eq!(event["eventTime"], "2025-06-15T15:06:45.000000Z");
 
-    node.set(1, healthy(65));
+    node.set_health(1, healthy(65));
     let cluster = server.until(|cluster| cluster.events.len() == 2).await;
     let recovered = "gpu GPU-1 is Healthy again, was Unhealthy: XID 79, GPU has fallen off the bus; restart the machine";
     assert_eq!(notes(&cluster)[1], recovered);
@@ -164,10 +164,10 @@ async fn a_failure_is_a_warning_on_the_node_and_its_recovery_an_event() {
 async fn healthy_and_unprobed_devices_have_no_events() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 3);
-    node.set(0, Health::unknown(at(0)));
-    node.set(0, healthy(1));
+    node.set_health(0, Health::unknown(at(0)));
+    node.set_health(0, healthy(1));
     // The last device has an event; the first two, before it in order, have none.
-    node.set(2, off_the_bus(2));
+    node.set_health(2, off_the_bus(2));
     let cluster = server.until(|cluster| attempts(cluster) == 1).await;
     assert_eq!(
         notes(&cluster),
@@ -180,9 +180,9 @@ async fn healthy_and_unprobed_devices_have_no_events() {
 async fn a_second_failure_of_an_unhealthy_device_has_an_event() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
-    node.set(0, failed(1, Reason::Xid(48), "double-bit ECC error"));
+    node.set_health(0, failed(1, Reason::Xid(48), "double-bit ECC error"));
     server.until(|cluster| cluster.events.len() == 1).await;
-    node.set(0, off_the_bus(2));
+    node.set_health(0, off_the_bus(2));
     server.until(|cluster| cluster.events.len() == 2).await;
     server.stop().await;
 }
@@ -192,10 +192,10 @@ async fn a_repeated_event_becomes_a_series() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
     for round in 0..3 {
-        node.set(0, off_the_bus(round * 120));
+        node.set_health(0, off_the_bus(round * 120));
         let before = usize::try_from(round * 2).expect("small");
         server.until(|cluster| attempts(cluster) == before + 1).await;
-        node.set(0, healthy(round * 120 + 60));
+        node.set_health(0, healthy(round * 120 + 60));
         server.until(|cluster| attempts(cluster) == before + 2).await;
     }
     let cluster = server.until(|cluster| counts(cluster) == [3, 3]).await;
@@ -209,12 +209,12 @@ async fn a_repeated_event_becomes_a_series() {
 async fn an_expired_event_is_created_again() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
-    node.set(0, off_the_bus(1));
+    node.set_health(0, off_the_bus(1));
     server.until(|cluster| cluster.events.len() == 1).await;
-    node.set(0, healthy(60));
+    node.set_health(0, healthy(60));
     server.until(|cluster| cluster.events.len() == 2).await;
     server.cluster.send_modify(|cluster| cluster.events.clear());
-    node.set(0, off_the_bus(120));
+    node.set_health(0, off_the_bus(120));
     let cluster = server.until(|cluster| cluster.events.len() == 1).await;
     assert_eq!(counts(&cluster), [1]);
     server.stop().await;
@@ -224,10 +224,10 @@ async fn an_expired_event_is_created_again() {
 async fn a_fault_of_a_full_gpu_has_no_event_for_each_of_its_parts() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
-    let whole = node.inventory.devices[0].id.clone();
+    let gpu_id = node.inventory.devices[0].id.clone();
     for part in 0..7 {
         let instance = device(DeviceKind::Mig, 0, &format!("MIG-{part}"));
-        let (parent, part) = (Some(whole.clone()), Some(part));
+        let (parent, part) = (Some(gpu_id.clone()), Some(part));
         node.inventory.devices.push(Device { parent, part, ..instance });
     }
     for device in &mut node.inventory.devices {
@@ -239,7 +239,7 @@ async fn a_fault_of_a_full_gpu_has_no_event_for_each_of_its_parts() {
         device.health = healthy(60);
     }
     // A failure of a single GPU has its own event.
-    node.set(3, failed(61, Reason::ProbeFailed, "unknown error"));
+    node.set_health(3, failed(61, Reason::ProbeFailed, "unknown error"));
     let cluster = server.until(|cluster| attempts(cluster) == 3).await;
     assert_eq!(
         notes(&cluster),
@@ -277,10 +277,10 @@ async fn a_delayed_event_has_the_latest_state() {
     let refusal = Refusal { method: "POST", path: "/events", times: usize::MAX, status: busy };
     server.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
     let mut node = Node::run(&mut server, 3);
-    node.set(0, off_the_bus(1));
+    node.set_health(0, off_the_bus(1));
     server.until(|cluster| attempts(cluster) > 0).await;
-    node.set(0, healthy(60));
-    node.set(2, off_the_bus(61));
+    node.set_health(0, healthy(60));
+    node.set_health(2, off_the_bus(61));
     let mentions_gpu_2 = |cluster: &Cluster| {
         cluster.log.last().is_some_and(|last| {
             last.body["note"].as_str().is_some_and(|note| note.contains("GPU-2"))
@@ -300,7 +300,7 @@ async fn a_delayed_event_has_the_latest_state() {
 async fn events_are_sent_once_the_api_server_starts() {
     let mut server = ApiServer::unstarted();
     let mut node = Node::run(&mut server, 1);
-    node.set(0, off_the_bus(1));
+    node.set_health(0, off_the_bus(1));
     tokio::task::yield_now().await;
     server.start_serving();
     server.until(|cluster| cluster.events.len() == 1).await;
@@ -314,7 +314,7 @@ async fn a_refusal_is_tried_again_and_the_event_is_written_once() {
     let refusal = Refusal { method: "POST", path: "/events", times: 3, status: forbidden };
     server.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
     let mut node = Node::run(&mut server, 1);
-    node.set(0, off_the_bus(1));
+    node.set_health(0, off_the_bus(1));
     let cluster = server.until(|cluster| cluster.events.len() == 1).await;
     assert_eq!(attempts(&cluster), 4);
     let names: std::collections::BTreeSet<_> = cluster
@@ -333,8 +333,8 @@ async fn an_event_that_is_always_refused_delays_no_other() {
     let refusal = Refusal { method: "POST", path: "/events", times: 1, status: invalid };
     server.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
     let mut node = Node::run(&mut server, 2);
-    node.set(0, off_the_bus(1));
-    node.set(1, off_the_bus(2));
+    node.set_health(0, off_the_bus(1));
+    node.set_health(1, off_the_bus(2));
     let cluster = server.until(|cluster| cluster.events.len() == 1).await;
     assert_eq!(
         notes(&cluster),
@@ -348,7 +348,7 @@ async fn the_event_of_a_simulated_device_names_the_simulation() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
     node.inventory.simulated = Some("dgx-h100".to_owned());
-    node.set(0, off_the_bus(1));
+    node.set_health(0, off_the_bus(1));
     let cluster = server.until(|cluster| cluster.events.len() == 1).await;
     assert!(notes(&cluster)[0].starts_with("gpu GPU-0 (simulated dgx-h100) is Unhealthy"));
     server.stop().await;

@@ -56,8 +56,8 @@ pub(crate) fn options() -> BTreeSet<String> {
 }
 
 /// The agent's objects with these options.
-pub(crate) fn with<S: AsRef<str>>(options: impl IntoIterator<Item = S>) -> Vec<Value> {
-    let mut objects = built("node");
+pub(crate) fn with_options<S: AsRef<str>>(options: impl IntoIterator<Item = S>) -> Vec<Value> {
+    let mut objects = build("node");
     for option in options {
         add(&mut objects, &Path::new(DEPLOY).join("options").join(option.as_ref()), "Component");
     }
@@ -65,7 +65,7 @@ pub(crate) fn with<S: AsRef<str>>(options: impl IntoIterator<Item = S>) -> Vec<V
 }
 
 /// Objects of a folder below `deploy/`.
-pub(crate) fn built(folder: &str) -> Vec<Value> {
+pub(crate) fn build(folder: &str) -> Vec<Value> {
     let mut objects = Vec::new();
     add(&mut objects, &Path::new(DEPLOY).join(folder), "Kustomization");
     objects
@@ -81,12 +81,16 @@ fn add(objects: &mut Vec<Value>, folder: &Path, kind: &str) {
     let path = folder.join("kustomization.yaml");
     let path_text = path.display();
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path_text}: {error}"));
-    let read: Kustomization =
+    let kustomization: Kustomization =
         serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{path_text}: {error}"));
     let version = if kind == "Component" { "v1alpha1" } else { "v1beta1" };
-    assert_eq!(read.kind, kind, "{path_text}");
-    assert_eq!(read.api_version, format!("kustomize.config.k8s.io/{version}"), "{path_text}");
-    for resource in &read.resources {
+    assert_eq!(kustomization.kind, kind, "{path_text}");
+    assert_eq!(
+        kustomization.api_version,
+        format!("kustomize.config.k8s.io/{version}"),
+        "{path_text}"
+    );
+    for resource in &kustomization.resources {
         let resource = folder.join(resource);
         if resource.is_dir() {
             add(objects, &resource, "Kustomization");
@@ -108,17 +112,18 @@ fn add(objects: &mut Vec<Value>, folder: &Path, kind: &str) {
             objects.push(object);
         }
     }
-    for component in &read.components {
+    for component in &kustomization.components {
         add(objects, &folder.join(component), "Component");
     }
-    for Patch { patch } in &read.patches {
+    for Patch { patch } in &kustomization.patches {
         let part: Value =
             serde_saphyr::from_str(patch).unwrap_or_else(|error| panic!("{path_text}: {error}"));
         let object = objects.iter_mut().find(|object| id(object) == id(&part));
         merge(object.unwrap_or_else(|| panic!("{path_text}: no {:?}", id(&part))), &part);
     }
-    for image in &read.images {
-        let renamed = objects.iter_mut().map(|object| rename(object, image)).filter(|is| *is);
+    for image in &kustomization.images {
+        let renamed =
+            objects.iter_mut().map(|object| rename(object, image)).filter(|is_renamed| *is_renamed);
         assert!(renamed.count() > 0, "{path_text}: no image {}", image.name);
     }
 }
@@ -187,9 +192,9 @@ fn applied() -> Vec<String> {
 /// A kustomization of the agent with these options, in its own folder.
 fn overlay(options: &[String]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
-    let up: PathBuf = folder.path().components().skip(1).map(|_| "..").collect();
+    let to_root: PathBuf = folder.path().components().skip(1).map(|_| "..").collect();
     let deploy = Path::new(DEPLOY).canonicalize().expect("it is there");
-    let deploy = up.join(deploy.strip_prefix("/").expect("absolute"));
+    let deploy = to_root.join(deploy.strip_prefix("/").expect("absolute"));
     let options = options.iter().map(|it| format!("  - {}/options/{it}\n", deploy.display()));
     let options: String = options.collect();
     let text = format!("resources: [{}/node]\ncomponents:\n{options}", deploy.display());
@@ -230,8 +235,8 @@ fn rendered(kubectl: &Path, folder: &Path) -> String {
 
 #[test]
 fn every_kustomization_names_existing_files_and_builds_valid_objects() {
-    let single = options().into_iter().map(|option| with([option]));
-    for objects in applied().iter().map(|folder| built(folder)).chain(single) {
+    let single = options().into_iter().map(|option| with_options([option]));
+    for objects in applied().iter().map(|folder| build(folder)).chain(single) {
         for object in objects {
             assert_eq!(
                 first_unknown(&object, &known_fields(&object), ""),
@@ -246,7 +251,7 @@ fn every_kustomization_names_existing_files_and_builds_valid_objects() {
 #[test]
 fn the_paths_of_the_manifests_have_the_built_objects() {
     for (path, folder) in [("daemonset.yaml", "node"), ("extender.yaml", "scheduler")] {
-        assert_eq!(documents(&Path::new(DEPLOY).join(path)), built(folder), "{path}");
+        assert_eq!(documents(&Path::new(DEPLOY).join(path)), build(folder), "{path}");
     }
     for (path, option) in [
         ("rbac.yaml", "account"),
@@ -254,15 +259,16 @@ fn the_paths_of_the_manifests_have_the_built_objects() {
         ("claim-parameters.yaml", "claims"),
         ("networkpolicy.yaml", "pods"),
     ] {
-        let (objects, with) = (documents(&Path::new(DEPLOY).join(path)), with([option]));
-        assert!(objects.iter().all(|object| with.contains(object)), "{path}");
+        let (objects, option_objects) =
+            (documents(&Path::new(DEPLOY).join(path)), with_options([option]));
+        assert!(objects.iter().all(|object| option_objects.contains(object)), "{path}");
     }
 }
 
 #[test]
 fn a_namespace_is_the_same_in_every_manifest_that_has_it() {
     let namespace = |folder| {
-        let objects = built(folder);
+        let objects = build(folder);
         objects.into_iter().find(|object| object["kind"] == "Namespace").expect("one")
     };
     // The labels come from the file that is applied last.
@@ -274,22 +280,22 @@ fn kubectl_builds_the_same_objects_and_a_cluster_accepts_them() {
     let Some(kubectl) = kubectl() else { return };
     let all = || options().into_iter().filter(|it| it != "privileged").collect::<Vec<_>>();
     let overlays: Vec<_> = options().into_iter().map(|it| vec![it]).chain([all()]).collect();
-    let made = overlays.iter().map(|options| {
+    let from_options = overlays.iter().map(|options| {
         let folder = overlay(options);
-        (with(options), rendered(&kubectl, folder.path()))
+        (with_options(options), rendered(&kubectl, folder.path()))
     });
     let shipped = applied().into_iter().map(|folder| {
         let rendered = rendered(&kubectl, &Path::new(DEPLOY).join(&folder));
-        (built(&folder), rendered)
+        (build(&folder), rendered)
     });
-    for (ours, theirs) in made.chain(shipped).collect::<Vec<_>>() {
+    for (expected, rendered_text) in from_options.chain(shipped).collect::<Vec<_>>() {
         let objects =
-            theirs.split("\n---\n").map(|text| serde_saphyr::from_str(text).expect("YAML"));
-        let (mut ours, mut objects) = (Value::Array(ours), Value::Array(objects.collect()));
-        sort(&mut ours);
+            rendered_text.split("\n---\n").map(|text| serde_saphyr::from_str(text).expect("YAML"));
+        let (mut expected, mut objects) = (Value::Array(expected), Value::Array(objects.collect()));
+        sort(&mut expected);
         sort(&mut objects);
-        assert_eq!(ours, objects);
-        check_accepted(&kubectl, &theirs);
+        assert_eq!(expected, objects);
+        check_accepted(&kubectl, &rendered_text);
     }
 }
 

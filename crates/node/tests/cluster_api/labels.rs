@@ -14,7 +14,7 @@ use crate::cluster_api::{
 
 const FEATURE: &str = "gpu/windlass-features-for-n1";
 
-/// The two inputs of the part.
+/// Inputs of the task that writes labels.
 struct Inputs {
     labels: watch::Sender<Arc<labels::Labels>>,
     policy: watch::Sender<Arc<Policy>>,
@@ -38,10 +38,10 @@ fn run(server: &mut ApiServer, output: LabelOutput) -> Inputs {
 }
 
 fn run_as(server: &mut ApiServer, client: Client, output: LabelOutput) -> Inputs {
-    let (labels, reads_labels) = watch::channel(Arc::new(labels::Labels::new()));
-    let (policy, reads_policy) = watch::channel(policy(output));
+    let (labels, labels_receiver) = watch::channel(Arc::new(labels::Labels::new()));
+    let (policy, policy_receiver) = watch::channel(policy(output));
     let stop = server.stop.clone();
-    server.parts.spawn(labels::run(reads_labels, reads_policy, client, stop));
+    server.tasks.spawn(labels::run(labels_receiver, policy_receiver, client, stop));
     Inputs { labels, policy }
 }
 
@@ -82,7 +82,7 @@ async fn without_labels_for_the_api_server_no_request_is_sent() {
     for output in [LabelOutput::None, LabelOutput::File("/dev/null".into())] {
         let inputs = run(&mut server, output);
         inputs.send(&[("nvidia.com/gpu.count", "8")]);
-        // A second part on the same thread runs after the first.
+        // A second task on the same thread runs after the first.
         let other = run(&mut server, LabelOutput::NodeFeature);
         other.send(&[("a", "b")]);
         server.until(|cluster| cluster.node_features.contains_key(FEATURE)).await;
@@ -123,9 +123,10 @@ async fn equal_labels_are_not_written_again() {
 #[tokio::test]
 async fn removed_labels_are_applied_again() {
     let mut server = ApiServer::start();
-    let again = std::time::Duration::from_millis(20);
-    let limits = windlass_cluster::ClientTimeouts { apply_interval: again, ..Default::default() };
-    let client = server.client().with_timeouts(limits);
+    let interval = std::time::Duration::from_millis(20);
+    let timeouts =
+        windlass_cluster::ClientTimeouts { apply_interval: interval, ..Default::default() };
+    let client = server.client().with_timeouts(timeouts);
     let inputs = run_as(&mut server, client, LabelOutput::Node);
     inputs.send(&[("a", "1")]);
     server.until(|cluster| cluster.node_labels().contains_key("a")).await;
@@ -230,8 +231,8 @@ async fn without_node_feature_discovery_another_label_output_works_at_once() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| cluster.has_nfd = false);
     let hour = std::time::Duration::from_secs(3600);
-    let limits = windlass_cluster::ClientTimeouts { retry_min: hour, ..Default::default() };
-    let client = server.client().with_timeouts(limits);
+    let timeouts = windlass_cluster::ClientTimeouts { retry_min: hour, ..Default::default() };
+    let client = server.client().with_timeouts(timeouts);
     let inputs = run_as(&mut server, client, LabelOutput::NodeFeature);
     inputs.send(&[("a", "1")]);
     server.until(|cluster| !cluster.requests("PATCH", "nodefeatures").is_empty()).await;

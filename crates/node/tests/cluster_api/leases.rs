@@ -36,7 +36,7 @@ impl Gateway {
         let client = server.client_on(node, None);
         let (states, run) =
             leases::maintain(client, state_receiver, clock, Arc::new(Notify::new()), stop.clone());
-        server.parts.spawn(run);
+        server.tasks.spawn(run);
         Self { state, states, stop }
     }
 

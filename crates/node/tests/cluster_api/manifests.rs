@@ -42,7 +42,7 @@ pub(crate) fn known_fields(document: &Value) -> Value {
 fn parsed_as<K: Serialize + DeserializeOwned>(document: &Value) -> Value {
     let object: K = serde_json::from_value(document.clone())
         .unwrap_or_else(|error| panic!("{error} in {document:#}"));
-    serde_json::to_value(object).expect("plain")
+    serde_json::to_value(object).expect("a JSON value")
 }
 
 /// The first path of a document that is not among its known fields.
@@ -70,7 +70,7 @@ pub(crate) fn documents(path: &Path) -> Vec<Value> {
     let path_text = path.display();
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path_text}: {error}"));
     let documents = text.split("\n---\n").map(serde_saphyr::from_str);
-    documents.map(|read| read.unwrap_or_else(|error| panic!("{path_text}: {error}"))).collect()
+    documents.map(|result| result.unwrap_or_else(|error| panic!("{path_text}: {error}"))).collect()
 }
 
 #[test]

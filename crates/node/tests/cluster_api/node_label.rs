@@ -4,7 +4,7 @@ use windlass_cluster::node_label;
 use windlass_config::LabelValue;
 
 use crate::cluster_api::{
-    api_server::{ApiServer, value_is},
+    api_server::{ApiServer, until_equal},
     objects::{Cluster, Refusal, status},
 };
 
@@ -14,7 +14,7 @@ type Values = tokio::sync::watch::Receiver<LabelValue>;
 
 fn watch(server: &mut ApiServer) -> Values {
     let (values, run) = node_label::watch(server.client(), LABEL.to_owned(), server.stop.clone());
-    server.parts.spawn(run);
+    server.tasks.spawn(run);
     values
 }
 
@@ -39,13 +39,13 @@ fn lists(cluster: &Cluster) -> usize {
 async fn a_label_is_read_and_its_changes_and_removal_are_seen() {
     let mut server = ApiServer::start();
     let values = watch(&mut server);
-    value_is(&values, &LabelValue::Absent).await;
+    until_equal(&values, &LabelValue::Absent).await;
     set(&server, "a100");
-    value_is(&values, &value("a100")).await;
+    until_equal(&values, &value("a100")).await;
     set(&server, "h100");
-    value_is(&values, &value("h100")).await;
+    until_equal(&values, &value("h100")).await;
     server.cluster.send_modify(|cluster| cluster.set_label(LABEL, None));
-    value_is(&values, &LabelValue::Absent).await;
+    until_equal(&values, &LabelValue::Absent).await;
     let cluster = server.cluster.borrow().clone();
     assert_eq!((lists(&cluster), watches(&cluster)), (1, 1));
     let accept = &cluster.requests("GET", "/api/v1/nodes")[0].accept;
@@ -58,7 +58,7 @@ async fn a_change_of_other_labels_is_ignored() {
     let mut server = ApiServer::start();
     set(&server, "a100");
     let mut values = watch(&mut server);
-    value_is(&values, &value("a100")).await;
+    until_equal(&values, &value("a100")).await;
     values.mark_unchanged();
     server.cluster.send_modify(|cluster| cluster.set_label("other", Some("x")));
     set(&server, "h100");
@@ -71,14 +71,14 @@ async fn a_change_of_other_labels_is_ignored() {
 async fn a_watch_that_ends_continues_from_the_last_version_without_another_list() {
     let mut server = ApiServer::start();
     let values = watch(&mut server);
-    value_is(&values, &LabelValue::Absent).await;
+    until_equal(&values, &LabelValue::Absent).await;
     server.until(|cluster| watches(cluster) == 1).await;
     // The change reaches the agent together with the end of the watch, or before it: both orders are valid.
     set(&server, "a100");
-    value_is(&values, &value("a100")).await;
+    until_equal(&values, &value("a100")).await;
     server.cluster.send_modify(|cluster| cluster.ended_watches += 1);
     set(&server, "h100");
-    value_is(&values, &value("h100")).await;
+    until_equal(&values, &value("h100")).await;
     let cluster = server.until(|cluster| watches(cluster) == 2).await;
     assert_eq!(lists(&cluster), 1);
     server.stop().await;
@@ -88,7 +88,7 @@ async fn a_watch_that_ends_continues_from_the_last_version_without_another_list(
 async fn a_watch_continues_from_the_version_of_the_last_bookmark() {
     let mut server = ApiServer::start();
     let values = watch(&mut server);
-    value_is(&values, &LabelValue::Absent).await;
+    until_equal(&values, &LabelValue::Absent).await;
     server.until(|cluster| watches(cluster) == 1).await;
     server.cluster.send_modify(Cluster::bookmark);
     let bookmark_version =
@@ -109,14 +109,14 @@ async fn a_watch_continues_from_the_version_of_the_last_bookmark() {
 async fn a_version_that_is_too_old_leads_to_a_new_list() {
     let mut server = ApiServer::start();
     let values = watch(&mut server);
-    value_is(&values, &LabelValue::Absent).await;
+    until_equal(&values, &LabelValue::Absent).await;
     server.until(|cluster| watches(cluster) == 1).await;
     server.cluster.send_modify(|cluster| {
-        cluster.compacted = cluster.history.last().expect("the first").0;
+        cluster.compacted = cluster.history.last().expect("a version").0;
         cluster.ended_watches += 1;
         cluster.set_label(LABEL, Some("a100"));
     });
-    value_is(&values, &value("a100")).await;
+    until_equal(&values, &value("a100")).await;
     let cluster = server.until(|cluster| watches(cluster) == 3).await;
     assert_eq!(lists(&cluster), 2);
     server.stop().await;
@@ -126,7 +126,7 @@ async fn a_version_that_is_too_old_leads_to_a_new_list() {
 async fn a_version_that_becomes_too_old_within_a_watch_leads_to_a_new_list() {
     let mut server = ApiServer::start();
     let values = watch(&mut server);
-    value_is(&values, &LabelValue::Absent).await;
+    until_equal(&values, &LabelValue::Absent).await;
     server.until(|cluster| watches(cluster) == 1).await;
     server.cluster.send_modify(|cluster| {
         cluster.bookmark();
@@ -137,7 +137,7 @@ async fn a_version_that_becomes_too_old_within_a_watch_leads_to_a_new_list() {
     });
     server.until(|cluster| lists(cluster) == 2).await;
     set(&server, "a100");
-    value_is(&values, &value("a100")).await;
+    until_equal(&values, &value("a100")).await;
     server.stop().await;
 }
 
@@ -146,7 +146,7 @@ async fn a_refused_request_is_tried_again_and_the_last_value_remains() {
     let mut server = ApiServer::start();
     set(&server, "a100");
     let values = watch(&mut server);
-    value_is(&values, &value("a100")).await;
+    until_equal(&values, &value("a100")).await;
     server.until(|cluster| watches(cluster) == 1).await;
     let forbidden = status(403, "Forbidden", "nodes is forbidden");
     let refusal = Refusal { method: "GET", path: "/nodes", times: 3, status: forbidden };
@@ -157,7 +157,7 @@ async fn a_refused_request_is_tried_again_and_the_last_value_remains() {
     server.until(|cluster| cluster.refusals[0].times == 0).await;
     assert_eq!(*values.borrow(), value("a100"));
     set(&server, "h100");
-    value_is(&values, &value("h100")).await;
+    until_equal(&values, &value("h100")).await;
     server.stop().await;
 }
 
@@ -169,7 +169,7 @@ async fn a_late_api_server_is_watched() {
     tokio::task::yield_now().await;
     assert_eq!(*values.borrow(), LabelValue::Unknown);
     server.start_serving();
-    value_is(&values, &value("a100")).await;
+    until_equal(&values, &value("a100")).await;
     server.stop().await;
 }
 
@@ -181,7 +181,7 @@ async fn a_missing_node_is_unknown_and_watched_once_it_is_created() {
     server.until(|cluster| watches(cluster) == 1).await;
     assert_eq!(*values.borrow(), LabelValue::Unknown);
     set(&server, "a100");
-    value_is(&values, &value("a100")).await;
+    until_equal(&values, &value("a100")).await;
     server.stop().await;
 }
 
@@ -190,13 +190,13 @@ async fn an_api_server_that_restarts_is_watched_again() {
     let mut server = ApiServer::start();
     set(&server, "a100");
     let values = watch(&mut server);
-    value_is(&values, &value("a100")).await;
+    until_equal(&values, &value("a100")).await;
     server.until(|cluster| watches(cluster) == 1).await;
     server.stop_serving().await;
     set(&server, "h100");
     tokio::task::yield_now().await;
     assert_eq!(*values.borrow(), value("a100"));
     server.start_serving();
-    value_is(&values, &value("h100")).await;
+    until_equal(&values, &value("h100")).await;
     server.stop().await;
 }

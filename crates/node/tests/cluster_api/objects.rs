@@ -84,11 +84,11 @@ pub(crate) fn status(code: u16, reason: &str, message: &str) -> Value {
     })
 }
 
-/// The refusal of a request beyond the shipped account's rights, as by a real API server.
+/// The refusal of a request beyond the shipped account's permissions, as by a real API server.
 fn forbid(request: &RecordedRequest) -> Option<Answer> {
-    let needed = Right::required_by(&request.method, &request.path, &request.query)?;
-    let is_granted = Right::shipped().iter().any(|right| right.covers(&needed));
-    let message = format!("deploy/rbac.yaml does not give {needed:?}");
+    let required = Right::required_by(&request.method, &request.path, &request.query)?;
+    let is_granted = Right::shipped().iter().any(|permission| permission.covers(&required));
+    let message = format!("deploy/rbac.yaml does not give {required:?}");
     (!is_granted).then(|| Answer::Json(403, status(403, "Forbidden", &message)))
 }
 
@@ -137,18 +137,18 @@ impl Cluster {
 
     /// Requests of one kind, in order.
     pub(crate) fn requests(&self, method: &str, path: &str) -> Vec<&RecordedRequest> {
-        let fits =
+        let matches =
             |request: &&RecordedRequest| request.method == method && request.path.contains(path);
-        self.log.iter().filter(fits).collect()
+        self.log.iter().filter(matches).collect()
     }
 
     pub(crate) fn answer(&mut self, request: &RecordedRequest) -> Answer {
         self.log.push(request.clone());
-        if let Some(refused) = self.refuse(request) {
-            return refused;
+        if let Some(refusal) = self.refuse(request) {
+            return refusal;
         }
-        if let Some(refused) = forbid(request) {
-            return refused;
+        if let Some(refusal) = forbid(request) {
+            return refusal;
         }
         let parts: Vec<_> = request.path.trim_matches('/').split('/').collect();
         match (request.method.as_str(), parts.as_slice()) {
@@ -156,22 +156,30 @@ impl Cluster {
             ("GET", ["api", "v1", "nodes", name]) => self.get_node(name),
             ("PATCH", ["api", "v1", "nodes", name]) => self.patch_node(name, request),
             ("GET", ["api", "v1", "namespaces", "gpu", "pods", "windlass-x"]) => pod(),
-            (_, ["apis", "nfd.k8s-sigs.io", "v1alpha1", "namespaces", space, _, name]) => {
-                self.node_feature(format!("{space}/{name}"), request)
+            (_, ["apis", "nfd.k8s-sigs.io", "v1alpha1", "namespaces", namespace, _, name]) => {
+                self.node_feature(format!("{namespace}/{name}"), request)
             }
-            ("POST", ["apis", "events.k8s.io", "v1", "namespaces", space, "events"]) => {
-                self.create_event(space, request)
+            ("POST", ["apis", "events.k8s.io", "v1", "namespaces", namespace, "events"]) => {
+                self.create_event(namespace, request)
             }
             ("PATCH", ["apis", "events.k8s.io", "v1", "namespaces", _, "events", name]) => {
                 self.patch_event(name, request)
             }
             (
                 _,
-                ["apis", "coordination.k8s.io", "v1", "namespaces", space, "leases", rest @ ..],
+                [
+                    "apis",
+                    "coordination.k8s.io",
+                    "v1",
+                    "namespaces",
+                    namespace,
+                    "leases",
+                    segments @ ..,
+                ],
             ) => {
                 let name =
-                    rest.first().copied().or_else(|| request.body["metadata"]["name"].as_str());
-                self.lease(format!("{space}/{}", name.expect("a name")), request)
+                    segments.first().copied().or_else(|| request.body["metadata"]["name"].as_str());
+                self.lease(format!("{namespace}/{}", name.expect("a name")), request)
             }
             (_, ["apis", "resource.k8s.io", "v1", "resourceslices", name @ ..]) => {
                 let (mut answer, name) = (None, name.first().copied());
@@ -183,20 +191,20 @@ impl Cluster {
     }
 
     fn refuse(&mut self, request: &RecordedRequest) -> Option<Answer> {
-        let fits = |refusal: &&mut Refusal| {
+        let matches = |refusal: &&mut Refusal| {
             refusal.times > 0
                 && request.method == refusal.method
                 && request.path.contains(refusal.path)
         };
-        let refusal = self.refusals.iter_mut().find(fits)?;
+        let refusal = self.refusals.iter_mut().find(matches)?;
         refusal.times -= 1;
         let code = refusal.status["code"].as_u64().and_then(|code| u16::try_from(code).ok());
         Some(Answer::Json(code.expect("a code"), refusal.status.clone()))
     }
 
     fn list_or_watch(&mut self, request: &RecordedRequest) -> Answer {
-        let only_the_node = format!("metadata.name={NODE}");
-        assert_eq!(request.query.get("fieldSelector"), Some(&only_the_node));
+        let field_selector = format!("metadata.name={NODE}");
+        assert_eq!(request.query.get("fieldSelector"), Some(&field_selector));
         if request.query.get("watch").map(String::as_str) != Some("true") {
             let items: Vec<_> = self.has_node.then(|| self.node()).into_iter().collect();
             return Answer::Json(
@@ -275,9 +283,9 @@ impl Cluster {
         let labels: BTreeMap<String, String> =
             serde_json::from_value(request.body["metadata"]["labels"].clone()).expect("labels");
         let conflict = |(key, value): &(&String, &String)| {
-            let (now, managers) = self.labels.get(*key)?;
+            let (current, managers) = self.labels.get(*key)?;
             let other = managers.iter().find(|other| *other != manager)?;
-            (now != *value).then(|| {
+            (current != *value).then(|| {
                 json!({
                     "reason": "FieldManagerConflict",
                     "message": format!("conflict with {other:?} using v1"),

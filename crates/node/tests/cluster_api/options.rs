@@ -14,7 +14,7 @@ use serde_json::Value;
 use windlass_config::{Config, DeviceListStrategy, DraOffer};
 
 use crate::cluster_api::{
-    kustomize::{built, options, with},
+    kustomize::{build, options, with_options},
     manifests::documents,
 };
 
@@ -34,11 +34,11 @@ struct Manifest {
 
 impl Manifest {
     fn plain() -> Self {
-        Self::of(&built("node"))
+        Self::from_objects(&build("node"))
     }
 
-    fn with(option: &str) -> Self {
-        Self::of(&with([option]))
+    fn with_option(option: &str) -> Self {
+        Self::from_objects(&with_options([option]))
     }
 
     /// The manifest of the folder in a page's `kubectl apply -k`.
@@ -46,24 +46,26 @@ impl Manifest {
         let folder =
             page.lines().find_map(|line| line.strip_prefix("kubectl apply -k deploy/overlays/"));
         let folder = folder.and_then(|rest| rest.split_whitespace().next()).expect("a command");
-        Self::of(&built(&format!("overlays/{folder}")))
+        Self::from_objects(&build(&format!("overlays/{folder}")))
     }
 
-    fn of(objects: &[Value]) -> Self {
+    fn from_objects(objects: &[Value]) -> Self {
         let of_kind = |kind: &str| {
             let object = objects.iter().find(|object| object["kind"] == kind);
             object.unwrap_or_else(|| panic!("no {kind}")).clone()
         };
-        let set: DaemonSet = serde_json::from_value(of_kind("DaemonSet")).expect("a DaemonSet");
-        let map: ConfigMap = serde_json::from_value(of_kind("ConfigMap")).expect("a ConfigMap");
-        let text = map.data.expect("files").remove("config.yaml").expect("a configuration");
+        let daemon_set: DaemonSet =
+            serde_json::from_value(of_kind("DaemonSet")).expect("a DaemonSet");
+        let config_map: ConfigMap =
+            serde_json::from_value(of_kind("ConfigMap")).expect("a ConfigMap");
+        let text = config_map.data.expect("files").remove("config.yaml").expect("a configuration");
         let config = Config::parse(Path::new("config.yaml"), &text);
         let config = config.unwrap_or_else(|error| panic!("{error} in\n{text}"));
-        Self { spec: set.spec.expect("a spec"), config }
+        Self { spec: daemon_set.spec.expect("a spec"), config }
     }
 
     fn pod(&self) -> &PodSpec {
-        self.spec.template.spec.as_ref().expect("a pod's")
+        self.spec.template.spec.as_ref().expect("a pod template")
     }
 
     fn container(&self) -> &Container {
@@ -89,12 +91,12 @@ fn without_an_option_the_agent_has_no_token_and_offers_nothing_to_claims() {
 fn every_option_and_overlay_has_a_valid_configuration_and_is_documented() {
     let page = read("docs/install.md");
     for option in options() {
-        Manifest::with(&option);
+        Manifest::with_option(&option);
         assert!(page.contains(&format!("\n| `{option}` |")), "docs/install.md lacks {option}");
     }
     for overlay in fs::read_dir(Path::new(ROOT).join("deploy/overlays")).expect("a folder") {
         let name = overlay.expect("readable").file_name().into_string().expect("text");
-        Manifest::of(&built(&format!("overlays/{name}")));
+        Manifest::from_objects(&build(&format!("overlays/{name}")));
         assert!(page.contains(&format!("deploy/overlays/{name}")), "docs/install.md lacks {name}");
     }
 }
@@ -138,24 +140,27 @@ fn the_documented_command_turns_claims_on() {
 
 #[test]
 fn the_watchdog_sees_the_hosts_processes_and_may_end_them() {
-    let manifest = Manifest::of(&with(["account", "watchdog"]));
+    let manifest = Manifest::from_objects(&with_options(["account", "watchdog"]));
     assert_eq!(manifest.pod().host_pid, Some(true));
     assert!(manifest.mounts().contains("/host/proc"));
-    let rights =
+    let capabilities =
         manifest.container().security_context.as_ref().and_then(|it| it.capabilities.clone());
-    let rights = rights.expect("capabilities");
-    assert_eq!((rights.add, rights.drop), (Some(vec!["KILL".into()]), Some(vec!["ALL".into()])));
-    let manifest = Manifest::of(&with(["account", "watchdog", "watchdog-drm"]));
-    let rights =
+    let capabilities = capabilities.expect("capabilities");
+    assert_eq!(
+        (capabilities.add, capabilities.drop),
+        (Some(vec!["KILL".into()]), Some(vec!["ALL".into()]))
+    );
+    let manifest = Manifest::from_objects(&with_options(["account", "watchdog", "watchdog-drm"]));
+    let capabilities =
         manifest.container().security_context.as_ref().and_then(|it| it.capabilities.clone());
-    let rights = rights.expect("capabilities");
+    let capabilities = capabilities.expect("capabilities");
     let added = Some(vec!["KILL".into(), "SYS_PTRACE".into()]);
-    assert_eq!((rights.add, rights.drop), (added, Some(vec!["ALL".into()])));
+    assert_eq!((capabilities.add, capabilities.drop), (added, Some(vec!["ALL".into()])));
 }
 
 #[test]
 fn the_hook_is_installed_on_the_host_before_the_agent_starts() {
-    let manifest = Manifest::with("driver-limits");
+    let manifest = Manifest::with_option("driver-limits");
     let agent = manifest.container();
     let Some([install]) = manifest.pod().init_containers.as_deref() else {
         panic!("one container")
@@ -177,7 +182,7 @@ fn the_hook_is_installed_on_the_host_before_the_agent_starts() {
 
 #[test]
 fn the_agents_pod_mounts_the_configured_socket_of_the_runtime() {
-    let manifest = Manifest::of(&with(["account", "nvfractions"]));
+    let manifest = Manifest::from_objects(&with_options(["account", "nvfractions"]));
     let socket = manifest.config.nv_fractions.socket.clone();
     let folder = socket.parent().and_then(Path::to_str).expect("a folder");
     assert!(manifest.mounts().contains(folder), "{folder} is not mounted");
@@ -193,14 +198,14 @@ fn the_agents_pod_mounts_the_configured_socket_of_the_runtime() {
 fn a_surge_update_has_agents_in_standby() {
     let strategy = |manifest: &Manifest| {
         let strategy = manifest.spec.update_strategy.clone().expect("a strategy");
-        strategy.rolling_update.expect("its numbers").max_surge
+        strategy.rolling_update.expect("the numbers of a rolling update").max_surge
     };
     let is_standby = |manifest: &Manifest| {
         let env = manifest.container().env.iter().flatten();
         env.filter(|it| it.value.as_deref() == Some("true"))
             .any(|it| it.name == "WINDLASS_TAKE_OVER")
     };
-    let (plain, surge) = (Manifest::plain(), Manifest::with("take-over"));
+    let (plain, surge) = (Manifest::plain(), Manifest::with_option("take-over"));
     assert_eq!((strategy(&plain), is_standby(&plain)), (Some(IntOrString::Int(0)), false));
     assert_eq!((strategy(&surge), is_standby(&surge)), (Some(IntOrString::Int(1)), true));
 }
@@ -210,7 +215,7 @@ fn probes_have_a_socket_that_no_other_pod_reaches() {
     let plain = Manifest::plain();
     let container = plain.container();
     for probe in [&container.liveness_probe, &container.readiness_probe] {
-        let probe = probe.as_ref().expect("probed");
+        let probe = probe.as_ref().expect("a probe");
         let command = probe.exec.as_ref().and_then(|exec| exec.command.clone()).expect("a command");
         assert_eq!(command[..2], ["/usr/bin/windlass", "probe"]);
         assert!(

@@ -32,7 +32,7 @@ impl Policy {
         evaluate_policy(&self.0, &[("object", object), ("request", &request)], numbers)
     }
 
-    /// The same for a claim with these parameters for the driver.
+    /// Verdict on a claim with these parameters for the driver.
     fn parameters(&self, parameters: &Value, numbers: Numbers) -> Result<(), String> {
         let claim =
             json!({"spec": {"devices": {"config": [opaque_config("windlass.dev", parameters)]}}});
@@ -61,13 +61,13 @@ fn of_every_kind(settings: &Value) -> Vec<Value> {
     let document = |(version, kind): (&str, &str)| {
         let mut sharing = settings.to_string();
         if version == NVIDIA_API_VERSION {
-            for (ours, nvidias) in [
+            for (own_name, nvidia_name) in [
                 ("\"timeSlicing\"", "\"timeSlicingConfig\""),
                 ("\"mps\"", "\"mpsConfig\""),
                 ("\"activeThreadPercentage\"", "\"defaultActiveThreadPercentage\""),
                 ("\"pinnedMemoryLimit\"", "\"defaultPinnedDeviceMemoryLimit\""),
             ] {
-                sharing = sharing.replace(ours, nvidias);
+                sharing = sharing.replace(own_name, nvidia_name);
             }
         }
         let sharing: Value = serde_json::from_str(&sharing).expect("still a document");
@@ -78,7 +78,7 @@ fn of_every_kind(settings: &Value) -> Vec<Value> {
 
 /// Valid and invalid parameters.
 fn settings() -> Vec<Value> {
-    let mut all = vec![
+    let mut settings = vec![
         Value::Null,
         json!({}),
         json!("MPS"),
@@ -99,33 +99,33 @@ fn settings() -> Vec<Value> {
         json!({"strategy": "MPS", "mps": {"defaultPerDevicePinnedMemoryLimit": null}}),
     ];
     for part in [json!(null), json!({}), json!("Short"), json!(7), json!({"turn": "Short"})] {
-        all.push(json!({"strategy": "TimeSlicing", "timeSlicing": part}));
-        all.push(json!({"strategy": "MPS", "mps": part}));
+        settings.push(json!({"strategy": "TimeSlicing", "timeSlicing": part}));
+        settings.push(json!({"strategy": "MPS", "mps": part}));
     }
     let intervals = ["Default", "Short", "Medium", "Long", "short", ""].map(Value::from);
     for interval in intervals.into_iter().chain([json!(null), json!(3), json!({})]) {
-        all.push(json!({"strategy": "TimeSlicing", "timeSlicing": {"interval": interval}}));
+        settings.push(json!({"strategy": "TimeSlicing", "timeSlicing": {"interval": interval}}));
     }
     for percent in [json!(null), json!(0), json!(1), json!(100), json!(101), json!(-1), json!(9.5)]
     {
-        all.push(json!({"strategy": "MPS", "mps": {"activeThreadPercentage": percent}}));
+        settings.push(json!({"strategy": "MPS", "mps": {"activeThreadPercentage": percent}}));
     }
     for percent in [json!("50"), json!([]), json!(true), json!(i64::MAX)] {
-        all.push(json!({"strategy": "MPS", "mps": {"activeThreadPercentage": percent}}));
+        settings.push(json!({"strategy": "MPS", "mps": {"activeThreadPercentage": percent}}));
     }
     let amounts = ["10Gi", "1Mi", "1048576", "1048575", "1023Ki", "1M", "2M", "0", "-1Gi", "1e9"];
     let texts = ["", "10GB", "lots", "1.5Gi", "1048575500m", "99999999Ei"];
     for limit in amounts.into_iter().chain(texts).map(Value::from) {
-        all.push(json!({"strategy": "MPS", "mps": {"pinnedMemoryLimit": limit}}));
+        settings.push(json!({"strategy": "MPS", "mps": {"pinnedMemoryLimit": limit}}));
     }
     for limit in [json!(null), json!(1 << 30), json!({}), json!(["1Gi"])] {
-        all.push(json!({"strategy": "MPS", "mps": {"pinnedMemoryLimit": limit}}));
+        settings.push(json!({"strategy": "MPS", "mps": {"pinnedMemoryLimit": limit}}));
     }
-    all
+    settings
 }
 
 /// Valid and invalid parameters of every kind.
-pub(crate) fn all() -> Vec<Value> {
+pub(crate) fn all_parameters() -> Vec<Value> {
     let headers = [
         json!({}),
         json!({"kind": "DeviceConfig"}),
@@ -144,7 +144,7 @@ pub(crate) fn all() -> Vec<Value> {
 
 #[test]
 fn the_policy_admits_the_parameters_that_the_agent_accepts_and_no_others() {
-    let (policy, all) = (Policy::shipped(), all());
+    let (policy, all) = (Policy::shipped(), all_parameters());
     let mut accepted = 0;
     for (parameters, numbers) in
         all.iter().flat_map(|it| [(it, Numbers::Integer), (it, Numbers::Float)])
@@ -164,26 +164,26 @@ fn the_policy_admits_the_parameters_that_the_agent_accepts_and_no_others() {
 #[test]
 fn a_refusal_names_the_mistake_and_the_allowed_values() {
     let policy = Policy::shipped();
-    let ours = |sharing: Value| json!({"apiVersion": WINDLASS_API_VERSION, "kind": "DeviceConfig", "sharing": sharing});
+    let device_config = |sharing: Value| json!({"apiVersion": WINDLASS_API_VERSION, "kind": "DeviceConfig", "sharing": sharing});
     for (parameters, message) in [
         (
-            ours(json!({"strategie": "MPS"})),
+            device_config(json!({"strategie": "MPS"})),
             r#"sharing has no field "strategie": it has strategy, timeSlicing and mps"#,
         ),
         (
-            ours(json!({"strategy": "Mps"})),
+            device_config(json!({"strategy": "Mps"})),
             r#"sharing has no strategy "Mps": write TimeSlicing or MPS"#,
         ),
         (
-            ours(json!({"strategy": "TimeSlicing", "timeSlicing": {"interval": "Tiny"}})),
+            device_config(json!({"strategy": "TimeSlicing", "timeSlicing": {"interval": "Tiny"}})),
             r#"no interval "Tiny" is known: write Default, Short, Medium or Long"#,
         ),
         (
-            ours(json!({"strategy": "MPS", "mps": {"pinnedMemoryLimit": "10GB"}})),
+            device_config(json!({"strategy": "MPS", "mps": {"pinnedMemoryLimit": "10GB"}})),
             r#""10GB" is not a limit of pinned memory of 1Mi or more: write 10Gi, for example"#,
         ),
         (
-            ours(json!({"strategy": "MPS", "mps": {"threads": 50}})),
+            device_config(json!({"strategy": "MPS", "mps": {"threads": 50}})),
             r#"mps has no field "threads": it has activeThreadPercentage and pinnedMemoryLimit"#,
         ),
         (
@@ -203,17 +203,17 @@ fn a_refusal_names_the_mistake_and_the_allowed_values() {
 #[test]
 fn parameters_for_this_driver_are_checked_in_claims_templates_and_classes() {
     let policy = Policy::shipped();
-    let bad = opaque_config("windlass.dev", &json!({"strategie": "MPS"}));
-    let of_others = opaque_config("gpu.nvidia.com", &json!({"strategie": "MPS"}));
-    let good = opaque_config(
+    let invalid = opaque_config("windlass.dev", &json!({"strategie": "MPS"}));
+    let other_driver = opaque_config("gpu.nvidia.com", &json!({"strategie": "MPS"}));
+    let valid = opaque_config(
         "windlass.dev",
         &json!({"apiVersion": WINDLASS_API_VERSION, "kind": "DeviceConfig"}),
     );
     let no_config = json!({"requests": []});
     for (config, is_admitted) in [
-        (json!([bad]), false),
-        (json!([good, bad]), false),
-        (json!([of_others, good]), true),
+        (json!([invalid]), false),
+        (json!([valid, invalid]), false),
+        (json!([other_driver, valid]), true),
         (json!([{"requests": ["a"]}]), true),
         (json!([]), true),
     ] {

@@ -7,7 +7,7 @@ use k8s_openapi::api::{
     core::v1::{Container, PodSpec},
 };
 
-use crate::cluster_api::kustomize::{options, with};
+use crate::cluster_api::kustomize::{options, with_options};
 
 /// Options that give the agent privileges.
 const PRIVILEGES: [&str; 4] = ["mps", "privileged", "watchdog", "watchdog-drm"];
@@ -18,10 +18,10 @@ const OTHER_PATHS: [&str; 7] =
 
 fn pod_without(excluded: &[&str]) -> PodSpec {
     let options = options().into_iter().filter(|option| !excluded.contains(&option.as_str()));
-    let mut all = with(options).into_iter();
-    let set = all.find(|object| object["kind"] == "DaemonSet").expect("one");
-    let set: DaemonSet = serde_json::from_value(set).expect("a DaemonSet");
-    set.spec.expect("a spec").template.spec.expect("a pod's")
+    let mut objects = with_options(options).into_iter();
+    let object = objects.find(|object| object["kind"] == "DaemonSet").expect("one");
+    let daemon_set: DaemonSet = serde_json::from_value(object).expect("a DaemonSet");
+    daemon_set.spec.expect("a spec").template.spec.expect("a pod template")
 }
 
 /// The mounts that the documentation lists, each with `read` or `written`.
@@ -42,16 +42,16 @@ fn documented() -> BTreeMap<String, String> {
 
 /// The agent's container, and the one that installs the hook.
 fn containers(pod: &PodSpec) -> [&Container; 2] {
-    let all = pod.containers.iter().chain(pod.init_containers.iter().flatten());
-    let all: Vec<_> = all.collect();
-    all.try_into().expect("two containers")
+    let containers = pod.containers.iter().chain(pod.init_containers.iter().flatten());
+    let containers: Vec<_> = containers.collect();
+    containers.try_into().expect("two containers")
 }
 
 #[test]
 fn the_agent_has_no_unnecessary_privilege() {
     let pod = pod_without(&PRIVILEGES);
-    for set in [pod.host_network, pod.host_pid, pod.host_ipc] {
-        assert_ne!(set, Some(true));
+    for setting in [pod.host_network, pod.host_pid, pod.host_ipc] {
+        assert_ne!(setting, Some(true));
     }
     let seccomp = pod.security_context.as_ref().and_then(|it| it.seccomp_profile.as_ref());
     assert_eq!(seccomp.expect("a profile").type_, "RuntimeDefault");
@@ -72,18 +72,18 @@ fn the_mounts_are_those_that_the_documentation_lists() {
     let pod = pod_without(&OTHER_PATHS);
     let containers = containers(&pod);
     let mounts = containers.map(|it| it.volume_mounts.as_deref().expect("mounts")).concat();
-    let mut found = BTreeMap::new();
+    let mut mounted = BTreeMap::new();
     for volume in pod.volumes.iter().flatten() {
-        let mut of_volume = mounts.iter().filter(|mount| mount.name == volume.name).peekable();
-        assert!(of_volume.peek().is_some(), "{} is not mounted", volume.name);
-        for mount in of_volume {
+        let mut volume_mounts = mounts.iter().filter(|mount| mount.name == volume.name).peekable();
+        assert!(volume_mounts.peek().is_some(), "{} is not mounted", volume.name);
+        for mount in volume_mounts {
             let access = if mount.read_only == Some(true) { "read" } else { "written" };
-            let inside = mount.mount_path.strip_prefix("/host").unwrap_or(&mount.mount_path);
+            let path = mount.mount_path.strip_prefix("/host").unwrap_or(&mount.mount_path);
             if let Some(host) = &volume.host_path {
-                assert_eq!(host.path, inside, "a path of the host is the same in the pod");
+                assert_eq!(host.path, path, "a path of the host is the same in the pod");
             }
-            found.insert(inside.to_owned(), access.to_owned());
+            mounted.insert(path.to_owned(), access.to_owned());
         }
     }
-    assert_eq!(found, documented());
+    assert_eq!(mounted, documented());
 }

@@ -1,4 +1,4 @@
-//! The agent's parts against a real API server, if there is one.
+//! The agent's tasks against a real API server, if there is one.
 //!
 //! Runs if `WINDLASS_E2E_KUBECONFIG` names a cluster, with an administrator's rights. The test creates a Node, which no
 //! kubelet serves, and deletes it.
@@ -20,7 +20,7 @@ use windlass_config::{ClusterAccess, LabelOutput, LabelPolicy, LabelValue, Polic
 use windlass_core::health::Reason;
 use windlass_testkit::until;
 
-use crate::cluster_api::{api_server::value_is, events::with_failure};
+use crate::cluster_api::{api_server::until_equal, events::with_failure};
 
 const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 
@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 const COUNT: &str = "nvidia.com/gpu.count";
 
-/// The cluster, and the parts of an agent on its Node.
+/// The cluster, and the tasks of an agent on its Node.
 struct World {
     kube: kube::Client,
     nodes: Api<Node>,
@@ -37,7 +37,7 @@ struct World {
     node_features: Option<Api<DynamicObject>>,
     name: String,
     client: Client,
-    parts: JoinSet<()>,
+    tasks: JoinSet<()>,
     stop: CancellationToken,
 }
 
@@ -56,13 +56,13 @@ impl World {
             ..ClusterAccess::default()
         };
         let retry = Duration::from_millis(200);
-        let limits =
+        let timeouts =
             ClientTimeouts { retry_min: retry, apply_interval: retry, ..ClientTimeouts::default() };
-        let client = Client::new(&access).expect("a good name").with_timeouts(limits);
+        let client = Client::new(&access).expect("a good name").with_timeouts(timeouts);
         let nodes = Api::all(kube.clone());
         let node_features = node_features(&kube).await;
-        let (parts, stop) = (JoinSet::new(), CancellationToken::new());
-        Self { kube, nodes, node_features, name, client, parts, stop }
+        let (tasks, stop) = (JoinSet::new(), CancellationToken::new());
+        Self { kube, nodes, node_features, name, client, tasks, stop }
     }
 
     async fn label(&self, key: &str, value: Option<&str>) {
@@ -80,23 +80,24 @@ impl World {
         let label = "windlass.dev/config".to_owned();
         let (values, run) =
             node_label::watch(self.client.clone(), label.clone(), self.stop.clone());
-        self.parts.spawn(run);
-        value_is(&values, &LabelValue::Absent).await;
+        self.tasks.spawn(run);
+        until_equal(&values, &LabelValue::Absent).await;
         for value in ["a", "b"] {
             self.label(&label, Some(value)).await;
-            value_is(&values, &LabelValue::Value(value.to_owned())).await;
+            until_equal(&values, &LabelValue::Value(value.to_owned())).await;
         }
         self.label(&label, None).await;
-        value_is(&values, &LabelValue::Absent).await;
+        until_equal(&values, &LabelValue::Absent).await;
     }
 
     /// Writes labels to the Node, removes one, keeps one that `kubectl` set, and removes the agent's labels.
     async fn write_labels(&mut self) {
         self.label("nvidia.com/gpu.memory", Some("1")).await;
-        let (labels, reads) = watch::channel(Arc::new(labels_of(&[(COUNT, "8"), ("a.b/c", "d")])));
-        let (policy, reads_policy) = watch::channel(policy(LabelOutput::Node));
+        let (labels, labels_receiver) =
+            watch::channel(Arc::new(labels_of(&[(COUNT, "8"), ("a.b/c", "d")])));
+        let (policy, policy_receiver) = watch::channel(policy(LabelOutput::Node));
         let (client, stop) = (self.client.clone(), self.stop.clone());
-        self.parts.spawn(labels::run(reads, reads_policy, client, stop));
+        self.tasks.spawn(labels::run(labels_receiver, policy_receiver, client, stop));
         self.until(async |world| world.labels().await.contains_key("a.b/c")).await;
         labels
             .send_replace(Arc::new(labels_of(&[(COUNT, "7"), ("nvidia.com/gpu.memory", "81559")])));
@@ -130,8 +131,8 @@ impl World {
 
     /// Reports a failure three times, with recoveries in between: two events, which become series.
     async fn report_failures(&mut self) {
-        let (state, reads) = watch::channel(with_failure(None, 0));
-        self.parts.spawn(events::run(reads, self.client.clone(), self.stop.clone()));
+        let (state, receiver) = watch::channel(with_failure(None, 0));
+        self.tasks.spawn(events::run(receiver, self.client.clone(), self.stop.clone()));
         for round in 0..3 {
             state.send_replace(with_failure(Some(Reason::Xid(79)), i64::from(round) * 120));
             self.until(async |world| world.event_count("DeviceUnhealthy").await == round + 1).await;
@@ -149,10 +150,10 @@ impl World {
 
     /// The events about the Node.
     async fn events(&self) -> Vec<Event> {
-        let all: Api<Event> = Api::namespaced(self.kube.clone(), "default");
-        let mut events = all.list(&ListParams::default()).await.expect("a list").items;
+        let api: Api<Event> = Api::namespaced(self.kube.clone(), "default");
+        let mut events = api.list(&ListParams::default()).await.expect("a list").items;
         events.retain(|event| {
-            event.regarding.as_ref().and_then(|about| about.name.as_ref()) == Some(&self.name)
+            event.regarding.as_ref().and_then(|object| object.name.as_ref()) == Some(&self.name)
         });
         events
     }

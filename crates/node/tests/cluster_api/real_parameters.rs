@@ -20,7 +20,7 @@ use windlass_node::documents::check_parameters;
 use windlass_testkit::until;
 
 use crate::cluster_api::{
-    parameters::{all, opaque_config, shipped},
+    parameters::{all_parameters, opaque_config, shipped},
     real_slices::client,
 };
 
@@ -44,18 +44,18 @@ async fn admit(claims: &Api<ResourceClaim>, parameters: &Value) -> Result<(), St
 
 /// Compares the API server's verdicts and messages with the agent's; returns the differences.
 async fn compare_with_agent(claims: &Api<ResourceClaim>) -> Result<(), String> {
-    let bad = json!({
+    let invalid = json!({
         "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig",
         "sharing": {"strategie": "MPS"},
     });
     // A policy takes effect some time after its creation.
-    let refused = async || admit(claims, &bad).await.map_or_else(Ok, Err);
-    let message = until("the policy is in effect", refused).await;
+    let refusal = async || admit(claims, &invalid).await.map_or_else(Ok, Err);
+    let message = until("the policy is in effect", refusal).await;
     if !message.contains("sharing has no field \"strategie\": it has strategy, timeSlicing and mps")
     {
         return Err(message);
     }
-    for parameters in all() {
+    for parameters in all_parameters() {
         let agent = check_parameters(parameters.clone());
         let policy = admit(claims, &parameters).await;
         if agent.is_ok() != policy.is_ok() {
@@ -84,15 +84,15 @@ async fn a_real_api_server_admits_the_parameters_that_the_agent_accepts_and_no_o
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(kube.clone());
     let params = PostParams::default();
     policies.create(&params, &policy).await.expect("the policy is created");
-    let bound = bindings.create(&params, &binding).await;
+    let created = bindings.create(&params, &binding).await;
     let claims = Api::namespaced(kube, "default");
     let outcome = timeout(TIMEOUT, compare_with_agent(&claims)).await;
     let type_checking = policies.get(&name).await.ok().and_then(|it| it.status?.type_checking);
     let delete = DeleteParams::default();
-    let unbound = bindings.delete(&name, &delete).await.map(drop);
+    let deleted = bindings.delete(&name, &delete).await.map(drop);
     policies.delete(&name, &delete).await.map(drop).expect("the policy is deleted");
-    bound.expect("the policy was bound");
-    unbound.expect("the binding is deleted");
+    created.expect("the policy was bound");
+    deleted.expect("the binding is deleted");
     assert_eq!(outcome.expect("in time"), Ok(()));
     let warnings = type_checking.and_then(|it| it.expression_warnings).unwrap_or_default();
     assert_eq!(warnings, [], "every expression fits the types of its fields");

@@ -48,19 +48,20 @@ async fn page(address: SocketAddr) -> String {
 }
 
 /// Waits until two reads in a row find the same slices. Returns the number of devices of each pool.
-async fn published(slices: &Api<ResourceSlice>, node: &str) -> BTreeMap<String, usize> {
+async fn until_published(slices: &Api<ResourceSlice>, node: &str) -> BTreeMap<String, usize> {
     let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
     let list = async || slices.list(&params).await.expect("a list").items;
-    let found = until("the slices are published", async || {
+    let published = until("the slices are published", async || {
         let before = list().await;
         sleep(READ_INTERVAL).await;
-        let found = list().await;
-        if !found.is_empty() && found == before { Ok(found) } else { Err(found.len()) }
+        let current = list().await;
+        if !current.is_empty() && current == before { Ok(current) } else { Err(current.len()) }
     })
     .await;
     let mut pools = BTreeMap::new();
-    for ResourceSlice { spec, .. } in found {
-        *pools.entry(spec.pool.name).or_default() += spec.devices.map_or(0, |all| all.len());
+    for ResourceSlice { spec, .. } in published {
+        *pools.entry(spec.pool.name).or_default() +=
+            spec.devices.map_or(0, |devices| devices.len());
     }
     pools
 }
@@ -98,7 +99,7 @@ async fn check_machine(kubeconfig: &Path, kube: &kube::Client, profile: &str) {
         let is_unhealthy = |device: &Device| device.health.state == HealthState::Unhealthy;
         agent.until(|state| state.inventory.devices.iter().any(is_unhealthy)).await;
     }
-    let pools = published(&slices, &name).await;
+    let pools = until_published(&slices, &name).await;
     let page = page(agent.admin.expect("an address")).await;
     for line in ["windlass_dra_publish_errors_total 0", "windlass_dra_devices_left_out 0"] {
         assert!(page.contains(line), "{name}: {line}\n{page}");

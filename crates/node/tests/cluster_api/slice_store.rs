@@ -160,10 +160,10 @@ impl SliceStore {
         let devices = slice["spec"]["devices"].as_array().into_iter().flatten().enumerate();
         let is_refused =
             |device: &Value| device["name"].as_str().is_some_and(|it| self.refused.contains(it));
-        let causes = devices.filter(|(_, device)| is_refused(device)).map(|(at, _)| {
+        let causes = devices.filter(|(_, device)| is_refused(device)).map(|(index, _)| {
             json!({
                 "reason": "FieldValueInvalid", "message": "Invalid value: refused by the test",
-                "field": format!("spec.devices[{at}].attributes[x].string"),
+                "field": format!("spec.devices[{index}].attributes[x].string"),
             })
         });
         let causes: Vec<_> = causes.collect();

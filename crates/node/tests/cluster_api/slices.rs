@@ -20,7 +20,7 @@ use crate::cluster_api::{
 
 const POOL: &str = "n1/nvidia";
 
-/// The agent's part that publishes slices.
+/// The agent's task that publishes slices.
 struct Publisher {
     desired: watch::Sender<Option<Arc<DesiredSlices>>>,
     state: watch::Receiver<Arc<PublishState>>,
@@ -40,7 +40,7 @@ impl Publisher {
         let stop = server.stop.child_token();
         let (state, run) =
             slices::publish(client, DriverName::default(), desired_slices, stop.clone());
-        server.parts.spawn(run);
+        server.tasks.spawn(run);
         Self { desired, state, stop }
     }
 
@@ -107,8 +107,8 @@ fn writes(cluster: &Cluster) -> [usize; 3] {
 fn edit(server: &ApiServer, index: &str, change: impl FnOnce(&mut Value)) {
     server.cluster.send_modify(|cluster| {
         cluster.change_slices(|slices| {
-            let found = slices.all.iter().find(|(name, _)| name.starts_with(index));
-            let (name, mut slice) = found.map(|(a, b)| (a.clone(), b.clone())).expect("there");
+            let entry = slices.all.iter().find(|(name, _)| name.starts_with(index));
+            let (name, mut slice) = entry.map(|(a, b)| (a.clone(), b.clone())).expect("there");
             change(&mut slice);
             slices.put(&name, slice);
         });
@@ -200,19 +200,19 @@ async fn slices_that_a_starting_kubelet_deletes_are_published_again() {
 async fn changes_by_others_are_reverted_at_once_and_repeated_ones_after_a_pause() {
     let mut server = ApiServer::start();
     let pause = Duration::from_secs(1);
-    let limits = ClientTimeouts { retry_min: pause, ..ClientTimeouts::default() };
-    let client = server.client().with_timeouts(limits);
+    let timeouts = ClientTimeouts { retry_min: pause, ..ClientTimeouts::default() };
+    let client = server.client().with_timeouts(timeouts);
     let mut publisher = Publisher::start_with(&mut server, client);
     publisher.set_slices(&[(POOL, vec![gpu("a"), gpu("b")])]);
     publisher.until_pool(POOL, (1, 2, 2)).await;
-    let mut reverted = vec![Instant::now()];
+    let mut revert_times = vec![Instant::now()];
     for times in 1..=5 {
         edit(&server, "00001", |slice| slice["spec"]["devices"] = json!([device("x")]));
         server.until(|cluster| writes(cluster)[1] == times).await;
-        reverted.push(Instant::now());
+        revert_times.push(Instant::now());
     }
-    assert!(reverted[4] - reverted[0] < pause * 4, "{reverted:?}");
-    assert!(reverted[5] - reverted[4] >= pause, "{reverted:?}");
+    assert!(revert_times[4] - revert_times[0] < pause * 4, "{revert_times:?}");
+    assert!(revert_times[5] - revert_times[4] >= pause, "{revert_times:?}");
     let mut foreign = server.cluster.borrow().slices.all.values().next().expect("one").clone();
     foreign["metadata"]["name"] = "stray".into();
     server.cluster.send_modify(|cluster| cluster.change_slices(|it| it.put("stray", foreign)));
@@ -251,9 +251,9 @@ async fn a_refused_device_is_omitted_by_name_and_affects_no_other() {
     publisher.set_slices(&[("n1/nics", vec![gpu("nic")]), (POOL, pool.clone())]);
     publisher.until_pool(POOL, (1, 1, 2)).await;
     let state = publisher.state.borrow().clone();
-    let [left_out] = &state.omitted[..] else { panic!("{state:#?}") };
-    assert_eq!((&*left_out.pool, &*left_out.device), (POOL, "b"));
-    assert!(left_out.reason.contains("spec.devices[1].attributes[x].string: Invalid value"));
+    let [omission] = &state.omitted[..] else { panic!("{state:#?}") };
+    assert_eq!((&*omission.pool, &*omission.device), (POOL, "b"));
+    assert!(omission.reason.contains("spec.devices[1].attributes[x].string: Invalid value"));
     let error = state.error.as_deref().unwrap_or_default();
     assert!(error.contains("pool n1/nics is refused: ResourceSlice is invalid"), "{error}");
     assert_eq!(state.errors, 2);
@@ -268,7 +268,7 @@ async fn a_refused_device_is_omitted_by_name_and_affects_no_other() {
 
 #[tokio::test]
 async fn a_pool_with_one_refused_slice_is_restored_completely_or_removed() {
-    let refused = |method, path, times| {
+    let refusal = |method, path, times| {
         let status = status(422, "Invalid", "ResourceSlice is invalid");
         Refusal { method, path, times, status }
     };
@@ -281,7 +281,7 @@ async fn a_pool_with_one_refused_slice_is_restored_completely_or_removed() {
         server.cluster.send_modify(|cluster| {
             let second = "/resourceslices/00001";
             cluster.refusals =
-                vec![refused("PUT", second, 1), refused("POST", PATH, restore_refusals)];
+                vec![refusal("PUT", second, 1), refusal("POST", PATH, restore_refusals)];
         });
         publisher.set_slices(&[(POOL, vec![gpu("c"), gpu("d")])]);
         let state = publisher.until_state(|state| state.error.is_some()).await;
@@ -304,8 +304,8 @@ async fn the_version_is_requested_again_after_a_failed_answer() {
     let mut publisher = Publisher::start(&mut server);
     let mut part = device("part");
     part["consumesCounters"] = json!([{"counterSet": "c", "counters": {"m": {"value": "1"}}}]);
-    let set = json!({"name": "c", "counters": {"m": {"value": "8"}}});
-    let shared_counters = vec![serde_json::from_value(set).expect("a set")];
+    let counter_set = json!({"name": "c", "counters": {"m": {"value": "8"}}});
+    let shared_counters = vec![serde_json::from_value(counter_set).expect("a set")];
     let counters = SliceContent { shared_counters, ..SliceContent::default() };
     publisher.set_slices(&[(POOL, vec![counters, content(&[part])])]);
     publisher.until_pool(POOL, (1, 2, 1)).await;

@@ -121,9 +121,13 @@ async fn full_gpus_that_the_compute_driver_hides_are_found_by_the_graphics_drive
     let state = world.scan_host().await;
     assert_eq!(state.resources()[&GPU.parse().expect("valid")], (8, 8));
     for id in ids(&visible) {
-        let [before, now] = [&visible, &state].map(|state| device(&state.inventory, &id));
-        assert_eq!(before.nodes, now.nodes);
-        assert!(now.capacity.len() == 1 && now.place.xgmi.is_empty(), "{:?}", now.capacity);
+        let [before, current] = [&visible, &state].map(|state| device(&state.inventory, &id));
+        assert_eq!(before.nodes, current.nodes);
+        assert!(
+            current.capacity.len() == 1 && current.place.xgmi.is_empty(),
+            "{:?}",
+            current.capacity
+        );
     }
 }
 
@@ -204,8 +208,8 @@ async fn a_hanging_sensor_affects_only_the_measurements_of_its_gpu() {
     agent.until_health(&hanging, "Healthy").await;
     world.unblock_reads(file, "50");
     let lines = until_measured(&agent, "windlass_device_utilization_ratio", 8).await;
-    let own = lines.iter().find(|line| line.contains(&hanging)).expect("it answers");
-    assert!(own.ends_with(" 0.5"), "{own}");
+    let line = lines.iter().find(|line| line.contains(&hanging)).expect("it answers");
+    assert!(line.ends_with(" 0.5"), "{line}");
 }
 
 #[tokio::test]
@@ -230,14 +234,14 @@ async fn a_pod_with_two_gpus_gets_the_compute_node_once_and_both_cards() {
         let _agent = world.start_agent();
         until_allocatable(&kubelet, GPU, 8).await;
         let admission = kubelet.admit(pod("p", GPU, 2)).await.expect("admitted");
-        let grant = &admission.allocation("main", GPU).expect("allotted").run_options;
+        let grant = &admission.allocation("main", GPU).expect("allocated").run_options;
         let nodes = match config {
             "" => nodes_by_cdi(&world, &grant.cdi_devices),
             _ => grant.devices.iter().map(|node| node.container_path.clone()).collect(),
         };
         let count = |prefix: &str| nodes.iter().filter(|node| node.starts_with(prefix)).count();
-        let found = (count("/dev/kfd"), count("/dev/dri/card"), count("/dev/dri/renderD"));
-        assert_eq!(found, (1, 2, 2), "{config:?}: {nodes:?}");
+        let counts = (count("/dev/kfd"), count("/dev/dri/card"), count("/dev/dri/renderD"));
+        assert_eq!(counts, (1, 2, 2), "{config:?}: {nodes:?}");
     }
 }
 

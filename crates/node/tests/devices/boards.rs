@@ -20,8 +20,8 @@ fn address(number: u8) -> Ipv4Addr {
 }
 
 fn board(host: Ipv4Addr) -> Board {
-    let at = |port| SocketAddr::from((host, port));
-    Board::start(&BoardAddresses { control: at(6001), data: at(6000) }).expect("a board")
+    let socket = |port| SocketAddr::from((host, port));
+    Board::start(&BoardAddresses { control: socket(6001), data: socket(6000) }).expect("a board")
 }
 
 /// The boards of the profile, at these addresses.
@@ -35,7 +35,7 @@ fn gateway(boards: &[Ipv4Addr]) -> Node {
     node("", &format!("sources: [{}]", entry(boards)))
 }
 
-async fn counts(kubelet: &Kubelet, expected: (usize, usize)) {
+async fn until_counts(kubelet: &Kubelet, expected: (usize, usize)) {
     windlass_testkit::until_counts(kubelet, DARWIN3, expected).await;
 }
 
@@ -47,7 +47,7 @@ async fn a_container_gets_the_addresses_of_its_boards() {
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, DARWIN3, 2).await;
     let admission = kubelet.admit(pod("p", DARWIN3, 2)).await.expect("admitted");
-    let envs = &admission.allocation("main", DARWIN3).expect("allotted").run_options.envs;
+    let envs = &admission.allocation("main", DARWIN3).expect("allocated").run_options.envs;
     let [one, two] = hosts;
     assert_eq!(envs["DARWIN3_ENDPOINTS"], format!("{one}:6000,{two}:6000"));
     assert_eq!(envs["DARWIN3_CONTROL"], format!("http://{one}:6001,http://{two}:6001"));
@@ -60,11 +60,11 @@ async fn a_board_that_fails_affects_no_other_and_recovers() {
     let [failing, _other] = hosts.map(board);
     let world = gateway(&hosts);
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
-    counts(&kubelet, (2, 2)).await;
+    until_counts(&kubelet, (2, 2)).await;
     failing.inject(BoardFault::Refuses);
-    counts(&kubelet, (2, 1)).await;
+    until_counts(&kubelet, (2, 1)).await;
     failing.inject(BoardFault::None);
-    counts(&kubelet, (2, 2)).await;
+    until_counts(&kubelet, (2, 2)).await;
 }
 
 #[tokio::test]
@@ -73,18 +73,18 @@ async fn probes_use_only_the_control_port() {
     let board = board(host);
     let world = gateway(&[host]);
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
-    counts(&kubelet, (1, 1)).await;
+    until_counts(&kubelet, (1, 1)).await;
     board.inject(BoardFault::Refuses);
-    counts(&kubelet, (1, 0)).await;
+    until_counts(&kubelet, (1, 0)).await;
     board.inject(BoardFault::None);
-    counts(&kubelet, (1, 1)).await;
+    until_counts(&kubelet, (1, 1)).await;
     drop(agent);
-    let probed = |event: &BoardEvent| match event {
-        BoardEvent::Get(what) | BoardEvent::Refused(what) => what.contains("/last_running_time"),
+    let is_probe = |event: &BoardEvent| match event {
+        BoardEvent::Get(path) | BoardEvent::Refused(path) => path.contains("/last_running_time"),
         _ => false,
     };
     let events = board.take_events();
-    assert!(events.len() > 1 && events.iter().all(probed), "{events:?}");
+    assert!(events.len() > 1 && events.iter().all(is_probe), "{events:?}");
     assert!(!board.is_wedged());
 }
 
@@ -121,16 +121,16 @@ async fn a_board_is_reset_and_set_to_its_frequency_before_a_container_and_reset_
     let [board, _other] = hosts.map(board);
     let world = gateway(&hosts);
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
-    counts(&kubelet, (2, 2)).await;
+    until_counts(&kubelet, (2, 2)).await;
     kubelet.admit(pod("p", DARWIN3, 1)).await.expect("admitted");
     kubelet.start_container("p-uid", "main").await.expect("started");
-    // Its history is unknown: it is released first.
+    // The board's history is unknown, so the steps of a release come first.
     until_events(&board, &[Reset, Reset, Frequency(333)]).await;
     // The agent accepts an empty list of pods only after a long delay.
     kubelet.admit(pod("idle", DARWIN3, 1)).await.expect("admitted");
     kubelet.delete_pod("p-uid").await;
     until_events(&board, &[Reset]).await;
-    counts(&kubelet, (2, 2)).await;
+    until_counts(&kubelet, (2, 2)).await;
     assert!(!board.is_wedged());
 }
 
@@ -140,7 +140,7 @@ async fn boards_are_added_with_the_configuration() {
     let _boards = hosts.map(board);
     let world = gateway(&hosts[..1]);
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
-    counts(&kubelet, (1, 1)).await;
+    until_counts(&kubelet, (1, 1)).await;
     agent.set_policy(policy(&format!("sources: [{}]", entry(&hosts))));
-    counts(&kubelet, (2, 2)).await;
+    until_counts(&kubelet, (2, 2)).await;
 }

@@ -37,7 +37,7 @@ async fn a_board_is_prepared_before_a_container_starts_and_reset_after_its_relea
     assert!(gateway.boards[0].is_deployed());
     delete(&kubelet, "a").await;
     gateway.until_events(0, &[Reset]).await;
-    gateway.allocatable(&kubelet, 1).await;
+    gateway.until_allocatable(&kubelet, 1).await;
     admit(&kubelet, "b", BOARDS).await;
     start(&kubelet, "b").await.expect("started");
     gateway.until_events(0, &[Reset, Frequency(MHZ)]).await;
@@ -81,17 +81,17 @@ async fn a_board_that_hangs_fails_its_container_with_the_reason_and_no_other() {
     };
     gateway.boards[failing].inject(BoardFault::Hangs);
     let (failed, started) = tokio::join!(start(&kubelet, "a"), start(&kubelet, "b"));
-    let why = failed.expect_err("it hangs").to_string();
-    assert!(why.contains("PreStartContainer rpc failed"), "{why}");
-    assert!(why.contains("is not ready for its container: GET http://"), "{why}");
-    assert!(why.contains("not done within 300ms"), "{why}");
+    let error = failed.expect_err("it hangs").to_string();
+    assert!(error.contains("PreStartContainer rpc failed"), "{error}");
+    assert!(error.contains("is not ready for its container: GET http://"), "{error}");
+    assert!(error.contains("not done within 300ms"), "{error}");
     started.expect("the other board works");
     gateway.until_events(healthy, &UNKNOWN_HISTORY_STEPS).await;
     gateway.until_withheld(&agent, failing, "cleanup failed: GET http://").await;
     gateway.boards[failing].inject(BoardFault::None);
     start(&kubelet, "a").await.expect("the kubelet tries again with a repaired board");
     gateway.until_events(failing, &UNKNOWN_HISTORY_STEPS).await;
-    gateway.allocatable(&kubelet, 2).await;
+    gateway.until_allocatable(&kubelet, 2).await;
 }
 
 #[tokio::test]
@@ -103,11 +103,11 @@ async fn a_board_that_cannot_be_cleaned_is_withheld_until_it_is_clean() {
     gateway.boards[0].inject(BoardFault::Refuses);
     delete(&kubelet, "a").await;
     gateway.until_withheld(&agent, 0, "the answer is 500 Internal Server Error").await;
-    gateway.allocatable(&kubelet, 0).await;
+    gateway.until_allocatable(&kubelet, 0).await;
     gateway.boards[0].take_events();
     gateway.boards[0].inject(BoardFault::None);
     gateway.until_events(0, &[Reset]).await;
-    gateway.allocatable(&kubelet, 1).await;
+    gateway.until_allocatable(&kubelet, 1).await;
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ async fn a_board_that_was_released_while_no_agent_ran_is_reset_by_the_next_one()
     start(&kubelet, "a").await.expect("started");
     agent.kill().await;
     let agent = gateway.node.start_agent();
-    gateway.allocatable(&kubelet, 1).await;
+    gateway.until_allocatable(&kubelet, 1).await;
     gateway.boards[0].take_events();
     start_with_retries(&kubelet, "a").await;
     assert_eq!(gateway.boards[0].take_events(), [], "the cleanup outlives the agent");
@@ -153,7 +153,7 @@ async fn a_board_that_was_released_while_no_agent_ran_is_reset_by_the_next_one()
     kubelet.delete_pod("a-uid").await;
     let _agent = gateway.node.start_agent();
     gateway.until_events(0, &[Reset]).await;
-    gateway.allocatable(&kubelet, 1).await;
+    gateway.until_allocatable(&kubelet, 1).await;
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ async fn a_cleaning_that_a_dead_agent_began_is_done_by_the_next() {
     gateway.boards[0].inject(BoardFault::None);
     let _agent = gateway.node.start_agent();
     gateway.until_events(0, &[Reset]).await;
-    gateway.allocatable(&kubelet, 1).await;
+    gateway.until_allocatable(&kubelet, 1).await;
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn after_a_reboot_the_history_of_a_board_is_unknown() {
     agent.kill().await;
     gateway.node.reboot();
     let _agent = gateway.node.start_agent();
-    gateway.allocatable(&kubelet, 1).await;
+    gateway.until_allocatable(&kubelet, 1).await;
     start_with_retries(&kubelet, "a").await;
     gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
 }
@@ -194,8 +194,8 @@ async fn no_step_runs_that_cannot_be_recorded() {
     let (kubelet, _agent) = gateway.start_ready().await;
     admit(&kubelet, "a", BOARDS).await;
     gateway.block_state_folder();
-    let why = start(&kubelet, "a").await.expect_err("no disk").to_string();
-    assert!(why.contains("cannot write") && why.contains("handover.json"), "{why}");
+    let error = start(&kubelet, "a").await.expect_err("no disk").to_string();
+    assert!(error.contains("cannot write") && error.contains("handover.json"), "{error}");
     assert_eq!(gateway.boards[0].take_events(), []);
     gateway.unblock_state_folder();
     start_with_retries(&kubelet, "a").await;
@@ -213,9 +213,9 @@ async fn no_container_starts_with_a_board_while_its_owner_is_unknown() {
     let record = gateway.node.config.places.kubelet_dir.join(PLUGIN_DIR).join(checkpoint::FILE);
     let moved = record.with_extension("away");
     fs::rename(&record, &moved).expect("there");
-    fs::create_dir(&record).expect("made");
-    let why = start(&kubelet, "a").await.expect_err("no checkpoint").to_string();
-    assert!(why.contains("checkpoint cannot be read"), "{why}");
+    fs::create_dir(&record).expect("created");
+    let error = start(&kubelet, "a").await.expect_err("no checkpoint").to_string();
+    assert!(error.contains("checkpoint cannot be read"), "{error}");
     assert_eq!(gateway.boards[0].take_events(), [], "it may be in use");
     fs::remove_dir(&record).expect("empty");
     fs::rename(&moved, &record).expect("moved back");
@@ -251,8 +251,8 @@ async fn the_kubelet_announces_starts_only_for_resources_with_preparation() {
 
 #[tokio::test]
 async fn attributes_probes_and_steps_use_one_folder() {
-    let on_pci = "sys/devices/pci0000:00/0000:00:05.0/misc/dma1";
-    let virtually = "sys/devices/virtual/misc/dma0";
+    let pci_folder = "sys/devices/pci0000:00/0000:00:05.0/misc/dma1";
+    let virtual_folder = "sys/devices/virtual/misc/dma0";
     let devices = r#"
 - {name: dma0, folder: virtual/misc/dma0, class: misc, number: "10:1", node: dma0, files: {mode: idle}}
 - name: dma1
@@ -277,7 +277,7 @@ sources:
     let pod = pod("p", "example.com/dma", 2);
     kubelet.admit(pod).await.expect("admitted");
     start(&kubelet, "p").await.expect("started");
-    for folder in [on_pci, virtually] {
+    for folder in [pci_folder, virtual_folder] {
         let written = std::fs::read_to_string(world.host_path(&format!("/{folder}/mode")));
         assert_eq!(written.expect("there"), "busy", "{folder}");
     }

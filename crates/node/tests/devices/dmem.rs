@@ -10,13 +10,13 @@ use windlass_kubelet_sim::{Kubelet, Pod};
 use windlass_testkit::{Node, RunningAgent, pod_with, until_allocatable};
 
 use crate::{
-    devices::world::{measured_until, policy},
+    devices::world::{policy, until_metric},
     kernel::{FLEX, HOOK, Kernel, MI300X, PTRACE, Vendor, record_of},
 };
 
 const SHARED: &str = "example.com/gpu.shared";
 
-/// A node with such GPUs, of whose first one each replica has 10 GiB.
+/// A node with the GPUs of a vendor. Each replica of the first GPU has 10 GiB.
 struct World {
     vendor: Vendor,
     node: Node,
@@ -74,8 +74,8 @@ impl World {
         self.vendor.gpu(&self.agent.state.borrow())
     }
 
-    /// A replica of the first GPU.
-    async fn pod(&self) -> Vec<String> {
+    /// Starts a pod with a replica of the first GPU. Returns the CDI device names of its container.
+    async fn start_pod(&self) -> Vec<String> {
         let pod = Pod { uid: uid(), ..pod_with("a", SHARED, 1) };
         self.kubelet.admit(pod).await.expect("admitted");
         let started = self.kubelet.start_container(&uid(), "main").await;
@@ -95,12 +95,12 @@ impl World {
         record_of(&edits)
     }
 
-    /// Waits for a line of a metric that contains all of these.
-    async fn measured(&self, metric: &str, parts: &[&str]) {
+    /// Waits for a line of a metric that contains all of these texts.
+    async fn until_measured(&self, metric: &str, parts: &[&str]) {
         let has = |lines: &[String]| {
             lines.iter().any(|line| parts.iter().all(|part| line.contains(part)))
         };
-        measured_until(&self.agent, metric, has).await;
+        until_metric(&self.agent, metric, has).await;
     }
 
     fn enforcement(&self) -> Option<Enforcement> {
@@ -116,7 +116,7 @@ async fn a_replica_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
         assert_eq!(world.enforcement(), Some(Enforcement::Dmem), "{}", vendor.source);
         let weakest = world.agent.state.borrow().weakest_enforcement();
         assert_eq!(weakest, Some(Enforcement::Dmem));
-        let names = world.pod().await;
+        let names = world.start_pod().await;
         let [whole, limited] = &names[..] else { panic!("{names:?}") };
         let kind = format!("windlass.dev/{}", vendor.source);
         assert_eq!(whole, &format!("{kind}={}", gpu.id));
@@ -130,7 +130,7 @@ async fn a_replica_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
         assert_eq!(world.kernel.limit(&uid(), &program, &record), Ok(10 << 30));
         let (uid, limit) = (uid(), (10_u64 << 30).to_string());
         let holder = format!(r#"holder="{uid}",enforcement="dmem"}}"#);
-        world.measured("windlass_share_memory_limit_bytes", &[&holder, &limit]).await;
+        world.until_measured("windlass_share_memory_limit_bytes", &[&holder, &limit]).await;
         // Two files of one client count once; a program of the host counts for no pod.
         let mut host = world.kernel.program(None);
         world.kernel.open_file(&program, 3, 1, 9000);
@@ -138,8 +138,8 @@ async fn a_replica_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
         world.kernel.open_file(&program, 5, 2, 1000);
         world.kernel.open_file(&host, 3, 3, 16_000);
         let used = (10_000_u64 << 20).to_string();
-        world.measured("windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
-        world.measured("windlass_shared_gpu_measured", &[gpu.id.as_str(), "} 1"]).await;
+        world.until_measured("windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
+        world.until_measured("windlass_shared_gpu_measured", &[gpu.id.as_str(), "} 1"]).await;
         assert!(program.is_running());
         // Three measurements above the limit and its tolerance end the program.
         world.kernel.open_file(&program, 6, 4, 1000);
@@ -148,7 +148,7 @@ async fn a_replica_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
         // The record belongs to the GPU, and remains for later containers.
         world.kubelet.delete_pod(&uid).await;
         let is_empty = |lines: &[String]| lines.is_empty();
-        measured_until(&world.agent, "windlass_share_memory_limit_bytes", is_empty).await;
+        until_metric(&world.agent, "windlass_share_memory_limit_bytes", is_empty).await;
         assert!(record.exists());
         world.agent.stop().await;
     }
@@ -157,7 +157,7 @@ async fn a_replica_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
 #[tokio::test]
 async fn without_a_limit_by_the_kernel_the_watchdog_enforces_or_the_pod_is_refused() {
     const HIDDEN: Option<&str> = None;
-    for (regions, at_least, refused) in [
+    for (regions, at_least, refusal) in [
         (HIDDEN, "watched", None),
         (HIDDEN, "dmem", Some("the kernel limits no device memory: it has to be 6.14 or newer")),
         (Some("drm/0000:ff:00.0/vram 1\n"), "none", None),
@@ -177,12 +177,14 @@ async fn without_a_limit_by_the_kernel_the_watchdog_enforces_or_the_pod_is_refus
         let expected = if at_least == "driver" { Enforcement::Dmem } else { Enforcement::Watched };
         assert_eq!(world.enforcement(), Some(expected), "{regions:?}");
         let pod = Pod { uid: uid(), ..pod_with("a", SHARED, 1) };
-        match (world.kubelet.admit(pod).await, refused) {
+        match (world.kubelet.admit(pod).await, refusal) {
             (Ok(_), None) => {
                 let grant = world.kubelet.start_container(&uid(), "main").await.expect("started");
                 assert_eq!(grant.cdi_devices.len(), 1, "no hook: {grant:?}");
             }
-            (Err(rejection), Some(why)) => assert!(rejection.message.contains(why), "{rejection}"),
+            (Err(rejection), Some(text)) => {
+                assert!(rejection.message.contains(text), "{rejection}");
+            }
             (admitted, _) => panic!("{regions:?} {at_least}: {admitted:?}"),
         }
         world.agent.stop().await;
@@ -203,18 +205,18 @@ async fn an_agent_without_access_to_open_files_watches_no_pod() {
 #[tokio::test]
 async fn a_pod_with_hidden_files_is_not_watched_and_its_gpu_is_still_measured() {
     let world = World::with_regions(FLEX, "none", "kill").await;
-    world.pod().await;
+    world.start_pod().await;
     let gpu = world.gpu();
     let mut program = world.kernel.program(Some(&uid()));
     let limit = "windlass_share_memory_limit_bytes";
-    world.measured(limit, &[gpu.id.as_str(), "enforcement=\"watched\""]).await;
+    world.until_measured(limit, &[gpu.id.as_str(), "enforcement=\"watched\""]).await;
     // A folder in place of a file is as unreadable as a file that the kernel hides.
     let file = world.kernel.path(&format!("/proc/{}/fdinfo/3", program.pid()));
-    fs::create_dir_all(&file).expect("made");
-    world.measured(limit, &[gpu.id.as_str(), "enforcement=\"none\""]).await;
-    world.measured("windlass_shared_gpu_measured", &[gpu.id.as_str(), "} 1"]).await;
+    fs::create_dir_all(&file).expect("created");
+    world.until_measured(limit, &[gpu.id.as_str(), "enforcement=\"none\""]).await;
+    world.until_measured("windlass_shared_gpu_measured", &[gpu.id.as_str(), "} 1"]).await;
     fs::remove_dir(&file).expect("removed");
-    world.measured(limit, &[gpu.id.as_str(), "enforcement=\"watched\""]).await;
+    world.until_measured(limit, &[gpu.id.as_str(), "enforcement=\"watched\""]).await;
     assert!(program.is_running());
     world.agent.stop().await;
 }

@@ -41,7 +41,7 @@ async fn a_pod_gets_a_management_node_only_if_configured() {
         let _agent = world.start_agent();
         until_allocatable(&kubelet, U50, 1).await;
         let admission = kubelet.admit(pod("p", U50, 1)).await.expect("admitted");
-        let grant = &admission.allocation("main", U50).expect("allotted").run_options;
+        let grant = &admission.allocation("main", U50).expect("allocated").run_options;
         let paths: Vec<_> = grant.devices.iter().map(|it| it.container_path.as_str()).collect();
         assert_eq!(paths, expected);
         assert!(grant.mounts.is_empty(), "no node is also a mount: {:?}", grant.mounts);
@@ -87,9 +87,9 @@ async fn a_board_that_never_answered_is_listed_and_not_offered() {
     let world = machine("alveo", "");
     world.block_reads("/sys/bus/pci/devices/0000:3b:00.1/xmc.u.32505856/serial_num");
     let state = world.scan_host().await;
-    let no_answer = device(&state.inventory, "fpga-0000-3b-00-0");
-    assert!(no_answer.health.to_string().contains("it does not answer"), "{no_answer:?}");
-    assert!(no_answer.withheld.is_some() && no_answer.place.pci.is_some());
+    let board = device(&state.inventory, "fpga-0000-3b-00-0");
+    assert!(board.health.to_string().contains("it does not answer"), "{board:?}");
+    assert!(board.withheld.is_some() && board.place.pci.is_some());
     assert!(device(&state.inventory, "fpga-0000-5e-00-0").health.is_healthy());
 }
 
@@ -261,10 +261,10 @@ async fn a_function_that_a_container_holds_is_not_offered_as_a_region_after_a_re
     let agent = world.start_agent();
     let region = "fpga.intel.com/region-69528db6eb31577a8c3668f9faa081f6";
     until_allocatable(&kubelet, region, 1).await;
-    let held = format!("a container holds it as {function}");
+    let expected = format!("a container holds it as {function}");
     let obstacles = agent.state.borrow().device_offers();
     let obstacles: Vec<_> = obstacles.values().filter_map(|it| it.obstacle.clone()).collect();
-    assert_eq!(obstacles, [held]);
+    assert_eq!(obstacles, [expected]);
     end(&kubelet, "holder").await;
     until_allocatable(&kubelet, region, 2).await;
 }
@@ -384,8 +384,8 @@ const CHIP: &str = r#"
 async fn logic_next_to_its_region_is_offered_with_the_configured_nodes() {
     let world = node(CHIP, "");
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
-    let without = "Unhealthy: not ready, it is programmed, but no driver made a node";
-    agent.until_health("fpga-fpga0", without).await;
+    let no_node = "Unhealthy: not ready, it is programmed, but no driver made a node";
+    agent.until_health("fpga-fpga0", no_node).await;
     agent.set_policy(policy("fpga: {nodes: /dev/uio*}"));
     let state = agent.until_health("fpga-fpga0", "Healthy").await;
     let node = &device(&state.inventory, "fpga-fpga0").nodes[0];
@@ -412,20 +412,20 @@ async fn logic_on_a_chip_is_offered_while_its_manager_operates() {
 #[tokio::test]
 async fn a_board_in_regions_that_does_not_answer_keeps_its_identity_and_affects_no_other() {
     let world = machine("dfl", "");
-    let (no_answer, other) = ("fpga-0000-1a-00-0-port-0-0", "fpga-0000-b1-00-0-port-0-0");
+    let (hanging_id, other_id) = ("fpga-0000-1a-00-0-port-0-0", "fpga-0000-b1-00-0-port-0-0");
     let file = "/sys/class/fpga_region/region0/dfl-port.0/afu_id";
     let agent = world.start_agent();
-    let state = agent.until_health(no_answer, "Healthy").await;
-    let before = device(&state.inventory, no_answer).clone();
+    let state = agent.until_health(hanging_id, "Healthy").await;
+    let before = device(&state.inventory, hanging_id).clone();
     world.block_reads(file);
-    let state = agent.until_health(no_answer, "Unhealthy: not ready, it does not answer").await;
-    let now = device(&state.inventory, no_answer);
+    let state = agent.until_health(hanging_id, "Unhealthy: not ready, it does not answer").await;
+    let now = device(&state.inventory, hanging_id);
     assert_eq!((&now.nodes, &now.attributes), (&before.nodes, &before.attributes));
     let afu = "/sys/class/fpga_region/region2/dfl-port.1/afu_id";
     world.write(afu, "d8424dc4a4a3c413f89e433683f9040b\n");
-    agent.until_health(other, "Healthy").await;
+    agent.until_health(other_id, "Healthy").await;
     world.unblock_reads(file, "d8424dc4a4a3c413f89e433683f9040b\n");
-    agent.until_health(no_answer, "Healthy").await;
+    agent.until_health(hanging_id, "Healthy").await;
 }
 
 #[tokio::test]
@@ -455,12 +455,12 @@ async fn too_many_entries_are_reported_and_affect_no_board() {
         world.create_many_links(list, "region", 20_000);
     }
     let state = world.scan_host().await;
-    let manager_name = source(&state, "fpga");
+    let source_state = source(&state, "fpga");
     for list in lists {
-        let crowd = format!("{list} has more than 1000 entries: the others are left out");
+        let warning = format!("{list} has more than 1000 entries: the others are left out");
         assert!(
-            manager_name.starts_with("ready: ") && manager_name.contains(&crowd),
-            "{manager_name}"
+            source_state.starts_with("ready: ") && source_state.contains(&warning),
+            "{source_state}"
         );
     }
     assert!(device(&state.inventory, "fpga-0000-3b-00-0").health.is_healthy());

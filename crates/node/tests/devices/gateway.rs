@@ -65,13 +65,13 @@ impl Gateway {
     /// of pods only after a long delay.
     pub(crate) async fn start_ready(&self) -> (Kubelet, RunningAgent) {
         let (kubelet, agent) = (self.node.start_kubelet(), self.node.start_agent());
-        self.allocatable(&kubelet, self.boards.len()).await;
+        self.until_allocatable(&kubelet, self.boards.len()).await;
         admit(&kubelet, "idle", SPARES).await;
         (kubelet, agent)
     }
 
     /// Waits until this number of boards is allocatable.
-    pub(crate) async fn allocatable(&self, kubelet: &Kubelet, count: usize) {
+    pub(crate) async fn until_allocatable(&self, kubelet: &Kubelet, count: usize) {
         for (resource, count) in [(BOARDS, count), (SPARES, 8)] {
             until_allocatable(kubelet, resource, count).await;
         }
@@ -79,8 +79,8 @@ impl Gateway {
 
     /// Number of the board that a pod got.
     pub(crate) fn board_of(&self, admission: &Admission) -> usize {
-        let allotment = admission.allocation("main", BOARDS).expect("it requested one");
-        let id = allotment.devices.values().flatten().next().expect("one");
+        let allocation = admission.allocation("main", BOARDS).expect("it requested one");
+        let id = allocation.devices.values().flatten().next().expect("one");
         self.boards.iter().position(|board| id_of(board) == *id).expect("a board's id")
     }
 
@@ -90,13 +90,13 @@ impl Gateway {
     }
 
     /// Waits until a board is withheld, for a reason that contains this.
-    pub(crate) async fn until_withheld(&self, agent: &RunningAgent, board: usize, why: &str) {
+    pub(crate) async fn until_withheld(&self, agent: &RunningAgent, board: usize, reason: &str) {
         let board = id_of(&self.boards[board]);
         let is_withheld = |state: &NodeState| {
-            let mut all = state.device_offers().into_iter();
-            all.any(|(id, offering)| {
-                let obstacle = offering.obstacle.unwrap_or_default();
-                id.as_str() == board && obstacle.contains(why)
+            let mut offers = state.device_offers().into_iter();
+            offers.any(|(id, offer)| {
+                let obstacle = offer.obstacle.unwrap_or_default();
+                id.as_str() == board && obstacle.contains(reason)
             })
         };
         agent.until(|state| is_withheld(state)).await;
@@ -151,10 +151,10 @@ fn id_of(board: &Board) -> String {
 
 fn spare_rule() -> SourceRule {
     let find = DiscoveryRule::Files("/etc/spare".into());
-    let new = SourceRule::new("spare".parse().expect("a name"), find);
+    let rule = SourceRule::new("spare".parse().expect("a name"), find);
     let give = EditTemplates {
         env: [("SPARE".to_owned(), "{name}".to_owned())].into(),
         ..EditTemplates::default()
     };
-    SourceRule { resource: SPARES.parse().ok(), give, ..new }
+    SourceRule { resource: SPARES.parse().ok(), give, ..rule }
 }

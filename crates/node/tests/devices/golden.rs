@@ -25,9 +25,9 @@ pub(crate) fn overview(state: &NodeState, source: &str) -> String {
 fn text_of(state: &NodeState, device: &Device) -> String {
     every_attribute_is_valid_in_a_rule(device);
     let mut text = format!("{}\n", heading(state, device));
-    let own =
+    let attributes =
         device.attributes.iter().filter(|(name, _)| !name.to_string().starts_with("resource."));
-    for (name, value) in own {
+    for (name, value) in attributes {
         let _ = writeln!(text, "    {name}: {value}");
     }
     for (name, amount) in &device.capacity {
@@ -60,19 +60,20 @@ fn every_attribute_is_valid_in_a_rule(device: &Device) {
 }
 
 fn heading(state: &NodeState, device: &Device) -> String {
-    let offering = state.device_offers().remove(&device.id);
-    let name = offering.as_ref().and_then(|offering| offering.resource.as_ref());
+    let offer = state.device_offers().remove(&device.id);
+    let name = offer.as_ref().and_then(|offer| offer.resource.as_ref());
     let name = name.map_or_else(|| "-".to_owned(), ToString::to_string);
-    let why = device.withheld.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
-    format!("{} {name} {}{why}", device.id, device.health)
+    let reason = device.withheld.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    format!("{} {name} {}{reason}", device.id, device.health)
 }
 
 fn nodes(device: &Device) -> String {
     let shared = |shared| if shared { "*" } else { "" };
     let node = |node: &windlass_core::device::DeviceNode| {
-        let inside = node.inside.as_ref().map(|inside| format!("={}", inside.display()));
+        let container_path =
+            node.inside.as_ref().map(|container_path| format!("={}", container_path.display()));
         let path = node.path.strip_prefix("/dev").unwrap_or(&node.path).display();
-        format!("{path}{}{}", shared(node.shared), inside.unwrap_or_default())
+        format!("{path}{}{}", shared(node.shared), container_path.unwrap_or_default())
     };
     device.nodes.iter().map(node).collect::<Vec<_>>().join(" ")
 }

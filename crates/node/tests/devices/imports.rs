@@ -19,13 +19,13 @@ fn converted(text: &str) -> String {
 /// The allocatable devices of each resource.
 async fn offered(profile: &str, text: &str) -> BTreeMap<String, Vec<String>> {
     let profile = MachineProfile::named(profile).expect("a shipped profile");
-    of(&node_of(&profile, &converted(text)).scan_host().await)
+    offered_by(&node_of(&profile, &converted(text)).scan_host().await)
 }
 
-fn of(state: &NodeState) -> BTreeMap<String, Vec<String>> {
+fn offered_by(state: &NodeState) -> BTreeMap<String, Vec<String>> {
     let mut offered: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (id, offering) in state.device_offers() {
-        if let (Some(resource), None) = (&offering.resource, &offering.obstacle) {
+    for (id, offer) in state.device_offers() {
+        if let (Some(resource), None) = (&offer.resource, &offer.obstacle) {
             offered.entry(resource.to_string()).or_default().push(id.to_string());
         }
     }
@@ -46,12 +46,12 @@ async fn the_pools_of_rdma_shared_dev_plugin_have_the_same_interfaces() {
             "ifNames": ["ens1f1np1", "ens1f0v0"]}},
         {"resourceName": "admin", "rdmaHcaMax": 8, "devices": ["eno3"]}
     ]}"#;
-    let found = offered("rdma", text).await;
+    let actual = offered("rdma", text).await;
     let pools = [
         ("rdma/ib", &["nic-0000-ca-00-0"][..]),
         ("rdma/roce", &["nic-0000-17-00-1", "nic-0000-17-00-2"]),
     ];
-    assert_eq!(found, expected(&pools), "an interface without RDMA is in no pool");
+    assert_eq!(actual, expected(&pools), "an interface without RDMA is in no pool");
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn the_selectors_of_sriov_network_device_plugin_select_the_same_functions(
         ]},
         {"resourceName": "rest", "resourcePrefix": "lab.example", "selectors": {"vendors": ["15b3"]}}
     ]}"#;
-    let found = offered("rdma", text).await;
+    let actual = offered("rdma", text).await;
     let resources = [
         ("intel.com/dpdk", &["0000:17:00.3"][..]),
         ("intel.com/rdma", &["0000:17:00.2", "0000:ca:00.0"]),
@@ -76,7 +76,7 @@ async fn the_selectors_of_sriov_network_device_plugin_select_the_same_functions(
         ("lab.example/rest", &["0000:17:00.1"]),
     ];
     assert_eq!(
-        found,
+        actual,
         expected(&resources),
         "a physical function with virtual ones is in no resource"
     );
@@ -92,9 +92,9 @@ async fn functions_are_selected_by_the_index_of_the_firmware() {
     let profile = MachineProfile::named("rdma").expect("a shipped profile");
     let world = node_of(&profile, &converted(text));
     world.write("/sys/bus/pci/devices/0000:ca:00.0/acpi_index", "7\n");
-    let found = of(&world.scan_host().await);
-    let why = "subfunction 88 is none of 0 to 4, though it is number 4 on its bus";
-    assert_eq!(found, expected(&[("intel.com/onboard", &["0000:ca:00.0"][..])]), "{why}");
+    let actual = offered_by(&world.scan_host().await);
+    let reason = "subfunction 88 is none of 0 to 4, though it is number 4 on its bus";
+    assert_eq!(actual, expected(&[("intel.com/onboard", &["0000:ca:00.0"][..])]), "{reason}");
 }
 
 /// A camera of two nodes, a sound card of two, a modem with a disk in it, and a clock.
@@ -143,7 +143,7 @@ async fn each_node_is_a_separate_resource_as_with_smarter_device_manager() {
         until_allocatable(&kubelet, &format!("smarter-devices/{resource}"), count).await;
     }
     let admission = kubelet.admit(pod("p", "smarter-devices/video1", 1)).await.expect("admitted");
-    let allotment = admission.allocation("main", "smarter-devices/video1").expect("allotted");
+    let allotment = admission.allocation("main", "smarter-devices/video1").expect("allocated");
     assert_eq!(allotment.ids().len(), 1);
 }
 
@@ -236,7 +236,7 @@ async fn granted_nodes(
     let resource = format!("squat.ai/{name}");
     until_allocatable(&kubelet, &resource, count).await;
     let admission = kubelet.admit(pod(name, &resource, 1)).await.expect("admitted");
-    let grant = &admission.allocation("main", &resource).expect("allotted").run_options;
+    let grant = &admission.allocation("main", &resource).expect("allocated").run_options;
     let root = world.config.places.host_root.to_str().expect("text");
     let dev = |path: &str| path.trim_start_matches(root).to_owned();
     let nodes = grant.devices.iter();
@@ -255,16 +255,16 @@ SUBSYSTEM=="tty", KERNEL=="ttyUSB[0-9]", ATTRS{idVendor}=="12d1", ATTRS{idProduc
 SUBSYSTEM=="tty", ATTRS{idVendor}=="0403"
 "#;
     let world = node(NODES, &format!("deviceList: envvar\n{}", converted(text)));
-    let found = of(&world.scan_host().await);
+    let actual = offered_by(&world.scan_host().await);
     let resources = [
         ("windlass.dev/usb", &["usb-C1"][..]),
         ("windlass.dev/tty", &["tty-0000-00-14-0-0-5-ttyUSB0"]),
     ];
-    assert_eq!(found, expected(&resources));
+    assert_eq!(actual, expected(&resources));
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "windlass.dev/tty", 1).await;
     let admission = kubelet.admit(pod("p", "windlass.dev/tty", 1)).await.expect("admitted");
-    let grant = &admission.allocation("main", "windlass.dev/tty").expect("allotted").run_options;
+    let grant = &admission.allocation("main", "windlass.dev/tty").expect("allocated").run_options;
     let nodes: Vec<_> = grant.devices.iter().map(|node| node.container_path.as_str()).collect();
     assert_eq!(nodes, ["/dev/ttyUSB0"], "the port, and not the node of the bus");
 }
@@ -285,10 +285,10 @@ async fn accelerators_of_sriov_network_device_plugin_are_offered_with_nodes_and_
         {"resourceName": "fec", "deviceType": "accelerator", "selectors": {"devices": ["0d5d"]}},
         {"resourceName": "qat", "deviceType": "accelerator", "selectors": {"drivers": ["4xxx"]}}
     ]}"#;
-    let found = of(&node(BOARDS, &converted(text)).scan_host().await);
+    let actual = offered_by(&node(BOARDS, &converted(text)).scan_host().await);
     let resources =
         [("intel.com/fec", &["fec-0000-1b-00-0"][..]), ("intel.com/qat", &["qat-0000-1c-00-0"])];
-    assert_eq!(found, expected(&resources));
+    assert_eq!(actual, expected(&resources));
     let world = node(BOARDS, &converted(text));
     let agent = world.start_agent();
     agent.until_health("qat-0000-1c-00-0", "Healthy").await;
@@ -312,7 +312,7 @@ async fn nodes_of_rdma_are_granted_if_a_selector_of_sriov_network_device_plugin_
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "intel.com/vf", 2).await;
     let admission = kubelet.admit(pod("p", "intel.com/vf", 2)).await.expect("admitted");
-    let grant = &admission.allocation("main", "intel.com/vf").expect("allotted").run_options;
+    let grant = &admission.allocation("main", "intel.com/vf").expect("allocated").run_options;
     let nodes = |grant: &windlass_kubelet_sim::RunContainerOptions| {
         let paths = grant.devices.iter().map(|node| node.container_path.clone());
         paths.collect::<Vec<_>>()
@@ -331,7 +331,7 @@ async fn nodes_of_rdma_are_granted_if_a_selector_of_sriov_network_device_plugin_
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "intel.com/vf", 2).await;
     let admission = kubelet.admit(pod("p", "intel.com/vf", 2)).await.expect("admitted");
-    let grant = &admission.allocation("main", "intel.com/vf").expect("allotted").run_options;
+    let grant = &admission.allocation("main", "intel.com/vf").expect("allocated").run_options;
     let granted_nodes = nodes(grant);
     assert!(granted_nodes.contains(&"/dev/infiniband/uverbs6".to_owned()), "{granted_nodes:?}");
     assert!(

@@ -5,7 +5,7 @@ use windlass_testkit::{Node, pod_with as pod, until_allocatable};
 
 use crate::devices::{
     golden,
-    world::{device, measured_until, node, node_of, start_with_http, until_measured},
+    world::{device, node, node_of, start_with_http, until_measured, until_metric},
 };
 
 const GPU: &str = "gpu.intel.com/xe";
@@ -71,8 +71,8 @@ async fn a_card_has_the_measurements_of_its_driver_and_a_virtual_function_has_no
         assert!(lines.iter().all(|line| line.ends_with(&format!(" {expected}"))), "{lines:?}");
     }
     inject(&world, "set:flex0:hwmon/hwmon0/temp2_input=55000");
-    let warm = |lines: &[String]| lines.iter().any(|line| line.ends_with(" 55"));
-    measured_until(&agent, "windlass_device_temperature_celsius", warm).await;
+    let is_warm = |lines: &[String]| lines.iter().any(|line| line.ends_with(" 55"));
+    until_metric(&agent, "windlass_device_temperature_celsius", is_warm).await;
 }
 
 #[tokio::test]
@@ -86,12 +86,12 @@ async fn a_render_node_has_the_name_that_programs_expect() {
     let paths: Vec<_> =
         second.nodes.iter().map(|node| node.container_path().display().to_string()).collect();
     assert_eq!(paths, ["/dev/dri/card1", "/dev/dri/renderD128"]);
-    let one = kubelet.admit(pod("one", GPU, 1)).await.expect("admitted");
-    let grant = &one.allocation("main", GPU).expect("allotted").run_options;
+    let admission = kubelet.admit(pod("one", GPU, 1)).await.expect("admitted");
+    let grant = &admission.allocation("main", GPU).expect("allocated").run_options;
     let paths: Vec<_> = grant.devices.iter().map(|node| node.container_path.as_str()).collect();
     assert!(paths.contains(&"/dev/dri/renderD128"), "{paths:?}");
-    let refused = kubelet.admit(pod("two", GPU, 2)).await.expect_err("there is one such name");
-    assert!(refused.to_string().contains("would both be /dev/dri/renderD128"), "{refused}");
+    let rejection = kubelet.admit(pod("two", GPU, 2)).await.expect_err("there is one such name");
+    assert!(rejection.to_string().contains("would both be /dev/dri/renderD128"), "{rejection}");
 }
 
 #[tokio::test]

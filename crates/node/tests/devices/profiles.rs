@@ -26,10 +26,11 @@ fn devices(profile: &DeviceProfile, count: usize) -> String {
         let document: Value = serde_saphyr::from_str(&text).expect("YAML");
         document["simulated"].as_array().expect("a list").clone()
     };
-    let (mut names, mut all) = (BTreeSet::new(), (0..count).flat_map(numbered).collect::<Vec<_>>());
+    let (mut names, mut devices) =
+        (BTreeSet::new(), (0..count).flat_map(numbered).collect::<Vec<_>>());
     // A device without a number in its name occurs once per machine.
-    all.retain(|device| names.insert(device["name"].to_string()));
-    serde_saphyr::to_string(&all).expect("YAML")
+    devices.retain(|device| names.insert(device["name"].to_string()));
+    serde_saphyr::to_string(&devices).expect("YAML")
 }
 
 fn world(profile: &DeviceProfile, count: usize) -> Node {
@@ -69,14 +70,14 @@ fn text_of(device: &Device) -> String {
 async fn every_profile_finds_its_simulated_devices_and_no_others() {
     for profile in simulated() {
         let state = world(profile, 2).scan_host().await;
-        let found: Vec<_> = devices_of(&state, profile).into_iter().map(text_of).collect();
-        assert!(!found.is_empty(), "{} finds no device", profile.name);
-        assert_eq!(found.len(), state.inventory.devices.len(), "{}", profile.name);
+        let texts: Vec<_> = devices_of(&state, profile).into_iter().map(text_of).collect();
+        assert!(!texts.is_empty(), "{} finds no device", profile.name);
+        assert_eq!(texts.len(), state.inventory.devices.len(), "{}", profile.name);
         let resources = state
             .resources()
             .into_iter()
             .map(|(name, (listed, allocatable))| format!("{name}: {allocatable} of {listed}\n"));
-        let text = resources.chain(found).collect::<String>();
+        let text = resources.chain(texts).collect::<String>();
         insta::assert_snapshot!(profile.name, text);
     }
 }
@@ -141,7 +142,7 @@ async fn many_pods_get_a_shared_node_and_one_gets_a_camera() {
     until_allocatable(&kubelet, "squat.ai/video", 1).await;
     for name in ["a", "b", "c"] {
         let admitted = kubelet.admit(pod(name, "devices.kubevirt.io/kvm", 1)).await;
-        admitted.unwrap_or_else(|why| panic!("{name}: {why:?}"));
+        admitted.unwrap_or_else(|rejection| panic!("{name}: {rejection:?}"));
     }
     kubelet.admit(pod("one", "squat.ai/video", 1)).await.expect("admitted");
     assert!(kubelet.admit(pod("two", "squat.ai/video", 1)).await.is_err(), "the camera is in use");

@@ -19,7 +19,7 @@ use windlass_resources::NodeState;
 use windlass_testkit::{Node, pod_with as pod, until_allocatable, until_removed};
 
 use crate::devices::world::{
-    attribute, device, measured_until, node_of, policy, source, start_with_http,
+    attribute, device, node_of, policy, source, start_with_http, until_metric,
 };
 
 /// A resource of virtual functions with the kernel's driver, by address and through the kubelet alone.
@@ -37,16 +37,16 @@ fn world(config: &str) -> Node {
 
 /// State of every interface, one line each.
 fn states(state: &NodeState) -> String {
-    let offerings = state.device_offers();
+    let offers = state.device_offers();
     let line = |device: &Device| {
-        let of = |name: &str| attribute(device, &format!("windlass.dev/{name}"));
+        let attribute_of = |name: &str| attribute(device, &format!("windlass.dev/{name}"));
         let names = ["driver", "ifName", "rdmaDevice", "pfName", "vfIndex", "vdpaType"];
-        let names: Vec<_> = names.iter().filter_map(|name| of(name)).collect();
+        let names: Vec<_> = names.iter().filter_map(|name| attribute_of(name)).collect();
         let nodes = device.nodes.iter().map(|node| node.path.display().to_string());
         let nodes: Vec<_> = nodes.map(|path| path.replace("/dev/", "")).collect();
-        let why = offerings.get(&device.id).and_then(|it| it.obstacle.as_deref());
+        let obstacle = offers.get(&device.id).and_then(|it| it.obstacle.as_deref());
         let (names, nodes) = (names.join(" "), nodes.join(" "));
-        format!("{}: {names}; {nodes}; {}\n", device.id, why.unwrap_or("offered"))
+        format!("{}: {names}; {nodes}; {}\n", device.id, obstacle.unwrap_or("offered"))
     };
     state.inventory.devices.iter().map(line).collect::<Vec<_>>().concat()
 }
@@ -55,7 +55,7 @@ fn states(state: &NodeState) -> String {
 async fn ports_count_traffic_in_bytes_and_errors_by_type() {
     let mut world = world("");
     let agent = start_with_http(&mut world);
-    let own = |lines: &[String], label: &str| {
+    let value_of = |lines: &[String], label: &str| {
         let is_own = |line: &&String| {
             line.contains(r#"device="nic-0000-17-00-1""#)
                 && line.contains(r#"port="1""#)
@@ -65,8 +65,8 @@ async fn ports_count_traffic_in_bytes_and_errors_by_type() {
         line.rsplit(' ').next().map(str::to_owned)
     };
     let until_value = async |metric: &str, label: &str, expected: &str| {
-        let reached = |lines: &[String]| own(lines, label).as_deref() == Some(expected);
-        measured_until(&agent, metric, reached).await;
+        let reached = |lines: &[String]| value_of(lines, label).as_deref() == Some(expected);
+        until_metric(&agent, metric, reached).await;
     };
     until_value("windlass_device_port_up", "", "1").await;
     until_value("windlass_device_port_errors_total", r#"type="symbol""#, "0").await;
@@ -140,17 +140,17 @@ async fn no_function_has_more_attributes_than_dra_allows() {
         world.write(&format!("/sys/class/infiniband/{rdma}/ports/1/pkeys/0"), "0xffff\n");
     }
     let vdpa = world.host_path(&format!("/sys/bus/auxiliary/devices/{part}/vdpa1"));
-    fs::create_dir_all(&vdpa).expect("made");
+    fs::create_dir_all(&vdpa).expect("created");
     symlink("../drivers/virtio_vdpa", vdpa.join("driver")).expect("linked");
     let listed = world.host_path("/sys/bus/vdpa/devices/vdpa1");
     symlink(format!("../../auxiliary/devices/{part}/vdpa1"), listed).expect("linked");
     let state = world.scan_host().await;
-    let of = |id: &str, name: &str| {
+    let attribute_of = |id: &str, name: &str| {
         attribute(device(&state.inventory, id), &format!("windlass.dev/{name}"))
     };
     let (virtual_function, subfunction) = ("nic-0000-17-00-4", "nic-0000-17-00-0-sf88");
     for name in ["pKey", "rdmaNetns", "representor", "acpiIndex", "vdpaType", "vfIndex"] {
-        assert!(of(virtual_function, name).is_some(), "{name}");
+        assert!(attribute_of(virtual_function, name).is_some(), "{name}");
     }
     for (name, expected) in [
         ("pKey", "0xffff"),
@@ -160,7 +160,7 @@ async fn no_function_has_more_attributes_than_dra_allows() {
         ("pfPciAddress", "0000:17:00.0"),
         ("sfNumber", "88"),
     ] {
-        assert_eq!(of(subfunction, name).as_deref(), Some(expected), "{name}");
+        assert_eq!(attribute_of(subfunction, name).as_deref(), Some(expected), "{name}");
     }
     for device in &state.inventory.devices {
         let count = device.attributes.len() + device.capacity.len();
@@ -174,7 +174,7 @@ async fn a_container_gets_the_variables_of_the_sriov_network_device_plugin() {
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "example.com/vf", 3).await;
     let admission = kubelet.admit(pod("p", "example.com/vf", 3)).await.expect("admitted");
-    let grant = &admission.allocation("main", "example.com/vf").expect("allotted").run_options;
+    let grant = &admission.allocation("main", "example.com/vf").expect("allocated").run_options;
     let addresses: BTreeSet<_> = grant.envs["PCIDEVICE_EXAMPLE_COM_VF"].split(',').collect();
     assert_eq!(addresses, ["0000:17:00.2", "0000:17:00.3", "0000:17:00.4"].into());
     let expected = concat!(
@@ -197,7 +197,7 @@ async fn a_container_gets_the_variables_of_the_sriov_network_device_plugin() {
 async fn each_offered_interface_has_a_file_for_cni_plugins() {
     let world = world(VFS);
     let folder = world.host_path("/var/run/k8s.cni.cncf.io/devinfo/dp");
-    fs::create_dir_all(&folder).expect("made");
+    fs::create_dir_all(&folder).expect("created");
     fs::write(folder.join("other.com-x-0000:17:00.2-device.json"), "{}").expect("written");
     let file = |id: &str| folder.join(format!("example.com-vf-{id}-device.json"));
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
@@ -236,16 +236,19 @@ async fn a_file_that_cannot_be_written_withholds_only_its_own_device() {
     let world = world(VFS);
     let folder = world.host_path("/var/run/k8s.cni.cncf.io/devinfo/dp");
     let file = |id: &str| folder.join(format!("example.com-vf-{id}-device.json"));
-    fs::create_dir_all(file("0000:17:00.2").join("in the way")).expect("made");
+    fs::create_dir_all(file("0000:17:00.2").join("in the way")).expect("created");
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     let node = until_allocatable(&kubelet, "example.com/vf", 2).await;
     assert_eq!(node.counts("example.com/vf"), Some((3, 2)));
     assert!(file("0000:17:00.3").exists() && file("0000:17:00.4").exists());
     let id: DeviceId = "0000:17:00.2".parse().expect("an id");
     let state = agent.state.borrow().clone();
-    let why = state.device_offers()[&id].obstacle.clone().unwrap_or_default();
-    assert!(why.starts_with("cannot write device information for CNI plugins to"), "{why}");
-    assert!(state.missing_parts.problems.contains(&why), "{:?}", state.missing_parts.problems);
+    let obstacle = state.device_offers()[&id].obstacle.clone().unwrap_or_default();
+    assert!(
+        obstacle.starts_with("cannot write device information for CNI plugins to"),
+        "{obstacle}"
+    );
+    assert!(state.missing_parts.problems.contains(&obstacle), "{:?}", state.missing_parts.problems);
     world.machine.update(|model| drop(functions(model).pop())).expect("changed");
     until_removed(&file("0000:17:00.4")).await;
     until_allocatable(&kubelet, "example.com/vf", 1).await;
@@ -263,12 +266,12 @@ async fn functions_that_are_made_while_the_agent_runs_are_offered() {
     let world = world(VFS);
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "example.com/vf", 3).await;
-    let more = VirtualFunction {
+    let function = VirtualFunction {
         driver: Some("mlx5_core".to_owned()),
         netdev: Some("ens1f0v3".to_owned()),
         ..VirtualFunction::default()
     };
-    world.machine.update(|model| functions(model).push(more)).expect("changed");
+    world.machine.update(|model| functions(model).push(function)).expect("changed");
     until_allocatable(&kubelet, "example.com/vf", 4).await;
 }
 
@@ -280,8 +283,9 @@ async fn a_cable_that_was_unplugged_makes_its_functions_wait_for_a_quiet_period(
     let link = |link| world.machine.update(|model| model.nics[0].link = link).expect("changed");
     link(LinkState::Down);
     until_allocatable(&kubelet, "example.com/vf", 0).await;
-    let why = "Unhealthy: link down, physical function: port 1 of mlx5_0 is 1: DOWN, 3: Disabled";
-    agent.until_health("0000:17:00.3", why).await;
+    let expected =
+        "Unhealthy: link down, physical function: port 1 of mlx5_0 is 1: DOWN, 3: Disabled";
+    agent.until_health("0000:17:00.3", expected).await;
     link(LinkState::Up);
     until_allocatable(&kubelet, "example.com/vf", 3).await;
 }
@@ -306,32 +310,32 @@ async fn an_incomplete_set_of_nodes_is_withheld() {
     agent.until_health("0000:ca:00.0", "Healthy").await;
     let nodes = device(&agent.state.borrow().inventory, "0000:ca:00.0").nodes.len();
     assert_eq!(nodes, 4, "InfiniBand has a manager's node as well");
-    for (path, why) in [
+    for (path, expected) in [
         ("/dev/infiniband/rdma_cm", "not ready, /dev/infiniband/rdma_cm is not there"),
         ("/dev/infiniband/uverbs4", "device node missing, /dev/infiniband/uverbs4 is not there"),
     ] {
         fs::rename(world.host_path(path), world.host_path("/dev/elsewhere")).expect("moved");
-        agent.until_health("0000:ca:00.0", &format!("Unhealthy: {why}")).await;
+        agent.until_health("0000:ca:00.0", &format!("Unhealthy: {expected}")).await;
         fs::rename(world.host_path("/dev/elsewhere"), world.host_path(path)).expect("moved");
         agent.until_health("0000:ca:00.0", "Healthy").await;
     }
     let verbs = world.host_path("/sys/bus/pci/devices/0000:ca:00.0/infiniband_verbs");
     fs::rename(&verbs, world.host_path("/sys/elsewhere")).expect("moved");
-    let why = "Unhealthy: not ready, mlx5_4 has no uverbs node yet: is ib_uverbs loaded?";
-    agent.until_health("0000:ca:00.0", why).await;
+    let expected = "Unhealthy: not ready, mlx5_4 has no uverbs node yet: is ib_uverbs loaded?";
+    agent.until_health("0000:ca:00.0", expected).await;
 }
 
 #[tokio::test]
 async fn an_interface_without_rdma_nodes_waits_for_none_and_is_not_shared() {
-    let none = world("nics: {ids: pciAddress, rdmaNodes: []}");
-    fs::remove_file(none.host_path("/dev/infiniband/rdma_cm")).expect("removed");
-    let agent = none.start_agent();
+    let node = world("nics: {ids: pciAddress, rdmaNodes: []}");
+    fs::remove_file(node.host_path("/dev/infiniband/rdma_cm")).expect("removed");
+    let agent = node.start_agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
     assert_eq!(device(&agent.state.borrow().inventory, "0000:ca:00.0").nodes, []);
     let shared = two_shared_nics("").replace("resources", "nics: {rdmaNodes: []}\nresources");
-    let offerings = world(&shared).scan_host().await.device_offers();
-    let why = offerings["nic-0000-ca-00-0"].obstacle.as_deref();
-    assert_eq!(why, Some("nics.rdmaNodes is empty: no RDMA node for containers to share"));
+    let offers = world(&shared).scan_host().await.device_offers();
+    let obstacle = offers["nic-0000-ca-00-0"].obstacle.as_deref();
+    assert_eq!(obstacle, Some("nics.rdmaNodes is empty: no RDMA node for containers to share"));
 }
 
 #[tokio::test]
@@ -340,8 +344,8 @@ async fn optional_nodes_are_granted_once_they_exist() {
                   missingNodes: leftOut}";
     let world = world(config);
     let (cm, mad) = ("/dev/infiniband/rdma_cm", "/sys/bus/pci/devices/0000:ca:00.0/infiniband_mad");
-    for (at, without_rules) in [(cm, "/dev/elsewhere"), (mad, "/sys/elsewhere")] {
-        fs::rename(world.host_path(at), world.host_path(without_rules)).expect("moved");
+    for (path, destination) in [(cm, "/dev/elsewhere"), (mad, "/sys/elsewhere")] {
+        fs::rename(world.host_path(path), world.host_path(destination)).expect("moved");
     }
     let agent = world.start_agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
@@ -362,7 +366,7 @@ fn two_shared_nics(pool: &str) -> String {
 /// The verbs nodes that a new pod gets with one of a resource, by its ids.
 async fn verbs(kubelet: &Kubelet, name: &str) -> (Vec<String>, Vec<String>) {
     let admission = kubelet.admit(pod(name, "rdma/hca", 1)).await.expect("admitted");
-    let allotment = admission.allocation("main", "rdma/hca").expect("allotted");
+    let allotment = admission.allocation("main", "rdma/hca").expect("allocated");
     let nodes = allotment.run_options.devices.iter().map(|node| node.container_path.clone());
     let verbs = nodes.filter(|path| path.contains("uverbs")).collect();
     (allotment.ids().into_iter().collect(), verbs)
@@ -423,9 +427,9 @@ async fn nics_of_a_pool_in_use_are_not_exclusive() {
         "resources: [{name: rdma/whole, devices: {kind: nic, ids: [nic-0000-17-00-1]}}]",
     ));
     let id: DeviceId = "nic-0000-17-00-1".parse().expect("an id");
-    let why = "a container holds it as rdma/hca";
+    let expected = "a container holds it as rdma/hca";
     let is_held = |state: &Arc<NodeState>| {
-        state.device_offers().get(&id).is_some_and(|it| it.obstacle.as_deref() == Some(why))
+        state.device_offers().get(&id).is_some_and(|it| it.obstacle.as_deref() == Some(expected))
     };
     agent.until(is_held).await;
 }
@@ -437,7 +441,7 @@ async fn programs_get_the_names_of_their_rdma_devices_if_configured() {
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "rdma/hca", 3).await;
     let admission = kubelet.admit(pod("p", "rdma/hca", 1)).await.expect("admitted");
-    let envs = &admission.allocation("main", "rdma/hca").expect("allotted").run_options.envs;
+    let envs = &admission.allocation("main", "rdma/hca").expect("allocated").run_options.envs;
     assert_eq!(envs["NCCL_IB_HCA"], "=mlx5_1,mlx5_4");
     assert_eq!(envs["UCX_NET_DEVICES"], "mlx5_1:1,mlx5_4:1");
 }
@@ -449,7 +453,7 @@ async fn the_kubelet_gets_numa_nodes_unless_switched_off() {
         let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
         until_allocatable(&kubelet, "rdma/hca", 6).await;
         let admission = kubelet.admit(pod("p", "rdma/hca", 1)).await.expect("admitted");
-        let devices = &admission.allocation("main", "rdma/hca").expect("allotted").devices;
+        let devices = &admission.allocation("main", "rdma/hca").expect("allocated").devices;
         assert_eq!(devices.keys().copied().collect::<Vec<_>>(), expected, "{hints}");
     }
 }
@@ -460,7 +464,7 @@ async fn gpu_nic_distance(kubelet: &Kubelet, state: &NodeState, nic: &str) -> Pc
     let pod = Pod::new(nic).container(Container { name: "main".to_owned(), limits });
     let admission = kubelet.admit(pod).await.expect("admitted");
     let position = |resource: &str| {
-        let ids = admission.allocation("main", resource).expect("allotted").ids();
+        let ids = admission.allocation("main", resource).expect("allocated").ids();
         state.topology.position(ids.first().expect("one")).expect("known")
     };
     state.topology.connection(position("nvidia.com/gpu"), position(nic)).pcie
@@ -494,8 +498,8 @@ async fn an_interface_that_does_not_answer_keeps_its_identity_and_affects_no_oth
     let before = device(&state.inventory, hanging).clone();
     world.block_reads(file);
     let state = agent.until_health(hanging, "Unhealthy: not ready, it does not answer").await;
-    let now = device(&state.inventory, hanging);
-    assert_eq!((&now.nodes, &now.attributes), (&before.nodes, &before.attributes));
+    let current = device(&state.inventory, hanging);
+    assert_eq!((&current.nodes, &current.attributes), (&before.nodes, &before.attributes));
     world.machine.update(|model| model.nics[1].link = LinkState::Down).expect("changed");
     let state = agent.until_health("nic-0000-17-00-1", "Unhealthy: link down").await;
     assert!(source(&state, "nics").starts_with("ready: "), "{}", source(&state, "nics"));

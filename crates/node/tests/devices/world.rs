@@ -29,7 +29,7 @@ gpus: []
 
 /// A machine with devices, as a profile's `devices:` lists them, and an agent's configuration.
 pub(crate) fn node(devices: &str, config: &str) -> Node {
-    let indented = devices.lines().fold(String::new(), |all, line| all + "  " + line + "\n");
+    let indented = devices.lines().fold(String::new(), |text, line| text + "  " + line + "\n");
     let profile = match devices.trim() {
         "" => EMPTY.to_owned(),
         _ => format!("{EMPTY}devices:\n{indented}"),
@@ -55,7 +55,7 @@ pub(crate) fn policy(text: &str) -> Policy {
 }
 
 /// Error of a refused configuration.
-pub(crate) fn refused(text: &str) -> String {
+pub(crate) fn config_error(text: &str) -> String {
     let config = Config::parse(Path::new("test.yaml"), text);
     config.expect_err("it is refused").to_string()
 }
@@ -73,19 +73,20 @@ pub(crate) async fn until_measured(
     metric: &str,
     count: usize,
 ) -> Vec<String> {
-    measured_until(agent, metric, |lines| lines.len() == count).await
+    until_metric(agent, metric, |lines| lines.len() == count).await
 }
 
 /// Lines of a metric, once they meet a condition.
-pub(crate) async fn measured_until(
+pub(crate) async fn until_metric(
     agent: &RunningAgent,
     metric: &str,
     condition: impl Fn(&[String]) -> bool,
 ) -> Vec<String> {
     until(metric, async || {
         let page = get(agent, "/metrics").await.body;
-        let own = page.lines().filter(|line| line.split(['{', ' ']).next() == Some(metric));
-        let lines: Vec<_> = own.map(str::to_owned).collect();
+        let metric_lines =
+            page.lines().filter(|line| line.split(['{', ' ']).next() == Some(metric));
+        let lines: Vec<_> = metric_lines.map(str::to_owned).collect();
         if condition(&lines) { Ok(lines) } else { Err(lines) }
     })
     .await
@@ -105,8 +106,10 @@ pub(crate) fn device<'a>(inventory: &'a Inventory, id: &str) -> &'a Device {
 
 /// An attribute of a device, as text.
 pub(crate) fn attribute(device: &Device, name: &str) -> Option<String> {
-    let mut all = device.attributes.iter();
-    all.find(|(attribute, _)| attribute.to_string() == name).map(|(_, value)| value.to_string())
+    let mut attributes = device.attributes.iter();
+    attributes
+        .find(|(attribute, _)| attribute.to_string() == name)
+        .map(|(_, value)| value.to_string())
 }
 
 /// State of a source as text.

@@ -48,22 +48,22 @@ async fn a_call_for_more_claims_than_a_pod_has_is_refused() {
     let world = World::new();
     let (agent, kubelet) = world.start_ready().await;
     let mut calls = DraPluginClient::new(kubelet.channel());
-    let named = |number| {
+    let numbered = |number| {
         let [namespace, name, uid] = ["ns".to_owned(), format!("c{number}"), format!("u{number}")];
         Claim { namespace, name, uid }
     };
-    let claims: Vec<_> = (0..CLAIMS).map(named).collect();
+    let claims: Vec<_> = (0..CLAIMS).map(numbered).collect();
     let expected = (Code::InvalidArgument, "the call has 257 claims; at most 256 are allowed");
     let prepare = NodePrepareResourcesRequest { claims: claims.clone() };
-    let refused = calls.node_prepare_resources(prepare).await.expect_err("too many");
-    assert_eq!((refused.code(), refused.message()), expected);
+    let status = calls.node_prepare_resources(prepare).await.expect_err("too many");
+    assert_eq!((status.code(), status.message()), expected);
     let release = NodeUnprepareResourcesRequest { claims };
-    let refused = calls.node_unprepare_resources(release).await.expect_err("too many");
-    assert_eq!((refused.code(), refused.message()), expected);
+    let status = calls.node_unprepare_resources(release).await.expect_err("too many");
+    assert_eq!((status.code(), status.message()), expected);
     let [namespace, name, uid] = ["ns", "c", "u"].map(|it| it.repeat(300_000));
     let endless = NodePrepareResourcesRequest { claims: vec![Claim { namespace, name, uid }] };
-    let refused = calls.node_prepare_resources(endless).await.expect_err("too long");
-    assert!(refused.message().contains("the limit is: 262144 bytes"), "{refused:?}");
+    let status = calls.node_prepare_resources(endless).await.expect_err("too long");
+    assert!(status.message().contains("the limit is: 262144 bytes"), "{status:?}");
     agent.stop().await;
 }
 
@@ -107,9 +107,9 @@ async fn an_unreadable_claim_is_refused_as_such_and_keeps_the_connection() {
     fs::remove_file(kubeconfig).expect("it was there");
     let gpu = gpus(&agent.state.borrow())[1].clone();
     world.put(&nested("nested", &[result("a", &gpu)]));
-    let why = kubelet.prepare("nested").await.expect_err("unreadable");
+    let error = kubelet.prepare("nested").await.expect_err("unreadable");
     let expected = "cannot read claim ns/nested: the API server's answer cannot be read: ";
-    assert!(why.contains(expected) && why.contains("recursion limit"), "{why}");
+    assert!(error.contains(expected) && error.contains("recursion limit"), "{error}");
     world.claim(&agent, "next", &[Allocated { request: "a", gpu: 2 }]);
     kubelet.prepare("next").await.expect("prepared by the same connection");
     agent.stop().await;

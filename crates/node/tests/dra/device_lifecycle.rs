@@ -31,8 +31,9 @@ async fn a_device_is_prepared_for_a_claim_once_and_cleaned_when_the_claim_is_rel
     let first = rig.schedule("a", "board").expect("it is free");
     let devices = kubelet.start_with(&first).await.expect("prepared");
     rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
-    let again = kubelet.start_with(&first).await.expect("prepared for a second pod of the claim");
-    assert_eq!((again, rig.board.take_events()), (devices, vec![]), "it is no new tenant");
+    let second_answer =
+        kubelet.start_with(&first).await.expect("prepared for a second pod of the claim");
+    assert_eq!((second_answer, rig.board.take_events()), (devices, vec![]), "it is no new tenant");
     rig.end(&mut kubelet, &first).await;
     rig.until_events(&[Reset]).await;
     rig.until_taints("n1/darwin3", &[]).await;
@@ -51,8 +52,8 @@ async fn a_device_that_cannot_be_cleaned_is_tainted_and_reported_until_it_is_cle
     rig.board.inject(BoardFault::Refuses);
     rig.end(&mut kubelet, &first).await;
     rig.until_taints("n1/darwin3", &["windlass.dev/unclean=quarantined"]).await;
-    let why = rig.schedule("b", "board").map(drop).expect_err("no clean board");
-    assert!(why.contains("0/1 nodes"), "{why}");
+    let error = rig.schedule("b", "board").map(drop).expect_err("no clean board");
+    assert!(error.contains("0/1 nodes"), "{error}");
     rig.until_event("is withheld: cleanup failed: GET http://").await;
     rig.board.inject(BoardFault::None);
     rig.until_taints("n1/darwin3", &[]).await;
@@ -66,9 +67,9 @@ async fn a_claim_whose_device_cannot_be_prepared_fails_with_the_reason_and_can_b
     let (agent, mut kubelet) = rig.start_ready().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
     rig.board.inject(BoardFault::Hangs);
-    let why = kubelet.start_with(&tenant).await.expect_err("it hangs");
-    assert!(why.contains("is not ready for the claim: GET http://"), "{why}");
-    assert!(why.contains("not done within 2s"), "{why}");
+    let error = kubelet.start_with(&tenant).await.expect_err("it hangs");
+    assert!(error.contains("is not ready for the claim: GET http://"), "{error}");
+    assert!(error.contains("not done within 2s"), "{error}");
     rig.board.inject(BoardFault::None);
     rig.board.take_events();
     kubelet.start_with(&tenant).await.expect("the kubelet tries again");
@@ -103,7 +104,7 @@ async fn a_device_that_was_released_without_an_agent_is_cleaned_for_the_next_cla
     let state = rig.config.places.state_dir.join("claims.json");
     agent.stop().await;
     std::fs::remove_file(state).expect("it was there");
-    // Its document would show that a claim has a device.
+    // The claim's document would show that a claim has the device.
     std::fs::remove_dir_all(&rig.config.places.cdi_dir).expect("it was there");
     rig.cluster.delete_pod("ns", "a").expect("deleted");
     rig.board.take_events();
@@ -137,8 +138,8 @@ async fn a_claims_status_shows_readiness_and_health_of_its_devices() {
     let (agent, mut kubelet) = rig.start_ready().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
     rig.board.inject(BoardFault::Refuses);
-    let why = kubelet.start_with(&tenant).await.expect_err("it refuses");
-    assert!(why.contains("500 Internal Server Error"), "{why}");
+    let error = kubelet.start_with(&tenant).await.expect_err("it refuses");
+    assert!(error.contains("500 Internal Server Error"), "{error}");
     let failed = rig.until_claim(&tenant, |it| condition(it, "Ready", "PrepareFailed")).await;
     let message = failed["status"]["devices"][0]["conditions"][0]["message"].to_string();
     assert!(message.contains("GET http://"), "{message}");
@@ -165,9 +166,9 @@ async fn an_early_refusal_of_a_claim_is_in_its_status_until_it_is_prepared() {
     let tenant = rig.free_gpu("g").await;
     rig.machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
     rig.until_taints("n1/nvidia", &["windlass.dev/unhealthy=lost"]).await;
-    let why = kubelet.start_with(&tenant).await.expect_err("it is lost");
+    let error = kubelet.start_with(&tenant).await.expect_err("it is lost");
     let failed = rig.until_claim(&tenant, |it| condition(it, "Ready", "PrepareFailed")).await;
-    assert_eq!(failed["status"]["devices"][0]["conditions"][0]["message"], why.as_str());
+    assert_eq!(failed["status"]["devices"][0]["conditions"][0]["message"], error.as_str());
     assert!(condition(&failed, "Healthy", "Lost"), "{failed:#}");
     rig.machine.inject(&Fault::Recover { gpu: 0 }).expect("injected");
     rig.until_taints("n1/nvidia", &[]).await;
@@ -201,8 +202,8 @@ async fn a_status_that_is_refused_twice_is_written_later_and_delays_no_other() {
 
 /// True if the first device of a claim has this condition with this reason.
 fn condition(claim: &Value, kind: &str, reason: &str) -> bool {
-    let all = claim["status"]["devices"][0]["conditions"].as_array();
-    all.into_iter().flatten().any(|it| it["type"] == kind && it["reason"] == reason)
+    let conditions = claim["status"]["devices"][0]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|it| it["type"] == kind && it["reason"] == reason)
 }
 
 #[tokio::test]
@@ -231,8 +232,8 @@ fn is_named(device: &Device, name: &str) -> bool {
 #[tokio::test]
 async fn a_preparation_beyond_the_kubelets_deadline_continues_and_is_done_once() {
     let mut rig = Rig::new();
-    let limit = Duration::from_millis(300);
-    rig.config.kubelet_limits.claim_deadline = limit;
+    let deadline = Duration::from_millis(300);
+    rig.config.kubelet_limits.claim_deadline = deadline;
     let [log, may_end] =
         ["begun", "go"].map(|name| rig.config.places.state_dir.with_file_name(name));
     let script = "echo begun >> \"$0\"; until [ -e \"$1\" ]; do sleep 0.02; done";
@@ -244,8 +245,8 @@ async fn a_preparation_beyond_the_kubelets_deadline_continues_and_is_done_once()
     let (agent, mut kubelet) = rig.start_ready().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
     for _ in 0..2 {
-        let why = kubelet.start_with(&tenant).await.expect_err("it takes long");
-        assert!(why.contains("is still being prepared after 300ms: retry"), "{why}");
+        let error = kubelet.start_with(&tenant).await.expect_err("it takes long");
+        assert!(error.contains("is still being prepared after 300ms: retry"), "{error}");
     }
     std::fs::write(may_end, "").expect("written");
     until("the claim is prepared", async || kubelet.clone().start_with(&tenant).await).await;
@@ -325,9 +326,9 @@ async fn gpus_are_reset_between_claims_one_after_the_other() {
 async fn a_gpu_with_links_to_others_is_not_reset() {
     let rig = rig_with_reset("dgx-h100");
     let (agent, mut kubelet) = rig.start_ready().await;
-    // Its history is unknown, so it would be reset before a claim gets it.
+    // The GPU's history is unknown, so it would be reset before a claim gets it.
     let tenant = rig.free_gpu("a").await;
-    let why = kubelet.start_with(&tenant).await.expect_err("it is linked");
-    assert!(why.contains("would also take down its NVLinks to other GPUs"), "{why}");
+    let error = kubelet.start_with(&tenant).await.expect_err("it is linked");
+    assert!(error.contains("would also take down its NVLinks to other GPUs"), "{error}");
     agent.stop().await;
 }

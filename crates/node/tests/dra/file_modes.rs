@@ -31,8 +31,8 @@ const STATE_FILES: [(&str, u32); 5] = [
 ];
 
 fn mode(path: &Path) -> u32 {
-    let found = fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    found.permissions().mode() & 0o777
+    let metadata = fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    metadata.permissions().mode() & 0o777
 }
 
 fn in_folder(folder: &Path) -> Vec<PathBuf> {
@@ -78,7 +78,7 @@ async fn files_and_sockets_have_the_least_permissive_modes() {
     let documents = in_folder(&places.cdi_dir);
     assert!(documents.iter().any(|path| path.to_string_lossy().contains("-claim-")));
     for document in documents {
-        // It names pods, as the record does.
+        // The copy of the record names pods, as the record does.
         let is_copy = document.ends_with("windlass.dev-claims.copy");
         let expected = if is_copy { OWNER_ONLY } else { WORLD_READABLE };
         assert_eq!(mode(&document), expected, "{}", document.display());

@@ -30,8 +30,8 @@ const ROUNDS: usize = 150;
 fn documents(world: &World) -> BTreeSet<PathBuf> {
     let folders = [&world.config.places.cdi_dir, &world.config.places.state_dir];
     let parents = folders.iter().filter_map(|folder| folder.parent());
-    let all = folders.iter().map(|folder| folder.as_path()).chain(parents);
-    let entries = all.flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
+    let searched = folders.iter().map(|folder| folder.as_path()).chain(parents);
+    let entries = searched.flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
     entries.map(|entry| entry.path()).collect()
 }
 
@@ -43,19 +43,19 @@ async fn invalid_names_are_refused_one_by_one_and_reach_neither_disk_nor_api_ser
     kubelet.prepare("good").await.expect("prepared");
     let (before, requests_before) = (documents(&world), world.api.objects().requests().len());
     let mut calls = DraPluginClient::new(kubelet.channel());
-    for bad in HOSTILE {
+    for invalid in HOSTILE {
         for index in 0..3 {
             let [mut namespace, mut name, mut uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
-            *[&mut namespace, &mut name, &mut uid][index] = bad.to_owned();
+            *[&mut namespace, &mut name, &mut uid][index] = invalid.to_owned();
             let claims = vec![Claim { namespace, name, uid: uid.clone() }];
             let prepare = NodePrepareResourcesRequest { claims: claims.clone() };
             let answer = calls.node_prepare_resources(prepare).await.expect("one by one");
-            let why = &answer.into_inner().claims[&uid].error;
-            assert!(why.contains(&format!("{bad:?} is not a valid ")), "{claims:?}: {why}");
+            let error = &answer.into_inner().claims[&uid].error;
+            assert!(error.contains(&format!("{invalid:?} is not a valid ")), "{claims:?}: {error}");
             let release = NodeUnprepareResourcesRequest { claims: claims.clone() };
             let answer = calls.node_unprepare_resources(release).await.expect("one by one");
-            let why = &answer.into_inner().claims[&uid].error;
-            assert!(why.contains(&format!("{bad:?} is not a valid ")), "{claims:?}: {why}");
+            let error = &answer.into_inner().claims[&uid].error;
+            assert!(error.contains(&format!("{invalid:?} is not a valid ")), "{claims:?}: {error}");
         }
     }
     assert_eq!(documents(&world), before);
@@ -75,12 +75,16 @@ async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_that_its_auth
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
     let gpu = gpus(&agent.state.borrow())[0].clone();
-    let ours = |sharing| json!({"apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing});
+    let device_config = |sharing| {
+        json!({
+            "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing,
+        })
+    };
     let path = format!("/{MARK}/../etc/shadow");
     for (index, parameters) in [
-        ours(json!({"strategy": path})),
-        ours(json!({"strategy": "MPS", "mps": {"pinnedMemoryLimit": path}})),
-        ours(json!({"strategy": "TimeSlicing", "timeSlicing": {"interval": path}})),
+        device_config(json!({"strategy": path})),
+        device_config(json!({"strategy": "MPS", "mps": {"pinnedMemoryLimit": path}})),
+        device_config(json!({"strategy": "TimeSlicing", "timeSlicing": {"interval": path}})),
         json!({"apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "mounts": [{"hostPath": path}]}),
         json!({"apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "containerEdits": {"env": [MARK]}}),
         json!({"apiVersion": "windlass.dev/v1alpha1", "kind": path}),
@@ -97,8 +101,8 @@ async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_that_its_auth
             "opaque": {"driver": "windlass.dev", "parameters": parameters},
         }]);
         world.put(&object);
-        let why = kubelet.prepare(&name).await.expect_err(&name);
-        assert!(why.contains("configuration 1"), "{why}");
+        let error = kubelet.prepare(&name).await.expect_err(&name);
+        assert!(error.contains("configuration 1"), "{error}");
         assert_eq!(world.document(&name), None);
     }
     // A claim without parameters, whose author chose every name: the document has only names of the node.
@@ -131,12 +135,12 @@ fn names() -> impl Strategy<Value = String> {
 fn requests() -> impl Strategy<Value = NodePrepareResourcesRequest> {
     let [namespace, uid, name] = ["ns", "good", "good"].map(ToOwned::to_owned);
     let claims = vec![Claim { namespace, uid, name }; 2];
-    let good = NodePrepareResourcesRequest { claims }.encode_to_vec();
+    let valid = NodePrepareResourcesRequest { claims }.encode_to_vec();
     let claim = (names(), names(), names());
     let claim = claim.prop_map(|(namespace, uid, name)| Claim { namespace, uid, name });
     let generated = vec(claim, 0..8).prop_map(|claims| NodePrepareResourcesRequest { claims });
     let changed = vec((any::<Index>(), any::<u8>()), 1..4).prop_map(move |changes| {
-        let mut bytes = good.clone();
+        let mut bytes = valid.clone();
         for (index, byte) in changes {
             *index.get_mut(&mut bytes) = byte;
         }

@@ -59,11 +59,11 @@ impl Kubelet {
 
     /// The devices of a claim whose UID is its name, or the error.
     pub(crate) async fn prepare(&mut self, name: &str) -> Result<Vec<Device>, String> {
-        self.prepare_of((name, name)).await
+        self.prepare_claim((name, name)).await
     }
 
     /// The devices of a claim, by name and UID.
-    pub(crate) async fn prepare_of(
+    pub(crate) async fn prepare_claim(
         &mut self,
         claim_names: (&str, &str),
     ) -> Result<Vec<Device>, String> {

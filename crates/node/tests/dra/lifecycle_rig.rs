@@ -17,7 +17,7 @@ use windlass_testkit::{
 
 use crate::dra::kubelet::Kubelet;
 
-/// The cluster, the node's devices, and the agent's settings.
+/// The cluster, the node's devices, and the agent's configuration.
 pub(crate) struct Rig {
     pub(crate) cluster: Cluster,
     pub(crate) board: Board,
@@ -109,11 +109,11 @@ impl Rig {
     /// Waits until a pool has these taints.
     pub(crate) async fn until_taints(&self, pool: &str, expected: &[&str]) {
         let is_expected = |objects: &Objects| {
-            let found = taints_of(objects, pool)?;
-            (found == expected).then_some(())
+            let taints = taints_of(objects, pool)?;
+            (taints == expected).then_some(())
         };
-        let found = self.objects().wait_until(TIMEOUT, is_expected).await;
-        found.unwrap_or_else(|_| {
+        let result = self.objects().wait_until(TIMEOUT, is_expected).await;
+        result.unwrap_or_else(|_| {
             panic!("{expected:?} is not {:?}", taints_of(&self.objects(), pool))
         });
     }
@@ -124,8 +124,8 @@ impl Rig {
             let events: Vec<Event> = objects.list();
             events.into_iter().find_map(|it| it.note.filter(|note| note.contains(text)))
         };
-        let found = self.objects().wait_until(TIMEOUT, find).await;
-        drop(found.unwrap_or_else(|_| panic!("no event with {text:?}")));
+        let result = self.objects().wait_until(TIMEOUT, find).await;
+        drop(result.unwrap_or_else(|_| panic!("no event with {text:?}")));
     }
 
     /// A claim on the API server, once it meets a condition.
@@ -138,8 +138,8 @@ impl Rig {
             let claim: ResourceClaim = objects.get("ns", &tenant.claim)?;
             Some(serde_json::to_value(claim).expect("JSON"))
         };
-        let found = self.objects().wait_until(TIMEOUT, |it| read(it).filter(&condition)).await;
-        found.unwrap_or_else(|_| panic!("the claim is {:#?}", read(&self.objects())))
+        let result = self.objects().wait_until(TIMEOUT, |it| read(it).filter(&condition)).await;
+        result.unwrap_or_else(|_| panic!("the claim is {:#?}", read(&self.objects())))
     }
 
     /// Waits until the board has these events.
@@ -155,7 +155,7 @@ impl Kubelet {
         &mut self,
         tenant: &Tenant,
     ) -> Result<Vec<wire::Device>, String> {
-        self.prepare_of((&tenant.claim, &tenant.uid)).await
+        self.prepare_claim((&tenant.claim, &tenant.uid)).await
     }
 }
 

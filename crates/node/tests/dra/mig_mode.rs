@@ -18,13 +18,13 @@ fn world(machine: &str) -> World {
         mig_mode: DraMigMode::OnDemand,
         ..DraPolicy::default()
     };
-    World::of(machine, dra)
+    World::from_profile(machine, dra)
 }
 
 /// Puts a claim whose UID is its name, and that got a GPU, or the partition with this suffix of the GPU's name.
-fn put(world: &World, agent: &RunningAgent, (name, gpu, form): (&str, usize, &str)) {
+fn put(world: &World, agent: &RunningAgent, (name, gpu, suffix): (&str, usize, &str)) {
     let gpu = gpus(&agent.state.borrow())[gpu].id.as_str().to_lowercase();
-    let device = format!("{gpu}{form}");
+    let device = format!("{gpu}{suffix}");
     let result =
         json!({"request": "a", "driver": "windlass.dev", "pool": "n1/nvidia", "device": device});
     world.put(&claim(name, &[result]));
@@ -32,11 +32,12 @@ fn put(world: &World, agent: &RunningAgent, (name, gpu, form): (&str, usize, &st
 
 const PART: &str = "-mig-1g-10gb-19-6";
 
-/// MIG instances of a GPU, or MIG off.
-fn form(world: &World, gpu: usize) -> String {
+/// MIG instances of a GPU as text, or `whole` if MIG is off.
+fn mig_layout(world: &World, gpu: usize) -> String {
     let model = world.machine.model().expect("a model");
     let Some(instances) = &model.gpus[gpu].mig else { return "whole".to_owned() };
-    let places = instances.iter().map(|one| format!("{}@{}", one.profile, one.start));
+    let places =
+        instances.iter().map(|instance| format!("{}@{}", instance.profile, instance.start));
     format!("cut into [{}]", places.collect::<Vec<_>>().join(" "))
 }
 
@@ -44,8 +45,8 @@ fn form(world: &World, gpu: usize) -> String {
 async fn one_gpu_is_allocated_in_full_then_in_parts_and_in_full_again() {
     let world = world("dgx-h100");
     let (agent, mut kubelet) = world.start_ready().await;
-    for (name, form) in [("whole", ""), ("part", PART), ("again", "")] {
-        put(&world, &agent, (name, 0, form));
+    for (name, suffix) in [("whole", ""), ("part", PART), ("again", "")] {
+        put(&world, &agent, (name, 0, suffix));
     }
     let gpu = gpus(&agent.state.borrow())[0].id.clone();
     let whole_gpu = kubelet.prepare("whole").await.expect("prepared");
@@ -53,25 +54,25 @@ async fn one_gpu_is_allocated_in_full_then_in_parts_and_in_full_again() {
         whole_gpu[0].cdi_device_ids.contains(&format!("windlass.dev/gpu={gpu}")),
         "{whole_gpu:?}"
     );
-    let why = kubelet.prepare("part").await.expect_err("a claim has the whole GPU");
-    assert!(why.ends_with("is held by another claim"), "{why}");
-    assert_eq!(form(&world, 0), "whole");
+    let error = kubelet.prepare("part").await.expect_err("a claim has the whole GPU");
+    assert!(error.ends_with("is held by another claim"), "{error}");
+    assert_eq!(mig_layout(&world, 0), "whole");
     kubelet.unprepare("whole").await.expect("released");
 
     kubelet.prepare("part").await.expect("prepared");
-    assert_eq!(form(&world, 0), "cut into [1g.10gb@6]");
-    let why = kubelet.prepare("again").await.expect_err("a claim has a part");
-    assert!(why.ends_with("is held by another claim"), "{why}");
+    assert_eq!(mig_layout(&world, 0), "cut into [1g.10gb@6]");
+    let error = kubelet.prepare("again").await.expect_err("a claim has a part");
+    assert!(error.ends_with("is held by another claim"), "{error}");
     kubelet.unprepare("part").await.expect("released");
     assert_eq!(
-        form(&world, 0),
+        mig_layout(&world, 0),
         "cut into []",
         "the next claim of the whole GPU turns the mode off"
     );
 
-    let again = kubelet.prepare("again").await.expect("prepared");
-    assert!(again[0].cdi_device_ids.contains(&format!("windlass.dev/gpu={gpu}")), "{again:?}");
-    assert_eq!(form(&world, 0), "whole");
+    let devices = kubelet.prepare("again").await.expect("prepared");
+    assert!(devices[0].cdi_device_ids.contains(&format!("windlass.dev/gpu={gpu}")), "{devices:?}");
+    assert_eq!(mig_layout(&world, 0), "whole");
     agent.stop().await;
 }
 
@@ -85,20 +86,20 @@ async fn no_instance_is_created_before_the_gpu_is_clean_after_its_full_use() {
     let release = vec![Step { action, timeout: TIMEOUT }];
     world.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };
     let (agent, mut kubelet) = world.start_ready().await;
-    for (name, form) in [("whole", ""), ("part", PART)] {
-        put(&world, &agent, (name, 0, form));
+    for (name, suffix) in [("whole", ""), ("part", PART)] {
+        put(&world, &agent, (name, 0, suffix));
     }
     // An earlier claim may have left data too.
     fs::write(&clean, "").expect("written");
     kubelet.prepare("whole").await.expect("prepared");
     fs::remove_file(&clean).expect("removed");
     kubelet.unprepare("whole").await.expect("released");
-    let why = kubelet.prepare("part").await.expect_err("it is being cleaned");
-    assert!(why.ends_with("after its last user"), "{why}");
-    assert_eq!(form(&world, 0), "whole");
+    let error = kubelet.prepare("part").await.expect_err("it is being cleaned");
+    assert!(error.ends_with("after its last user"), "{error}");
+    assert_eq!(mig_layout(&world, 0), "whole");
     fs::write(clean, "").expect("written");
     until("it is clean, and cut", async || kubelet.clone().prepare("part").await).await;
-    assert_eq!(form(&world, 0), "cut into [1g.10gb@6]");
+    assert_eq!(mig_layout(&world, 0), "cut into [1g.10gb@6]");
     agent.stop().await;
 }
 
@@ -107,18 +108,18 @@ async fn mig_mode_of_a_gpu_in_use_does_not_change_and_the_pod_shows_the_reason()
     let world = world("dgx-h100");
     let (agent, mut kubelet) = world.start_ready().await;
     put(&world, &agent, ("part", 0, PART));
-    let run = |processes: Vec<Process>| {
+    let set_processes = |processes: Vec<Process>| {
         world.machine.update(|model| model.gpus[0].live.processes = processes).expect("changed");
     };
-    run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: None, sm_percent: 0 }]);
-    let why = kubelet.prepare("part").await.expect_err("busy");
+    set_processes(vec![Process { pid: 7, memory_mib: 256, gpu_instance: None, sm_percent: 0 }]);
+    let error = kubelet.prepare("part").await.expect_err("busy");
     let gpu = gpus(&agent.state.borrow())[0].id.clone();
     let expected = format!("cannot turn MIG on for {gpu}: it is in use by a process");
-    assert!(why.ends_with(&expected), "{why}");
-    assert_eq!(form(&world, 0), "whole");
-    run(Vec::new());
+    assert!(error.ends_with(&expected), "{error}");
+    assert_eq!(mig_layout(&world, 0), "whole");
+    set_processes(Vec::new());
     kubelet.prepare("part").await.expect("idle by now");
-    assert_eq!(form(&world, 0), "cut into [1g.10gb@6]");
+    assert_eq!(mig_layout(&world, 0), "cut into [1g.10gb@6]");
     agent.stop().await;
 }
 
@@ -145,24 +146,25 @@ async fn a_change_of_mig_mode_that_a_kill_interrupted_is_continued() {
     for name in ["part", "whole"] {
         kubelet.prepare(name).await.expect("prepared");
     }
-    let forms = [0, 1].map(|gpu| form(&world, gpu));
-    assert_eq!(forms, ["cut into [1g.10gb@6]", "whole"]);
+    let layouts = [0, 1].map(|gpu| mig_layout(&world, gpu));
+    assert_eq!(layouts, ["cut into [1g.10gb@6]", "whole"]);
     agent.stop().await;
 }
 
 #[tokio::test]
 async fn a_gpu_that_needs_a_reset_for_mig_mode_keeps_its_mode() {
     let world = world("mig-a100");
-    let whole_gpu = (0..8).find(|gpu| form(&world, *gpu) == "whole").expect("a GPU without MIG");
+    let whole_gpu =
+        (0..8).find(|gpu| mig_layout(&world, *gpu) == "whole").expect("a GPU without MIG");
     let (agent, mut kubelet) = world.start_ready().await;
     put(&world, &agent, ("whole", whole_gpu, ""));
     put(&world, &agent, ("part", whole_gpu, "-mig-1g-5gb-19-6"));
     put(&world, &agent, ("cut", 0, ""));
     for (name, missing) in [("part", "-mig-1g-5gb-19-6"), ("cut", "")] {
-        let why = kubelet.prepare(name).await.expect_err("there is no such form");
-        assert!(why.contains("has no device") && why.ends_with(missing), "{why}");
+        let error = kubelet.prepare(name).await.expect_err("there is no such device");
+        assert!(error.contains("has no device") && error.ends_with(missing), "{error}");
     }
     kubelet.prepare("whole").await.expect("prepared");
-    assert_eq!(form(&world, whole_gpu), "whole");
+    assert_eq!(mig_layout(&world, whole_gpu), "whole");
     agent.stop().await;
 }

@@ -59,11 +59,16 @@ fn schedule(cluster: &Cluster, name: &str) -> Result<ScheduledPod, SchedulingErr
 }
 
 /// Waits until the devices of a pool are published, each with this taint, or without any.
-async fn published(objects: &Objects, pool: &str, taint: Option<(&str, &str)>) -> Vec<Device> {
-    let found = objects.wait_until(Duration::from_secs(20), |objects| {
+async fn until_published(
+    objects: &Objects,
+    pool: &str,
+    taint: Option<(&str, &str)>,
+) -> Vec<Device> {
+    let result = objects.wait_until(Duration::from_secs(20), |objects| {
         let slices = objects.list::<ResourceSlice>().into_iter();
-        let of_pool = slices.filter(|it| it.spec.pool.name == pool);
-        let devices: Vec<_> = of_pool.flat_map(|it| it.spec.devices.unwrap_or_default()).collect();
+        let pool_slices = slices.filter(|it| it.spec.pool.name == pool);
+        let devices: Vec<_> =
+            pool_slices.flat_map(|it| it.spec.devices.unwrap_or_default()).collect();
         let have_taint = devices.iter().all(|device| {
             let taints = device.taints.iter().flatten();
             let taints =
@@ -72,7 +77,7 @@ async fn published(objects: &Objects, pool: &str, taint: Option<(&str, &str)>) -
         });
         (!devices.is_empty() && have_taint).then_some(devices)
     });
-    found.await.expect("published so")
+    result.await.expect("published with the taint")
 }
 
 #[tokio::test]
@@ -80,23 +85,23 @@ async fn claims_get_a_board_of_two_gateways_only_from_the_lease_holder() {
     let cluster = cluster();
     let objects = cluster.objects();
     let first = Gateway::start(&cluster, "n1");
-    published(&objects, "n1/boards", None).await;
+    until_published(&objects, "n1/boards", None).await;
     let second = Gateway::start(&cluster, "n2");
     let lease = Some(("windlass.dev/obstacle", "lease"));
-    let devices = published(&objects, "n2/boards", lease).await;
+    let devices = until_published(&objects, "n2/boards", lease).await;
     let scheduled = schedule(&cluster, "one").expect("it is free");
     let allocation = scheduled.claims[0].status.clone().and_then(|it| it.allocation);
-    let devices_of = allocation.and_then(|it| it.devices).and_then(|it| it.results);
-    assert_eq!(devices_of.expect("allocated")[0].pool, "n1/boards");
+    let results = allocation.and_then(|it| it.devices).and_then(|it| it.results);
+    assert_eq!(results.expect("allocated")[0].pool, "n1/boards");
     schedule(&cluster, "two").map(drop).expect_err("there is one board");
 
-    let mut kubelet = second.world.registered().await;
+    let mut kubelet = second.world.register_kubelet().await;
     let result = json!({
         "request": "a", "driver": "windlass.dev", "pool": "n2/boards", "device": devices[0].name,
     });
     objects.put::<ResourceClaim>(&from_json(claim("forced", &[result])));
-    let why = kubelet.prepare("forced").await.expect_err("leased by the other gateway");
-    assert!(why.contains("cannot be used: leased by node n1"), "{why}");
+    let error = kubelet.prepare("forced").await.expect_err("leased by the other gateway");
+    assert!(error.contains("cannot be used: leased by node n1"), "{error}");
     first.agent.stop().await;
     second.agent.stop().await;
 }
@@ -110,9 +115,9 @@ async fn a_claim_gets_no_gpu_without_the_channel_that_is_required() {
     world.api.objects().put::<Node>(&from_json(node));
     let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
-    let why = kubelet.prepare("c").await.expect_err("there is no channel");
-    assert!(why.contains("cannot be used: IMEX channel 0 is required"), "{why}");
+    let error = kubelet.prepare("c").await.expect_err("there is no channel");
+    assert!(error.contains("cannot be used: IMEX channel 0 is required"), "{error}");
     let taint = Some(("windlass.dev/obstacle", "imex-channel"));
-    published(&world.api.objects(), "n1/nvidia", taint).await;
+    until_published(&world.api.objects(), "n1/nvidia", taint).await;
     agent.stop().await;
 }

@@ -18,7 +18,7 @@ fn gpus_in_mig_mode() -> World {
         partitions: DraPartitions::OnDemand,
         ..DraPolicy::default()
     };
-    World::of("mig-pcie", dra)
+    World::from_profile("mig-pcie", dra)
 }
 
 /// Puts a claim that has its name as its UID, and that got this partition of the first GPU.
@@ -36,7 +36,7 @@ fn instances(world: &World) -> Vec<String> {
     let model = world.machine.model().expect("a model");
     let instances = model.gpus[0].mig.iter().flatten();
     let mut places: Vec<_> =
-        instances.map(|one| format!("{}@{}", one.profile, one.start)).collect();
+        instances.map(|instance| format!("{}@{}", instance.profile, instance.start)).collect();
     places.sort();
     places
 }
@@ -78,12 +78,12 @@ async fn instances_of_one_gpu_are_created_and_removed_for_two_claims() {
     let instance_of_c = instance(&state, 4).expect("it is in the inventory");
     let cdi = &first[0].cdi_device_ids;
     assert!(cdi.contains(&format!("windlass.dev/gpu={}", instance_of_c.id)), "{cdi:?}");
-    let offering = state.device_offers()[&instance_of_c.id].clone();
-    let why = offering.obstacle.expect("the device plugin does not offer it");
-    assert!(offering.resource.is_none() && why.contains("for claims"), "{why}");
-    for (name, what) in [("e", "the same slices"), ("f", "the same place")] {
-        let why = kubelet.prepare(name).await.expect_err(what);
-        assert!(why.ends_with("is held by another claim"), "{why}");
+    let offer = state.device_offers()[&instance_of_c.id].clone();
+    let obstacle = offer.obstacle.expect("the device plugin does not offer it");
+    assert!(offer.resource.is_none() && obstacle.contains("for claims"), "{obstacle}");
+    for (name, conflict) in [("e", "the same slices"), ("f", "the same place")] {
+        let error = kubelet.prepare(name).await.expect_err(conflict);
+        assert!(error.ends_with("is held by another claim"), "{error}");
     }
     agent.stop().await;
 
@@ -167,16 +167,16 @@ async fn an_unclaimed_instance_is_removed_at_the_start_and_a_claimed_one_is_not(
     let first = kubelet.prepare("c").await.expect("prepared");
     create_instance(&world, 5);
     agent.until(|state| instance(state, 5).is_some()).await;
-    let why = kubelet.prepare("d").await.expect_err("a foreign instance");
-    assert!(why.contains("was not made for this claim"), "{why}");
+    let error = kubelet.prepare("d").await.expect_err("a foreign instance");
+    assert!(error.contains("was not made for this claim"), "{error}");
     let foreign: DeviceId = instance(&agent.state.borrow(), 5).expect("there").id;
     agent.stop().await;
 
     let (agent, mut kubelet) = world.start_ready().await;
     agent
         .until(|state| {
-            let found = state.inventory.get(foreign.as_str());
-            found.is_none_or(|device| device.health.has_vanished())
+            let device = state.inventory.get(foreign.as_str());
+            device.is_none_or(|device| device.health.has_vanished())
         })
         .await;
     assert_eq!(instances(&world), ["1g.10gb@6"]);

@@ -14,9 +14,9 @@ use crate::dra::{
     world::{Allocated, World, claim, gpus},
 };
 
-const A: Allocated<'static> = Allocated { request: "a", gpu: 0 };
+const FIRST_GPU: Allocated<'static> = Allocated { request: "a", gpu: 0 };
 
-const B: Allocated<'static> = Allocated { request: "a", gpu: 1 };
+const SECOND_GPU: Allocated<'static> = Allocated { request: "a", gpu: 1 };
 
 impl World {
     /// Kubelet checkpoint of claims whose UIDs are their names, before a driver has answered.
@@ -29,7 +29,7 @@ impl World {
             drivers: [("windlass.dev".to_owned(), DriverState::default())].into(),
         };
         let checkpoint = Checkpoint { claims: Some(names.iter().map(state).collect()) };
-        fs::create_dir_all(&self.config.places.kubelet_dir).expect("made");
+        fs::create_dir_all(&self.config.places.kubelet_dir).expect("created");
         fs::write(self.config.places.kubelet_dir.join(FILE), checkpoint.to_json())
             .expect("written");
     }
@@ -42,20 +42,20 @@ fn is_gpu(agent: &RunningAgent, devices: &[Device], gpu: usize) -> bool {
 
 /// Released devices are free for another claim, and held ones are not.
 async fn check_devices(world: &World, agent: &RunningAgent, kubelet: &mut Kubelet) {
-    world.claim(agent, "first", &[A]);
+    world.claim(agent, "first", &[FIRST_GPU]);
     kubelet.prepare("first").await.expect("the old device is free");
-    world.claim(agent, "second", &[B]);
-    let why = kubelet.prepare("second").await.expect_err("the new device is in use");
-    assert!(why.ends_with("is held by another claim"), "{why}");
+    world.claim(agent, "second", &[SECOND_GPU]);
+    let error = kubelet.prepare("second").await.expect_err("the new device is in use");
+    assert!(error.ends_with("is held by another claim"), "{error}");
 }
 
 #[tokio::test]
 async fn a_reallocated_claim_releases_its_old_devices_before_it_gets_the_new_ones() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[A]);
+    world.claim(&agent, "c", &[FIRST_GPU]);
     kubelet.prepare("c").await.expect("prepared");
-    world.claim(&agent, "c", &[B]);
+    world.claim(&agent, "c", &[SECOND_GPU]);
     let devices = kubelet.prepare("c").await.expect("prepared again");
     assert!(is_gpu(&agent, &devices, 1), "{devices:?}");
     check_devices(&world, &agent, &mut kubelet).await;
@@ -66,12 +66,12 @@ async fn a_reallocated_claim_releases_its_old_devices_before_it_gets_the_new_one
 async fn a_reallocated_claim_with_an_interrupted_preparation_releases_its_old_devices() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[A]);
+    world.claim(&agent, "c", &[FIRST_GPU]);
     kubelet.prepare("c").await.expect("prepared");
     agent.stop().await;
     world.mark_prepare_started();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[B]);
+    world.claim(&agent, "c", &[SECOND_GPU]);
     let devices = kubelet.prepare("c").await.expect("prepared again");
     assert!(is_gpu(&agent, &devices, 1), "{devices:?}");
     check_devices(&world, &agent, &mut kubelet).await;
@@ -98,10 +98,10 @@ async fn a_claim_without_devices_of_the_node_is_released_unless_the_kubelet_know
         world.put(&object);
     }
     let (agent, _) = world.start_ready().await;
-    let has = |record: &Value| {
+    let is_expected = |record: &Value| {
         let claims = record["claims"].as_object().expect("a map");
         claims.keys().map(String::as_str).eq(["kept", "known"])
     };
-    world.recorded(has).await;
+    world.until_record(is_expected).await;
     agent.stop().await;
 }

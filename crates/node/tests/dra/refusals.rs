@@ -14,19 +14,19 @@ use windlass_testkit::TIMEOUT;
 
 use crate::dra::world::{Allocated, World, claim, gpus, result};
 
-const A: Allocated<'static> = Allocated { request: "a", gpu: 0 };
+const FIRST_GPU: Allocated<'static> = Allocated { request: "a", gpu: 0 };
 
 #[tokio::test]
 async fn the_second_of_two_claims_on_a_device_is_refused_and_takes_no_device() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "one", &[A]);
-    world.claim(&agent, "two", &[Allocated { request: "b", gpu: 1 }, A]);
+    world.claim(&agent, "one", &[FIRST_GPU]);
+    world.claim(&agent, "two", &[Allocated { request: "b", gpu: 1 }, FIRST_GPU]);
     world.claim(&agent, "three", &[Allocated { request: "b", gpu: 1 }]);
     kubelet.prepare("one").await.expect("prepared");
     let id = gpus(&agent.state.borrow())[0].id.as_str().to_lowercase();
-    let why = kubelet.prepare("two").await.expect_err("held");
-    assert_eq!(why, format!("request a: {id} is held by another claim"));
+    let error = kubelet.prepare("two").await.expect_err("held");
+    assert_eq!(error, format!("request a: {id} is held by another claim"));
     kubelet.prepare("three").await.expect("a refused claim takes no device");
     kubelet.unprepare("one").await.expect("released");
     kubelet.unprepare("three").await.expect("released");
@@ -39,15 +39,15 @@ async fn a_claim_with_admin_access_uses_another_claims_device_and_shares_coexist
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
     let gpu = gpus(&agent.state.borrow())[0].clone();
-    world.claim(&agent, "owner", &[A]);
-    let with = |name: &str, field: &str, value: Value| {
+    world.claim(&agent, "owner", &[FIRST_GPU]);
+    let put_claim_with = |name: &str, field: &str, value: Value| {
         let mut result = result("a", &gpu);
         result[field] = value;
         world.put(&claim(name, &[result]));
     };
-    with("admin", "adminAccess", json!(true));
-    with("share-1", "shareID", json!("s1"));
-    with("share-2", "shareID", json!("s2"));
+    put_claim_with("admin", "adminAccess", json!(true));
+    put_claim_with("share-1", "shareID", json!("s1"));
+    put_claim_with("share-2", "shareID", json!("s2"));
     kubelet.prepare("owner").await.expect("prepared");
     kubelet.prepare("admin").await.expect("admin access takes no device");
     kubelet.prepare("share-1").await.expect_err("the owner has it exclusively");
@@ -80,8 +80,8 @@ async fn a_share_beyond_the_capacity_is_refused_until_another_is_released() {
     kubelet.prepare("two").await.expect("room");
     // The pod of one claim was deleted by force: its share is free for the scheduler, but not on the node.
     world.remove("one");
-    let why = kubelet.prepare("ghosted").await.expect_err("both are in use");
-    assert!(why.contains("1 of its 2 shares requested, and 0 left by other claims"), "{why}");
+    let error = kubelet.prepare("ghosted").await.expect_err("both are in use");
+    assert!(error.contains("1 of its 2 shares requested, and 0 left by other claims"), "{error}");
     kubelet.unprepare("one").await.expect("released");
     kubelet.prepare("ghosted").await.expect("room again");
     agent.stop().await;
@@ -95,10 +95,10 @@ async fn claims_that_cannot_be_prepared_are_refused_with_the_reason() {
     let mut unknown = result("a", &gpu);
     unknown["device"] = json!("gpu-0");
     world.put(&claim("unknown", &[unknown]));
-    let mut fresh = world.claim(&agent, "fresh", &[A]);
+    let mut fresh = world.claim(&agent, "fresh", &[FIRST_GPU]);
     fresh["status"] = json!({});
     world.put(&fresh);
-    let mut replaced = world.claim(&agent, "replaced", &[A]);
+    let mut replaced = world.claim(&agent, "replaced", &[FIRST_GPU]);
     replaced["metadata"]["uid"] = json!("other");
     world.put(&replaced);
     for (name, expected) in [
@@ -118,11 +118,11 @@ async fn claims_that_cannot_be_prepared_are_refused_with_the_reason() {
 async fn a_device_that_failed_after_its_allocation_is_refused_with_its_failure() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[A]);
+    world.claim(&agent, "c", &[FIRST_GPU]);
     world.machine.inject(&machine::Fault::Xid { gpu: 0, code: 79 }).expect("injected");
     agent.until(|state| !gpus(state)[0].health.is_healthy()).await;
-    let why = kubelet.prepare("c").await.expect_err("unhealthy");
-    assert!(why.contains("cannot be used") && why.contains("79"), "{why}");
+    let error = kubelet.prepare("c").await.expect_err("unhealthy");
+    assert!(error.contains("cannot be used") && error.contains("79"), "{error}");
     agent.stop().await;
 }
 
@@ -130,27 +130,31 @@ async fn a_device_that_failed_after_its_allocation_is_refused_with_its_failure()
 async fn impossible_parameters_are_refused_with_their_origin() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    let ours = |sharing: Value| json!({"apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing});
-    let nvidias = json!({
+    let device_config = |sharing: Value| {
+        json!({
+            "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing,
+        })
+    };
+    let nvidia_config = json!({
         "apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig",
         "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Default"}},
     });
-    let place = "configuration 1 of the allocation, from the claim";
+    let origin = "configuration 1 of the allocation, from the claim";
     for (parameters, expected) in [
-        (nvidias, None),
-        (ours(json!({"strategy": "TimeSlicing"})), None),
+        (nvidia_config, None),
+        (device_config(json!({"strategy": "TimeSlicing"})), None),
         (
-            ours(json!({"strategy": "MPS", "mps": {"activeThreadPercentage": 0}})),
+            device_config(json!({"strategy": "MPS", "mps": {"activeThreadPercentage": 0}})),
             Some("active threads 0: write 1 to 100 percent"),
         ),
-        (ours(json!({"strategie": "MPS"})), Some("unknown field `strategie`")),
+        (device_config(json!({"strategie": "MPS"})), Some("unknown field `strategie`")),
         (json!({"apiVersion": "windlass.dev/v2", "kind": "X"}), Some(r#"no kind "X""#)),
         (
             json!({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "MigDeviceConfig"}),
             Some("it applies to a mig, and request a got"),
         ),
     ] {
-        let mut claim = world.claim(&agent, "c", &[A]);
+        let mut claim = world.claim(&agent, "c", &[FIRST_GPU]);
         claim["status"]["allocation"]["devices"]["config"] = json!([{
             "source": "FromClaim", "requests": ["a"],
             "opaque": {"driver": "windlass.dev", "parameters": parameters},
@@ -160,8 +164,8 @@ async fn impossible_parameters_are_refused_with_their_origin() {
         match expected {
             None => drop(outcome.expect("valid parameters")),
             Some(expected) => {
-                let why = outcome.expect_err(expected);
-                assert!(why.starts_with(place) && why.contains(expected), "{why}");
+                let error = outcome.expect_err(expected);
+                assert!(error.starts_with(origin) && error.contains(expected), "{error}");
             }
         }
         kubelet.unprepare("c").await.expect("released");
@@ -173,7 +177,7 @@ async fn impossible_parameters_are_refused_with_their_origin() {
 async fn a_slow_claim_delays_no_other_and_can_be_prepared_again_after_an_outage() {
     let mut world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "known", &[A]);
+    world.claim(&agent, "known", &[FIRST_GPU]);
     world.claim(&agent, "new", &[Allocated { request: "a", gpu: 1 }]);
     kubelet.prepare("known").await.expect("prepared");
     let delay = Fault::at("resourceclaims/new", Effect::Delay(Duration::from_secs(1)));
@@ -184,7 +188,8 @@ async fn a_slow_claim_delays_no_other_and_can_be_prepared_again_after_an_outage(
         Instant::now()
     };
     let quick_call = async {
-        let is_read = |it: &Objects| it.requests().iter().any(|read| read.path.ends_with("/new"));
+        let is_read =
+            |it: &Objects| it.requests().iter().any(|request| request.path.ends_with("/new"));
         let read = world.api.objects().wait_until(TIMEOUT, |it| is_read(it).then_some(())).await;
         read.expect("in time");
         kubelet.prepare("known").await.expect("as before");
@@ -194,8 +199,8 @@ async fn a_slow_claim_delays_no_other_and_can_be_prepared_again_after_an_outage(
     assert!(quick_call < slow_call, "the other claim was not delayed");
     kubelet.unprepare("new").await.expect("released");
     world.api.go_offline().await;
-    let why = kubelet.prepare("new").await.expect_err("no API server");
-    assert!(why.contains("cannot read claim ns/new: the API server is not reachable"), "{why}");
+    let error = kubelet.prepare("new").await.expect_err("no API server");
+    assert!(error.contains("cannot read claim ns/new: the API server is not reachable"), "{error}");
     world.api.go_online();
     kubelet.prepare("new").await.expect("the API server has returned");
     agent.stop().await;

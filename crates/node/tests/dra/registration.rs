@@ -17,7 +17,7 @@ use crate::dra::{
     world::{Allocated, World, gpus},
 };
 
-fn offer(agent: &RunningAgent, offer: DraOffer) {
+fn set_offer(agent: &RunningAgent, offer: DraOffer) {
     let mut policy = Policy::clone(&agent.state.borrow().policy);
     policy.dra.offer = offer;
     agent.set_policy(policy);
@@ -33,8 +33,8 @@ async fn the_driver_identifies_itself_and_survives_a_refusal() {
     assert_eq!(info.endpoint, world.endpoint().display().to_string());
     let versions = ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
     assert_eq!(info.supported_versions, versions);
-    let refused = RegistrationStatus { plugin_registered: false, error: "no".to_owned() };
-    client.notify_registration_status(refused).await.expect("accepted");
+    let refusal = RegistrationStatus { plugin_registered: false, error: "no".to_owned() };
+    client.notify_registration_status(refusal).await.expect("accepted");
     client.get_info(InfoRequest {}).await.expect("it is still there");
     agent.stop().await;
 }
@@ -47,7 +47,7 @@ async fn deleted_sockets_are_bound_again_and_removed_when_the_agent_ends() {
         fs::remove_file(&socket).expect("it was there");
         until_exists(&socket).await;
     }
-    world.registered().await.unprepare("x").await.expect("it serves");
+    world.register_kubelet().await.unprepare("x").await.expect("it serves");
     agent.stop().await;
     assert!(!world.registration().exists());
     assert!(!world.endpoint().exists());
@@ -59,15 +59,15 @@ async fn the_driver_serves_only_while_devices_are_offered_or_claims_prepared() {
     let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("c").await.expect("prepared");
-    offer(&agent, DraOffer::Off);
+    set_offer(&agent, DraOffer::Off);
     agent.until(|state| state.policy.dra.offer == DraOffer::Off).await;
     let mut kubelet = Kubelet::dial(&world.endpoint()).await;
     assert_eq!(kubelet.prepare("c").await.expect("as before").len(), 1);
     kubelet.unprepare("c").await.expect("released");
     until_removed(&world.registration()).await;
     until_removed(&world.endpoint()).await;
-    offer(&agent, DraOffer::Beside);
-    world.registered().await;
+    set_offer(&agent, DraOffer::Beside);
+    world.register_kubelet().await;
     agent.stop().await;
 }
 
@@ -77,7 +77,7 @@ async fn the_driver_stays_registered_until_claims_that_only_the_kubelet_knows_ar
     world.config.policy.dra.offer = DraOffer::Off;
     world.write_kubelet_checkpoint(&["refused"]);
     let agent = RunningAgent::start(&world.config).expect("it starts");
-    let mut kubelet = world.registered().await;
+    let mut kubelet = world.register_kubelet().await;
     kubelet.unprepare("refused").await.expect("released");
     world.write_kubelet_checkpoint(&[]);
     until_removed(&world.registration()).await;
@@ -93,18 +93,18 @@ async fn the_kubelet_gets_the_health_of_all_devices_and_each_change() {
     let id = gpus(&agent.state.borrow())[3].id.as_str().to_lowercase();
     let health = |list: &NodeWatchResourcesResponse| {
         let is_gpu = |name: &str| name == id;
-        let found = list
+        let device = list
             .devices
             .iter()
             .find(|it| it.device.as_ref().is_some_and(|device| is_gpu(&device.device_name)));
-        let found = found.expect("every device is in every list");
-        (found.health(), found.message.clone(), found.health_check_timeout_seconds)
+        let device = device.expect("every device is in every list");
+        (device.health(), device.message.clone(), device.health_check_timeout_seconds)
     };
-    let mut next = async || {
+    let mut next_list = async || {
         let list = within_timeout("a list", lists.message()).await.expect("open");
         list.expect("it stays open")
     };
-    let list = next().await;
+    let list = next_list().await;
     let in_pool = |pool: &str| {
         let is_in = |device: &DeviceIdentifier| device.pool_name == pool;
         list.devices.iter().filter(|it| it.device.as_ref().is_some_and(is_in)).count()
@@ -113,7 +113,7 @@ async fn the_kubelet_gets_the_health_of_all_devices_and_each_change() {
     assert_eq!(health(&list), (HealthStatus::Healthy, String::new(), 30));
     world.machine.inject(&Fault::Xid { gpu: 3, code: 79 }).expect("injected");
     let (status, message, _) = loop {
-        let health = health(&next().await);
+        let health = health(&next_list().await);
         if health.0 != HealthStatus::Healthy {
             break health;
         }

@@ -8,7 +8,7 @@ use windlass_testkit::{RunningAgent, until_removed};
 
 use crate::dra::world::{Allocated, World, gpus, records};
 
-const A: Allocated<'static> = Allocated { request: "a", gpu: 0 };
+const FIRST_GPU: Allocated<'static> = Allocated { request: "a", gpu: 0 };
 
 /// Kubelet checkpoint of a claim whose UID is its name.
 pub(crate) fn write_prepared_checkpoint(world: &World, name: &str, state: &NodeState) {
@@ -34,15 +34,15 @@ pub(crate) fn write_prepared_checkpoint(world: &World, name: &str, state: &NodeS
 async fn a_claim_outlives_the_agent_and_keeps_its_device() {
     let mut world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[A]);
+    world.claim(&agent, "c", &[FIRST_GPU]);
     let first = kubelet.prepare("c").await.expect("prepared");
     let document = world.document("c");
     agent.stop().await;
 
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "other", &[A]);
-    let why = kubelet.prepare("other").await.expect_err("held");
-    assert!(why.ends_with("is held by another claim"), "{why}");
+    world.claim(&agent, "other", &[FIRST_GPU]);
+    let error = kubelet.prepare("other").await.expect_err("held");
+    assert!(error.ends_with("is held by another claim"), "{error}");
     world.api.go_offline().await;
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     assert_eq!(world.document("c"), document);
@@ -55,7 +55,7 @@ async fn a_claim_outlives_the_agent_and_keeps_its_device() {
 async fn a_preparation_that_a_kill_interrupted_is_repeated_or_released() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[A]);
+    world.claim(&agent, "c", &[FIRST_GPU]);
     world.claim(&agent, "d", &[Allocated { request: "a", gpu: 1 }]);
     let first = kubelet.prepare("c").await.expect("prepared");
     kubelet.prepare("d").await.expect("prepared");
@@ -65,7 +65,7 @@ async fn a_preparation_that_a_kill_interrupted_is_repeated_or_released() {
     fs::remove_file(world.config.places.cdi_dir.join("windlass.dev-claim-c.json")).expect("there");
 
     let (agent, mut kubelet) = world.start_ready().await;
-    world.recorded(|record| record["checksum"].is_u64()).await;
+    world.until_record(|record| record["checksum"].is_u64()).await;
     kubelet.unprepare("d").await.expect("released");
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     assert!(world.document("c").is_some());
@@ -77,21 +77,21 @@ async fn a_preparation_that_a_kill_interrupted_is_repeated_or_released() {
 async fn a_removed_document_is_written_again_and_that_of_a_released_claim_is_not() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[A]);
+    world.claim(&agent, "c", &[FIRST_GPU]);
     world.claim(&agent, "d", &[Allocated { request: "a", gpu: 1 }]);
     kubelet.prepare("c").await.expect("prepared");
     kubelet.prepare("d").await.expect("prepared");
-    let [of_c, of_d] = ["c", "d"].map(|uid| world.document(uid).expect("there"));
+    let [document_c, document_d] = ["c", "d"].map(|uid| world.document(uid).expect("there"));
     // One rename instead of several deletions, since the agent writes to the folder.
     let move_away = |moved: &str| {
         fs::rename(&world.config.places.cdi_dir, world.config.places.cdi_dir.with_extension(moved))
             .expect("moved");
     };
     move_away("once");
-    world.until_document("c", &of_c).await;
+    world.until_document("c", &document_c).await;
     kubelet.unprepare("c").await.expect("released");
     move_away("twice");
-    world.until_document("d", &of_d).await;
+    world.until_document("d", &document_d).await;
     assert_eq!(world.document("c"), None);
     agent.stop().await;
 }
@@ -100,8 +100,8 @@ async fn a_removed_document_is_written_again_and_that_of_a_released_claim_is_not
 async fn a_corrupt_record_is_renamed_and_the_kubelets_checkpoint_is_used() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[A]);
-    world.claim(&agent, "other", &[A]);
+    world.claim(&agent, "c", &[FIRST_GPU]);
+    world.claim(&agent, "other", &[FIRST_GPU]);
     let first = kubelet.prepare("c").await.expect("prepared");
     write_prepared_checkpoint(&world, "c", &agent.state.borrow());
     agent.stop().await;
@@ -116,8 +116,8 @@ async fn a_corrupt_record_is_renamed_and_the_kubelets_checkpoint_is_used() {
     let (agent, mut kubelet) = world.start_ready().await;
     assert!(world.record().with_extension("json.unreadable").exists());
     assert!(!stale.exists(), "that claim is unknown");
-    let why = kubelet.prepare("other").await.expect_err("held");
-    assert!(why.ends_with("is held by another claim"), "{why}");
+    let error = kubelet.prepare("other").await.expect_err("held");
+    assert!(error.ends_with("is held by another claim"), "{error}");
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     kubelet.unprepare("c").await.expect("released");
     kubelet.prepare("other").await.expect("free");
@@ -128,7 +128,7 @@ async fn a_corrupt_record_is_renamed_and_the_kubelets_checkpoint_is_used() {
 async fn no_claim_is_lost_if_the_record_and_the_documents_are_deleted_in_turn() {
     let mut world = World::new();
     let (mut agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[A]);
+    world.claim(&agent, "c", &[FIRST_GPU]);
     let first = kubelet.prepare("c").await.expect("prepared");
     write_prepared_checkpoint(&world, "c", &agent.state.borrow());
     let record = fs::read(world.record()).expect("there");
@@ -166,14 +166,14 @@ async fn no_claim_is_lost_if_the_record_and_the_documents_are_deleted_in_turn() 
 #[tokio::test]
 async fn a_newer_record_is_not_changed_and_the_driver_waits_until_it_is_removed() {
     let world = World::new();
-    fs::create_dir_all(&world.config.places.state_dir).expect("made");
+    fs::create_dir_all(&world.config.places.state_dir).expect("created");
     fs::write(world.record(), r#"{"version": 9}"#).expect("written");
     let agent = RunningAgent::start(&world.config).expect("it starts");
     agent.until(|state| gpus(state).len() == 8).await;
     assert!(!world.registration().exists());
     assert_eq!(fs::read_to_string(world.record()).expect("there"), r#"{"version": 9}"#);
     fs::remove_file(world.record()).expect("there");
-    world.registered().await;
+    world.register_kubelet().await;
     agent.stop().await;
 }
 
@@ -187,10 +187,10 @@ async fn no_claim_is_prepared_that_cannot_be_recorded() {
     let moved = state.with_extension("aside");
     fs::rename(state, &moved).expect("moved");
     fs::write(state, "").expect("a file in place of the folder");
-    world.claim(&agent, "c", &[A]);
-    world.claim(&agent, "d", &[A]);
-    let why = kubelet.prepare("c").await.expect_err("not recorded");
-    assert!(why.contains("cannot write") && why.contains("claims.json"), "{why}");
+    world.claim(&agent, "c", &[FIRST_GPU]);
+    world.claim(&agent, "d", &[FIRST_GPU]);
+    let error = kubelet.prepare("c").await.expect_err("not recorded");
+    assert!(error.contains("cannot write") && error.contains("claims.json"), "{error}");
     assert_eq!(world.document("c"), None);
     assert_eq!(kubelet.prepare("known").await.expect("it is recorded"), known_devices);
     kubelet.unprepare("known").await.expect_err("the release cannot be recorded");
@@ -204,7 +204,7 @@ async fn no_claim_is_prepared_that_cannot_be_recorded() {
 async fn a_deleted_claim_is_released_at_the_next_start() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "kept", &[A]);
+    world.claim(&agent, "kept", &[FIRST_GPU]);
     world.claim(&agent, "gone", &[Allocated { request: "a", gpu: 1 }]);
     for name in ["kept", "gone"] {
         kubelet.prepare(name).await.expect("prepared");

@@ -1,6 +1,6 @@
-//! The shipped account: it has the rights for all requests of the driver, and no right on objects of Dynamic Resource
-//! Allocation that the driver never uses. Requests of the other parts are checked by the tests of `cluster_api`, whose
-//! API server refuses requests beyond the account's rights.
+//! The shipped account: it has the permissions for all requests of the driver, and no permission on objects of Dynamic
+//! Resource Allocation that the driver never uses. The tests of `cluster_api` check the requests of the other tasks:
+//! their API server refuses requests beyond the account's permissions.
 
 use std::collections::BTreeSet;
 
@@ -13,19 +13,19 @@ use crate::dra::world::{Allocated, World};
 
 const GROUP: &str = "resource.k8s.io";
 
-/// Rights that the requests so far need.
-fn needed(world: &World) -> BTreeSet<Right> {
+/// Permissions that the requests so far required.
+fn required(world: &World) -> BTreeSet<Right> {
     let log = world.api.objects().requests();
-    let mut needed: BTreeSet<_> =
+    let mut required: BTreeSet<_> =
         log.iter().filter_map(|it| Right::required_by(&it.method, &it.path, &it.query)).collect();
-    let status = needed.iter().find(|it| it.resource == "resourceclaims/status").cloned();
-    // Kubernetes 1.36 demands the second right with the first.
-    needed.extend(status.map(|it| Right {
+    let status = required.iter().find(|it| it.resource == "resourceclaims/status").cloned();
+    // Kubernetes 1.36 demands the second permission with the first.
+    required.extend(status.map(|it| Right {
         resource: "resourceclaims/driver".to_owned(),
         verb: "associated-node:patch".to_owned(),
         ..it
     }));
-    needed
+    required
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn the_driver_needs_and_uses_exactly_the_rights_of_the_shipped_account() {
     world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("c").await.expect("prepared");
     world
-        .until_requests(|| needed(&world).iter().any(|it| it.resource == "resourceclaims/status"))
+        .until_requests(|| required(&world).iter().any(|it| it.resource == "resourceclaims/status"))
         .await;
     let offer = |offer| {
         let dra = DraPolicy { offer, ..DraPolicy::default() };
@@ -47,17 +47,20 @@ async fn the_driver_needs_and_uses_exactly_the_rights_of_the_shipped_account() {
     };
     // A change of the slices, and their deletion.
     world.machine.inject(&"lost@3".parse().expect("a fault")).expect("injected");
-    world.until_requests(|| needed(&world).iter().any(|it| it.verb == "update")).await;
+    world.until_requests(|| required(&world).iter().any(|it| it.verb == "update")).await;
     kubelet.unprepare("c").await.expect("released");
     offer(DraOffer::Off);
-    world.until_requests(|| needed(&world).iter().any(|it| it.verb == "delete")).await;
+    world.until_requests(|| required(&world).iter().any(|it| it.verb == "delete")).await;
     agent.stop().await;
-    let needed = needed(&world);
-    let refused: Vec<_> =
-        needed.iter().filter(|it| !shipped.iter().any(|right| right.covers(it))).collect();
-    assert!(refused.is_empty(), "deploy/rbac.yaml lacks {refused:#?}");
-    let unused =
-        |right: &&Right| right.group == GROUP && !needed.iter().any(|needed| right.covers(needed));
+    let required = required(&world);
+    let missing: Vec<_> = required
+        .iter()
+        .filter(|it| !shipped.iter().any(|permission| permission.covers(it)))
+        .collect();
+    assert!(missing.is_empty(), "deploy/rbac.yaml lacks {missing:#?}");
+    let unused = |permission: &&Right| {
+        permission.group == GROUP && !required.iter().any(|required| permission.covers(required))
+    };
     let unused: Vec<_> = shipped.iter().filter(unused).collect();
-    assert!(unused.is_empty(), "deploy/rbac.yaml gives unused rights: {unused:#?}");
+    assert!(unused.is_empty(), "deploy/rbac.yaml gives unused permissions: {unused:#?}");
 }

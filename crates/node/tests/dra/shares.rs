@@ -149,8 +149,8 @@ impl Shares {
         self.world.machine.host_root().join("run/windlass/mps")
     }
 
-    /// An agent after a few scans of the node.
-    async fn after_scans(&self) -> RunningAgent {
+    /// Starts an agent, and waits for a few scans of the node.
+    async fn start_and_scan(&self) -> RunningAgent {
         let agent = RunningAgent::start(&self.world.config).expect("it starts");
         agent.until(|state| state.inventory.is_complete()).await;
         agent.until_reconciled(3).await;
@@ -158,10 +158,10 @@ impl Shares {
     }
 
     async fn end_daemons(&self) {
-        let ended =
+        let results =
             windlass_lifecycle::mps::stop_all(&self.world.config.places, &self.world.config.mps)
                 .await;
-        assert!(ended.values().all(Result::is_ok), "{ended:?}");
+        assert!(results.values().all(Result::is_ok), "{results:?}");
     }
 
     fn folder(&self) -> PathBuf {
@@ -270,7 +270,7 @@ async fn one_claim_may_have_two_shares_of_a_gpu_each_with_a_separate_limit() {
     let requests = [("small", &memory("10Gi")), ("large", &memory("20Gi"))];
     let scheduled = shares.schedule_requests("both", &requests).expect("there is room");
     let Holder { claim, uid, .. } = Holder::of("both", &scheduled);
-    let devices = kubelet.prepare_of((&claim, &uid)).await.expect("prepared");
+    let devices = kubelet.prepare_claim((&claim, &uid)).await.expect("prepared");
     let [small, large] = devices.as_slice() else { panic!("{devices:?}") };
     assert_eq!([&small.request_names[0], &large.request_names[0]], ["small", "large"]);
     assert_eq!(small.device_name, large.device_name);
@@ -349,7 +349,7 @@ async fn a_claim_waits_until_a_killed_daemon_serves_again() {
     let second = shares.schedule("second", &memory("20Gi")).expect("free");
     // Each of the kubelet's attempts may fail because the daemon has failed.
     until("it serves again", async || {
-        let answer = kubelet.clone().prepare_of((&second.claim, &second.uid)).await;
+        let answer = kubelet.clone().prepare_claim((&second.claim, &second.uid)).await;
         answer.and_then(|_| {
             if shares.daemon() == Some(daemon) { Err("the old one".to_owned()) } else { Ok(()) }
         })
@@ -364,9 +364,9 @@ async fn amounts_that_are_not_enforced_are_refused_unless_limits_are_advisory() 
     let (agent, mut kubelet) = shares.start_ready().await;
     let holder = shares.schedule("part", &memory("20Gi")).expect("the scheduler only sums amounts");
     let (claim, uid) = (holder.claim.as_str(), holder.uid.as_str());
-    let why = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].error.clone();
-    assert!(why.contains("no method enforces 20Gi of gpu.nvidia.com/memory"), "{why}");
-    assert!(why.contains("limits: advisory"), "{why}");
+    let error = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].error.clone();
+    assert!(error.contains("no method enforces 20Gi of gpu.nvidia.com/memory"), "{error}");
+    assert!(error.contains("limits: advisory"), "{error}");
 
     let mut policy = shares.world.config.policy.clone();
     policy.dra.shares[0].manner.limits = ShareLimits::Advisory;
@@ -408,15 +408,15 @@ async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
     assert_eq!((&*hook.hook_name, &*hook.path), ("createRuntime", Path::new(HOOK)));
     assert_eq!(hook.args.last().map(String::as_str), path.to_str());
     let record = || MemoryLimitRecord::parse(&fs::read(&path).ok()?).ok();
-    let limited = record().expect("a record");
-    let [limit] = limited.gpus() else { panic!("{limited:?}") };
+    let parsed = record().expect("a record");
+    let [limit] = parsed.gpus() else { panic!("{parsed:?}") };
     assert_eq!((limit.uuid.as_str(), limit.hard_mib), (gpu.as_str(), 20 << 10));
     // Nothing limits compute.
-    let both = json!({"gpu.nvidia.com/memory": "20Gi", "windlass.dev/compute": "25"});
-    let other = shares.schedule("other", &both).expect("free");
+    let amounts = json!({"gpu.nvidia.com/memory": "20Gi", "windlass.dev/compute": "25"});
+    let other = shares.schedule("other", &amounts).expect("free");
     let answer = kubelet.prepare_all(&[(&other.claim, &other.uid)]).await;
-    let why = &answer.claims[&other.uid].error;
-    assert!(why.contains("no method enforces 25 of windlass.dev/compute"), "{why}");
+    let error = &answer.claims[&other.uid].error;
+    assert!(error.contains("no method enforces 25 of windlass.dev/compute"), "{error}");
     // A container that starts again finds the record.
     fs::remove_file(&path).expect("it is there");
     until("the record is there", async || record().ok_or("no record")).await;
@@ -427,7 +427,7 @@ async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
     fs::write(&orphan, "{}").expect("written");
     let agent = RunningAgent::start(&shares.world.config).expect("it starts");
     until("the record is there", async || record().ok_or("no record")).await;
-    let mut kubelet = shares.world.registered().await;
+    let mut kubelet = shares.world.register_kubelet().await;
     shares.end(&mut kubelet, holder).await;
     assert!(!path.exists() && !orphan.exists());
     agent.stop().await;
@@ -436,7 +436,7 @@ async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
 #[tokio::test]
 async fn a_claim_that_the_driver_cannot_limit_starts_only_if_a_weaker_limit_is_allowed() {
     let by_driver = ShareSettings { method: ShareMethod::Driver, ..TRUSTED };
-    for (at_least, manner, refused) in [
+    for (at_least, manner, refusal) in [
         (RequiredLimit::None, TRUSTED, None),
         (RequiredLimit::Driver, TRUSTED, Some("`driver` is required by memoryLimits.atLeast")),
         (
@@ -449,9 +449,9 @@ async fn a_claim_that_the_driver_cannot_limit_starts_only_if_a_weaker_limit_is_a
         let (agent, mut kubelet) = shares.start_ready().await;
         let Holder { claim, uid, .. } = &shares.schedule("part", &memory("20Gi")).expect("free");
         let answer = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].clone();
-        match refused {
+        match refusal {
             None => assert_eq!(answer.error, ""),
-            Some(why) => assert!(answer.error.contains(why), "{answer:?}"),
+            Some(text) => assert!(answer.error.contains(text), "{answer:?}"),
         }
         assert!(!limits(&shares, uid).exists());
         agent.stop().await;
@@ -504,7 +504,7 @@ async fn the_status_of_a_claim_reports_the_use_of_too_much_memory() {
 /// Shows a file of a process in the host's `/proc`.
 fn show_process(proc: &Path, pid: u32, name: &str, contents: &[u8]) {
     let folder = proc.join(pid.to_string());
-    fs::create_dir_all(&folder).expect("made");
+    fs::create_dir_all(&folder).expect("created");
     fs::write(folder.join(name), contents).expect("written");
 }
 
@@ -512,7 +512,7 @@ fn show_process(proc: &Path, pid: u32, name: &str, contents: &[u8]) {
 async fn obstacle_for_containers(agent: &RunningAgent, gpu: &DeviceId) -> Option<String> {
     let obstacle = |state: &NodeState| state.device_offers().remove(gpu)?.obstacle;
     let is_held =
-        |state: &NodeState| obstacle(state).is_some_and(|why| why.contains("another claim"));
+        |state: &NodeState| obstacle(state).is_some_and(|text| text.contains("another claim"));
     obstacle(&*agent.until(|state| !is_held(state)).await)
 }
 
@@ -526,8 +526,8 @@ async fn no_container_gets_a_gpu_before_the_daemon_of_claims_has_ended() {
     // A daemon that hangs is killed some time after the request to end.
     kill_process(shares.daemon().expect("it runs"), Signal::STOP).expect("it runs");
     shares.end(&mut kubelet, part).await;
-    let why = obstacle_for_containers(&agent, &gpu).await.expect("the daemon has the GPU");
-    assert!(why.contains("MPS daemon"), "{why}");
+    let obstacle = obstacle_for_containers(&agent, &gpu).await.expect("the daemon has the GPU");
+    assert!(obstacle.contains("MPS daemon"), "{obstacle}");
     until_removed(&shares.folder()).await;
     agent.until(|state| state.device_offers()[&gpu].obstacle.is_none()).await;
     agent.stop().await;
@@ -559,7 +559,7 @@ async fn a_daemon_is_retained_while_the_devices_of_claims_are_unknown() {
     agent.kill().await;
     fs::write(shares.world.record(), "{").expect("a broken record");
     shares.world.hide_kubelet_folder();
-    let agent = shares.after_scans().await;
+    let agent = shares.start_and_scan().await;
     assert!(shares.folder().exists(), "a claim may have it");
     agent.stop().await;
     shares.end_daemons().await;
@@ -575,7 +575,7 @@ async fn a_daemon_is_retained_for_a_claim_that_only_the_kubelet_knows() {
     write_prepared_checkpoint(&shares.world, "c", &agent.state.borrow());
     agent.kill().await;
     fs::write(shares.world.record(), "{").expect("a broken record");
-    let agent = shares.after_scans().await;
+    let agent = shares.start_and_scan().await;
     assert!(shares.world.record().with_extension("json.unreadable").exists());
     assert!(shares.folder().exists(), "its containers may share it");
     agent.stop().await;
@@ -588,7 +588,7 @@ async fn a_gpu_that_containers_share_by_mps_is_chosen_for_no_claim() {
     let policy = &mut shares.world.config.policy;
     policy.dra.shares.clear();
     policy.dra.devices = vec![Selector::all(DeviceKind::Gpu)];
-    let of = |name: &str, index: &[u32], sharing| {
+    let rule = |name: &str, index: &[u32], sharing| {
         let devices =
             Selector { index: index.iter().copied().collect(), ..Selector::all(DeviceKind::Gpu) };
         ResourceRule::new(name.parse().expect("a name"), devices, sharing)
@@ -597,8 +597,8 @@ async fn a_gpu_that_containers_share_by_mps_is_chosen_for_no_claim() {
     let (method, per_container) = (SharingMethod::Mps, PerContainer::One);
     let by_mps = Sharing::Shared(Shared { method, replicas, per_container, memory_mib: None });
     let rules = vec![
-        of("example.com/gpu-mps", &[0], by_mps),
-        of("nvidia.com/gpu", &[], Sharing::Exclusive),
+        rule("example.com/gpu-mps", &[0], by_mps),
+        rule("nvidia.com/gpu", &[], Sharing::Exclusive),
     ];
     policy.resources = Resources::Rules(rules);
     let (agent, mut kubelet) = shares.start_ready().await;
@@ -606,7 +606,7 @@ async fn a_gpu_that_containers_share_by_mps_is_chosen_for_no_claim() {
     let scheduled =
         shares.schedule_requests("plain", &[("gpu", &json!({}))]).expect("others are free");
     let Holder { claim, uid, .. } = Holder::of("plain", &scheduled);
-    let devices = kubelet.prepare_of((&claim, &uid)).await.expect("prepared");
+    let devices = kubelet.prepare_claim((&claim, &uid)).await.expect("prepared");
     assert_eq!(devices[0].device_name, gpus[1].id.as_str().to_lowercase());
     let slices: Vec<ResourceSlice> = shares.cluster.objects().list();
     let published = |gpu: &Device| {

@@ -25,13 +25,13 @@ use windlass_resources::NodeState;
 use windlass_testkit::{RunningAgent, until};
 
 use crate::{
-    devices::world::measured_until,
+    devices::world::until_metric,
     dra::shares::{Holder, Shares},
     kernel::{FLEX, HOOK, Kernel, MI300X, PTRACE, Vendor, record_of},
     steps::{MAX_RECORDINGS, Recorder},
 };
 
-/// A node whose first GPU of a vendor claims share.
+/// A node with the GPUs of a vendor. Claims share the first GPU.
 struct World {
     vendor: Vendor,
     shares: Shares,
@@ -82,7 +82,7 @@ impl World {
     }
 
     /// Runs the hook of a container with these edits. Returns the limit in bytes.
-    fn limited(&self, holder: &Holder, edits: &ContainerEdits) -> Result<u64, String> {
+    fn run_hook(&self, holder: &Holder, edits: &ContainerEdits) -> Result<u64, String> {
         let pod = self.pod(holder);
         self.kernel.limit(&pod, &self.kernel.program(Some(&pod)), &record_of(edits))
     }
@@ -91,9 +91,9 @@ impl World {
     fn check_document(&self, holder: &Holder) {
         let Some(document) = self.shares.world.document(&holder.uid) else { return };
         let spec: Spec = serde_json::from_value(document).expect("a document");
-        match self.limited(holder, &spec.devices[0].container_edits) {
+        match self.run_hook(holder, &spec.devices[0].container_edits) {
             Ok(bytes) => assert_eq!(bytes, 10 << 30),
-            Err(why) => assert!(why.contains("No such file"), "{why}"),
+            Err(error) => assert!(error.contains("No such file"), "{error}"),
         }
     }
 
@@ -110,8 +110,8 @@ impl World {
             let state = agent.state.borrow().clone();
             let obstacle = state.device_offers()[self.gpu(&state).as_str()].obstacle.clone();
             let claims = ClaimFile::new(places).read().ok().flatten().unwrap_or_default();
-            let found = (limits, documents, obstacle, claims.len());
-            if found == (0, 0, None, 0) { Ok(()) } else { Err(found) }
+            let remaining = (limits, documents, obstacle, claims.len());
+            if remaining == (0, 0, None, 0) { Ok(()) } else { Err(remaining) }
         })
         .await;
     }
@@ -131,7 +131,7 @@ impl World {
     }
 
     /// The share as `windlass explain --pod` shows it.
-    fn explained(&self, agent: &RunningAgent, holder: &Holder) -> PodShare {
+    fn explain(&self, agent: &RunningAgent, holder: &Holder) -> PodShare {
         let pod = PodHoldings {
             namespace: "ns".to_owned(),
             name: holder.pod.clone(),
@@ -139,17 +139,17 @@ impl World {
             ..PodHoldings::default()
         };
         let state = agent.state.borrow().clone();
-        let all = windlass_node::shares_of(&self.shares.world.config.places, &state, &pod);
-        let [share] = all.try_into().expect("one");
+        let shares = windlass_node::shares_of(&self.shares.world.config.places, &state, &pod);
+        let [share] = shares.try_into().expect("one");
         share
     }
 }
 
-/// Waits for a line of a metric that contains all of these.
-async fn measured(agent: &RunningAgent, metric: &str, parts: &[&str]) {
+/// Waits for a line of a metric that contains all of these texts.
+async fn until_measured(agent: &RunningAgent, metric: &str, parts: &[&str]) {
     let has =
         |lines: &[String]| lines.iter().any(|line| parts.iter().all(|part| line.contains(part)));
-    measured_until(agent, metric, has).await;
+    until_metric(agent, metric, has).await;
 }
 
 #[tokio::test]
@@ -169,18 +169,18 @@ async fn a_claims_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measure
         let parsed =
             MemoryLimitRecord::parse(&fs::read(&record).expect("a record")).expect("valid");
         assert_eq!((parsed.library(), parsed.gpus()[0].hard_mib), (None, 10 << 10));
-        let rest = format!("{}Mi", vendor.memory_mib - (10 << 10) + 1);
-        world.shares.schedule("more", &world.amounts(&rest)).map(drop).expect_err("too much");
+        let excess = format!("{}Mi", vendor.memory_mib - (10 << 10) + 1);
+        world.shares.schedule("more", &world.amounts(&excess)).map(drop).expect_err("too much");
 
         let pod = world.pod(&holder);
         let mut program = world.kernel.program(Some(&pod));
         assert_eq!(world.kernel.limit(&pod, &program, &record), Ok(10 << 30));
         let (claim, limit) = (holder.claim.as_str(), (10_u64 << 30).to_string());
-        let holder_label_of = format!(r#"holder="{claim}",enforcement="dmem"}}"#);
-        measured(&agent, "windlass_share_memory_limit_bytes", &[&holder_label_of, &limit]).await;
+        let limit_label = format!(r#"holder="{claim}",enforcement="dmem"}}"#);
+        until_measured(&agent, "windlass_share_memory_limit_bytes", &[&limit_label, &limit]).await;
         let holder_label = format!(r#"namespace="ns",claim="{claim}"}} 1"#);
-        measured(&agent, "windlass_device_holder", &[gpu.id.as_str(), &holder_label]).await;
-        assert_eq!(world.explained(&agent, &holder).enforcement, Enforcement::Dmem);
+        until_measured(&agent, "windlass_device_holder", &[gpu.id.as_str(), &holder_label]).await;
+        assert_eq!(world.explain(&agent, &holder).enforcement, Enforcement::Dmem);
         // Neither a program of the host nor one of a pod without the claim counts.
         let (host, other) =
             (world.kernel.program(None), world.kernel.program(Some(&"b".repeat(32))));
@@ -188,7 +188,7 @@ async fn a_claims_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measure
         world.kernel.open_file(&host, 3, 2, 16_000);
         world.kernel.open_file(&other, 3, 3, 16_000);
         let used = (10_000_u64 << 20).to_string();
-        measured(&agent, "windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
+        until_measured(&agent, "windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
         assert!(program.is_running() && world.exceeded(&holder).is_none());
         world.kernel.open_file(&program, 4, 4, 1000);
         let message = until("the condition", async || world.exceeded(&holder).ok_or("none")).await;
@@ -209,9 +209,9 @@ async fn a_pod_that_uses_no_memory_of_its_claim_remains_known_while_other_claims
     let mut program = world.kernel.program(Some(&world.pod(&holder)));
     let used = "windlass_share_memory_used_bytes";
     world.kernel.open_file(&program, 3, 1, 5);
-    measured(&agent, used, &[&holder.pod, &(5 << 20).to_string()]).await;
+    until_measured(&agent, used, &[&holder.pod, &(5 << 20).to_string()]).await;
     world.kernel.close_file(&program, 3);
-    measured_until(&agent, used, <[String]>::is_empty).await;
+    until_metric(&agent, used, <[String]>::is_empty).await;
 
     // The API server no longer names any pods.
     let api = world.shares.cluster.server();
@@ -219,9 +219,9 @@ async fn a_pod_that_uses_no_memory_of_its_claim_remains_known_while_other_claims
     let other = world.shares.schedule("other", &world.amounts("1Gi")).expect("free");
     world.shares.start(&mut kubelet, &other).await;
     let limits = "windlass_share_memory_limit_bytes";
-    measured(&agent, limits, &[&other.claim]).await;
+    until_measured(&agent, limits, &[&other.claim]).await;
     world.kernel.open_file(&program, 3, 2, 7);
-    measured(&agent, used, &[&holder.pod, &(7 << 20).to_string()]).await;
+    until_measured(&agent, used, &[&holder.pod, &(7 << 20).to_string()]).await;
     assert!(program.is_running());
     agent.stop().await;
 }
@@ -236,12 +236,12 @@ async fn a_claim_is_not_watched_while_a_pod_with_unknown_claims_may_use_it() {
     let limits = "windlass_share_memory_limit_bytes";
     let holder_label_of =
         |enforcement: &str| format!(r#"holder="{}",enforcement="{enforcement}"}}"#, holder.claim);
-    measured(&agent, limits, &[&holder_label_of("watched")]).await;
+    until_measured(&agent, limits, &[&holder_label_of("watched")]).await;
     let unknown_program = world.kernel.program(Some(&"b".repeat(32)));
-    measured(&agent, limits, &[&holder_label_of("none")]).await;
+    until_measured(&agent, limits, &[&holder_label_of("none")]).await;
     world.kernel.remove_program(&unknown_program);
     drop(unknown_program);
-    measured(&agent, limits, &[&holder_label_of("watched")]).await;
+    until_measured(&agent, limits, &[&holder_label_of("watched")]).await;
     agent.stop().await;
 }
 
@@ -249,7 +249,7 @@ async fn a_claim_is_not_watched_while_a_pod_with_unknown_claims_may_use_it() {
 async fn a_claim_that_the_kernel_cannot_limit_starts_only_if_a_weaker_limit_is_allowed() {
     let compute = json!({"gpu.intel.com/memory": "8Gi", "windlass.dev/compute": "25"});
     let memory = json!({"gpu.intel.com/memory": "8Gi"});
-    for (manner, regions, amounts, refused) in [
+    for (manner, regions, amounts, refusal) in [
         (TRUSTED, None, &memory, None),
         (SLICES, None, &memory, Some("no method enforces 8Gi of gpu.intel.com/memory")),
         (BY_KERNEL, None, &memory, Some("no method enforces 8Gi of gpu.intel.com/memory")),
@@ -271,13 +271,13 @@ async fn a_claim_that_the_kernel_cannot_limit_starts_only_if_a_weaker_limit_is_a
         let (agent, mut kubelet) = world.shares.start_ready().await;
         let Holder { claim, uid, .. } = &world.shares.schedule("part", amounts).expect("free");
         let answer = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].clone();
-        match refused {
+        match refusal {
             None => assert_eq!(answer.error, ""),
-            Some(why) => assert!(answer.error.contains(why), "{answer:?}"),
+            Some(text) => assert!(answer.error.contains(text), "{answer:?}"),
         }
         let state_dir = &world.shares.world.config.places.state_dir;
         let record = state_dir.join(format!("memory-limits/claims/{uid}.json"));
-        assert_eq!(record.exists(), refused.is_none() && regions.is_some());
+        assert_eq!(record.exists(), refusal.is_none() && regions.is_some());
         agent.stop().await;
     }
 }
@@ -318,7 +318,7 @@ async fn after_a_kill_between_any_two_steps_a_claim_keeps_its_limit_and_can_be_r
             agent.until(|state| !state.claimable.is_empty()).await;
             if is_prepared {
                 let edits = world.shares.start(&mut kubelet, &holder).await;
-                assert_eq!(world.limited(&holder, &edits), Ok(10 << 30), "{step}");
+                assert_eq!(world.run_hook(&holder, &edits), Ok(10 << 30), "{step}");
                 let state = agent.state.borrow().clone();
                 assert!(
                     state.device_offers()[world.gpu(&state).as_str()].obstacle.is_some(),
@@ -326,7 +326,7 @@ async fn after_a_kill_between_any_two_steps_a_claim_keeps_its_limit_and_can_be_r
                 );
             }
             let released = kubelet.unprepare_claim((&holder.claim, &holder.uid)).await;
-            released.unwrap_or_else(|why| panic!("{step}: {why}"));
+            released.unwrap_or_else(|error| panic!("{step}: {error}"));
             world.until_released(&agent, &step).await;
             agent.kill().await;
         }

@@ -78,21 +78,21 @@ async fn a_refusal_of_the_program_is_the_claims_error_until_the_program_succeeds
     put(&world, &agent, ("c", &own_config("Medium")));
     let text = fs::read_to_string(program(&world)).expect("there");
     replace(&program(&world), "#!/bin/sh\necho 'Not Supported'\nexit 3\n");
-    let why = kubelet.prepare("c").await.expect_err("refused");
+    let error = kubelet.prepare("c").await.expect_err("refused");
     assert!(
-        why.contains("to Medium: nvidia-smi ended with exit status: 3: Not Supported"),
-        "{why}"
+        error.contains("to Medium: nvidia-smi ended with exit status: 3: Not Supported"),
+        "{error}"
     );
     fs::remove_file(program(&world)).expect("there");
-    let why = kubelet.prepare("c").await.expect_err("missing");
-    assert!(why.contains("there is no nvidia-smi in "), "{why}");
+    let error = kubelet.prepare("c").await.expect_err("missing");
+    assert!(error.contains("there is no nvidia-smi in "), "{error}");
     replace(&program(&world), &text);
     kubelet.prepare("c").await.expect("prepared");
     assert_eq!(current_slice(&world).as_deref(), Some("2"));
     // A claim is not released before its GPU is reset.
     fs::remove_file(program(&world)).expect("there");
-    let why = kubelet.unprepare("c").await.expect_err("it is not reset");
-    assert!(why.contains("to Default: there is no nvidia-smi in "), "{why}");
+    let error = kubelet.unprepare("c").await.expect_err("it is not reset");
+    assert!(error.contains("to Default: there is no nvidia-smi in "), "{error}");
     replace(&program(&world), &text);
     kubelet.unprepare("c").await.expect("released");
     assert_eq!(current_slice(&world).as_deref(), Some("0"));

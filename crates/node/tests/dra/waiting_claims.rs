@@ -14,9 +14,9 @@ use crate::dra::{
     world::{Allocated, World},
 };
 
-const A: Allocated<'static> = Allocated { request: "a", gpu: 0 };
+const FIRST_GPU: Allocated<'static> = Allocated { request: "a", gpu: 0 };
 
-/// Duration of the read of a claim that is released meanwhile.
+/// Delay of the read of a claim that is released during the read.
 const READ_DELAY: Duration = Duration::from_secs(1);
 
 impl World {
@@ -52,12 +52,12 @@ impl World {
 
 type Answer = Result<Vec<Device>, String>;
 
-/// Such a world with the claims `one` and `two` of one device, which `one` has.
+/// A world with a long wait, and with the claims `one` and `two` of one device, which `one` has.
 async fn world_with_conflict() -> (World, RunningAgent, Kubelet, Vec<Device>) {
     let world = World::with_long_wait();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "one", &[A]);
-    world.claim(&agent, "two", &[A]);
+    world.claim(&agent, "one", &[FIRST_GPU]);
+    world.claim(&agent, "two", &[FIRST_GPU]);
     let first = kubelet.prepare("one").await.expect("prepared");
     (world, agent, kubelet, first)
 }
@@ -85,10 +85,10 @@ async fn a_claim_that_is_released_while_it_waits_is_answered_and_has_no_device()
     let (world, agent, mut kubelet, _) = world_with_conflict().await;
     let second = world.prepare_until_waiting(&kubelet, "two").await;
     answer_in_time(kubelet.unprepare("two")).await.expect("released");
-    let why = answer_of(second).await.expect_err("released");
-    assert_eq!(why, "released before it was prepared");
+    let error = answer_of(second).await.expect_err("released");
+    assert_eq!(error, "released before it was prepared");
     kubelet.unprepare("one").await.expect("released");
-    world.claim(&agent, "three", &[A]);
+    world.claim(&agent, "three", &[FIRST_GPU]);
     answer_in_time(kubelet.prepare("three")).await.expect("nobody has it");
     agent.stop().await;
 }
@@ -99,8 +99,8 @@ async fn a_claim_that_is_released_while_it_is_read_does_not_wait() {
     world.api.inject(Fault::at("resourceclaims/two", Effect::Delay(READ_DELAY)).for_method("GET"));
     let second = world.prepare_until_read(&kubelet, "two").await;
     answer_in_time(kubelet.unprepare("two")).await.expect("released");
-    let why = answer_of(second).await.expect_err("another has it");
-    assert!(why.ends_with("is held by another claim"), "{why}");
+    let error = answer_of(second).await.expect_err("another has it");
+    assert!(error.ends_with("is held by another claim"), "{error}");
     agent.stop().await;
 }
 
@@ -111,7 +111,7 @@ async fn a_claim_that_is_deleted_while_it_waits_gets_no_device() {
     world.remove("two");
     kubelet.unprepare("one").await.expect("released");
     answer_of(second).await.expect_err("the claim is deleted");
-    world.claim(&agent, "three", &[A]);
+    world.claim(&agent, "three", &[FIRST_GPU]);
     answer_in_time(kubelet.prepare("three")).await.expect("nobody has it");
     agent.stop().await;
 }

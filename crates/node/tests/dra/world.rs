@@ -33,12 +33,12 @@ pub(crate) struct Allocated<'a> {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self::of("dgx-h100", policy_for_both_apis())
+        Self::from_profile("dgx-h100", policy_for_both_apis())
     }
 
-    /// A node with this simulated machine.
-    pub(crate) fn of(machine: &str, dra: DraPolicy) -> Self {
-        Self::on(&MachineProfile::named(machine).expect("a shipped profile"), dra)
+    /// A node with the simulated machine of a shipped profile.
+    pub(crate) fn from_profile(profile: &str, dra: DraPolicy) -> Self {
+        Self::on(&MachineProfile::named(profile).expect("a shipped profile"), dra)
     }
 
     /// A node with this hardware and driver.
@@ -53,7 +53,7 @@ impl World {
 
     /// Creates the files of a kubelet's folder, all visible to the agent.
     fn show_kubelet_folder(&self) {
-        std::fs::create_dir_all(&self.config.places.kubelet_dir).expect("made");
+        std::fs::create_dir_all(&self.config.places.kubelet_dir).expect("created");
         std::fs::write(self.config.places.kubelet_dir.join(CPU_MANAGER_FILE), "{}")
             .expect("written");
     }
@@ -67,15 +67,18 @@ impl World {
     /// An agent, once its devices are healthy, and the kubelet that has registered it.
     pub(crate) async fn start_ready(&self) -> (RunningAgent, Kubelet) {
         let agent = RunningAgent::start(&self.config).expect("it starts");
-        let all = self.machine.model().expect("a model").gpus.len();
+        let gpu_count = self.machine.model().expect("a model").gpus.len();
         agent
-            .until(|state| gpus(state).iter().filter(|gpu| gpu.health.is_healthy()).count() == all)
+            .until(|state| {
+                gpus(state).iter().filter(|gpu| gpu.health.is_healthy()).count() == gpu_count
+            })
             .await;
-        let kubelet = self.registered().await;
+        let kubelet = self.register_kubelet().await;
         (agent, kubelet)
     }
 
-    pub(crate) async fn registered(&self) -> Kubelet {
+    /// Waits for the registration socket, and registers the driver with a kubelet.
+    pub(crate) async fn register_kubelet(&self) -> Kubelet {
         until_exists(&self.registration()).await;
         Kubelet::register(&self.registration()).await
     }
@@ -95,9 +98,9 @@ impl World {
     /// Waits until the record and its copy have this content again.
     pub(crate) async fn until_records(&self, expected: &[u8]) {
         until("the record and its copy are written again", async || {
-            let found = records(&self.config.places).map(|path| std::fs::read(path).ok());
-            let is_equal = found.iter().all(|text| text.as_deref() == Some(expected));
-            if is_equal { Ok(()) } else { Err(found.map(|text| text.map(|it| it.len()))) }
+            let contents = records(&self.config.places).map(|path| std::fs::read(path).ok());
+            let is_equal = contents.iter().all(|text| text.as_deref() == Some(expected));
+            if is_equal { Ok(()) } else { Err(contents.map(|text| text.map(|it| it.len()))) }
         })
         .await;
     }
@@ -120,11 +123,11 @@ impl World {
     }
 
     /// Waits until the record meets a condition.
-    pub(crate) async fn recorded(&self, condition: impl Fn(&Value) -> bool) {
+    pub(crate) async fn until_record(&self, condition: impl Fn(&Value) -> bool) {
         until("the record meets the condition", async || {
-            let read =
+            let record =
                 std::fs::read(self.record()).ok().and_then(|it| serde_json::from_slice(&it).ok());
-            if read.as_ref().is_some_and(&condition) { Ok(()) } else { Err(read) }
+            if record.as_ref().is_some_and(&condition) { Ok(()) } else { Err(record) }
         })
         .await;
     }
@@ -139,8 +142,8 @@ impl World {
     /// Waits until a claim's CDI document has this content.
     pub(crate) async fn until_document(&self, uid: &str, document: &Value) {
         until("the document has the content", async || {
-            let found = self.document(uid);
-            if found.as_ref() == Some(document) { Ok(()) } else { Err(found) }
+            let current = self.document(uid);
+            if current.as_ref() == Some(document) { Ok(()) } else { Err(current) }
         })
         .await;
     }

@@ -23,11 +23,15 @@ struct Clients(WatchedNode);
 impl Clients {
     /// Two pods, with a replica each.
     async fn new(action: WatchdogAction) -> Self {
-        let Sharing::Shared(four) = shared(4, PerContainer::One) else { unreachable!("it is") };
-        let replicas = Shared { method: SharingMethod::Mps, memory_mib: Some(10 << 10), ..four };
+        let Sharing::Shared(time_slicing) = shared(4, PerContainer::One) else {
+            unreachable!("it is shared")
+        };
+        let replicas =
+            Shared { method: SharingMethod::Mps, memory_mib: Some(10 << 10), ..time_slicing };
         let replicas = rule(SHARED, &[0], Sharing::Shared(replicas));
-        let rest = rule(GPU, &[], Sharing::Exclusive);
-        let policy = Policy { resources: Resources::Rules(vec![replicas, rest]), ..policy(action) };
+        let exclusive = rule(GPU, &[], Sharing::Exclusive);
+        let policy =
+            Policy { resources: Resources::Rules(vec![replicas, exclusive]), ..policy(action) };
         let clients = Self(Box::pin(WatchedNode::sharing(policy, 4, &[("a", 1), ("b", 1)])).await);
         clients.send_command("start_server -uid 0");
         clients
@@ -50,8 +54,8 @@ impl Clients {
         let expected: Vec<_> = clients.iter().map(|program| program.pid()).collect();
         until("other clients", async || {
             let machine = &self.0.world.node.machine;
-            let found = machine.mps_clients(self.0.gpu.as_str()).expect("set");
-            if found == expected { Ok(()) } else { Err(found) }
+            let pids = machine.mps_clients(self.0.gpu.as_str()).expect("set");
+            if pids == expected { Ok(()) } else { Err(pids) }
         })
         .await;
     }

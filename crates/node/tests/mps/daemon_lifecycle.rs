@@ -51,8 +51,8 @@ async fn a_daemon_that_crashed_is_started_again() {
     let (rig, mps, gpu) = start_daemon_with_four_shares().await;
     let first = rig.pid(0);
     rig.kill(0);
-    let why = mps.until_failed(&gpu).await;
-    assert_eq!(why, "MPS daemon: the daemon ended with signal: 9 (SIGKILL)");
+    let reason = mps.until_failed(&gpu).await;
+    assert_eq!(reason, "MPS daemon: the daemon ended with signal: 9 (SIGKILL)");
     mps.until_ready(&gpu).await;
     assert_ne!(rig.pid(0), first);
     assert_eq!(
@@ -67,8 +67,11 @@ async fn a_daemon_that_hangs_is_killed_and_started_again() {
     let (rig, mps, gpu) = start_daemon_with_four_shares().await;
     let first = rig.pid(0);
     rig.machine.set_mps_fault(gpu.as_str(), Some(&MpsFault::Hangs)).expect("set");
-    let why = mps.until_failed(&gpu).await;
-    assert!(why.contains("no answer to get_default_active_thread_percentage within 1s"), "{why}");
+    let reason = mps.until_failed(&gpu).await;
+    assert!(
+        reason.contains("no answer to get_default_active_thread_percentage within 1s"),
+        "{reason}"
+    );
     rig.machine.set_mps_fault(gpu.as_str(), None).expect("unset");
     mps.until_ready(&gpu).await;
     assert!(rig.pid(0) != first && !is_running(first));
@@ -80,8 +83,8 @@ async fn a_daemon_whose_server_accepts_no_clients_is_started_again() {
     let first = rig.pid(0);
     rig.send_command(0, "start_server -uid 0");
     rig.machine.set_mps_fault(gpu.as_str(), Some(&MpsFault::ServerFault)).expect("set");
-    let why = mps.until_failed(&gpu).await;
-    assert!(why.contains("had a fatal fault"), "{why}");
+    let reason = mps.until_failed(&gpu).await;
+    assert!(reason.contains("had a fatal fault"), "{reason}");
     until("another daemon", async || if is_running(first) { Err(()) } else { Ok(()) }).await;
     rig.machine.set_mps_fault(gpu.as_str(), None).expect("unset");
     mps.until_ready(&gpu).await;
@@ -94,18 +97,18 @@ async fn a_client_is_terminated_by_its_daemon() {
     let clients = MpsClients::new(&rig.config.places, &rig.config.mps);
     let host = Host::new(rig.machine.host_root(), "/");
     let folder = rig.machine.host_root().join("proc/71");
-    std::fs::create_dir_all(&folder).expect("made");
+    std::fs::create_dir_all(&folder).expect("created");
     let set_pod = |pod: &str| {
         let group = format!("0::/kubepods/pod{pod:0>32}/c0ffee");
         std::fs::write(folder.join("cgroup"), group).expect("written");
     };
     set_pod("a");
-    let container = host.container_of(71).expect("it runs").expect("a pod's");
+    let container = host.container_of(71).expect("it runs").expect("a container of a pod");
     let client = GpuProcess { pid: 71, container, memory_bytes: 1, compute_percent: None };
     let terminate =
         async || clients.terminate(&gpu, &host, &[&client], Duration::from_secs(20)).await;
-    let why = terminate().await.expect_err("there is no server");
-    assert!(why.contains("the process 71 as a client"), "{why}");
+    let error = terminate().await.expect_err("there is no server");
+    assert!(error.contains("the process 71 as a client"), "{error}");
     rig.send_command(0, "start_server -uid 0");
     rig.machine.set_mps_clients(gpu.as_str(), &[7, 71, 77]).expect("set");
     // Now a process of another container has this PID.
@@ -198,8 +201,8 @@ async fn changed_limits_are_set_on_the_running_daemon() {
     rig.send_command(0, "start_server -uid 0");
     let server = rig.send_command(0, "get_server_list");
     mps.require([(gpu.clone(), shares(100))]);
-    let why = mps.until_failed(&gpu).await;
-    assert_eq!(why, "MPS daemon: 100 replicas: MPS serves at most 48 clients on this GPU");
+    let reason = mps.until_failed(&gpu).await;
+    assert_eq!(reason, "MPS daemon: 100 replicas: MPS serves at most 48 clients on this GPU");
     mps.require([(gpu.clone(), shares(8))]);
     mps.until_ready(&gpu).await;
     assert_eq!(rig.send_command(0, "get_default_active_thread_percentage"), "12.0");

@@ -1,4 +1,4 @@
-//! A machine in a temporary folder, and the part of the agent that runs its MPS daemons.
+//! A machine in a temporary folder, and the task of the agent that runs its MPS daemons.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ pub(crate) struct Rig {
     pub(crate) config: Config,
 }
 
-/// The running part. It is stopped when dropped; [`RunningMps::stop`] also waits for its end.
+/// The running task. It is stopped when dropped; [`RunningMps::stop`] also waits for its end.
 pub(crate) struct RunningMps {
     demand: watch::Sender<Arc<MpsDemand>>,
     states: watch::Receiver<Arc<MpsStates>>,
@@ -65,7 +65,7 @@ impl Rig {
         model.gpus[index].uuid.parse().expect("an id")
     }
 
-    /// Its `nvmlComputeMode_t`: 0 is the default, 3 is exclusive to one process.
+    /// `nvmlComputeMode_t` of the GPU at an index: 0 is the default, 3 is exclusive to one process.
     pub(crate) fn compute_mode(&self, index: usize) -> u32 {
         self.machine.model().expect("written").gpus[index].compute_mode
     }
@@ -86,7 +86,7 @@ impl Rig {
 
     /// The daemon's recorded PID.
     pub(crate) fn pid(&self, index: usize) -> Pid {
-        recorded(&self.folder(index)).expect("a daemon is recorded")
+        recorded_pid(&self.folder(index)).expect("a daemon is recorded")
     }
 
     pub(crate) fn kill(&self, index: usize) {
@@ -103,7 +103,7 @@ impl Drop for Rig {
     fn drop(&mut self) {
         let folder = self.machine.host_root().join("run/windlass/mps");
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if let Some(pid) = recorded(&entry.path()).filter(|pid| is_running(*pid)) {
+            if let Some(pid) = recorded_pid(&entry.path()).filter(|pid| is_running(*pid)) {
                 let _ = kill_process_group(pid, Signal::KILL);
             }
         }
@@ -124,7 +124,7 @@ pub(crate) fn send_command(machine: &Machine, gpu: &DeviceId, command: &str) -> 
     String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }
 
-fn recorded(folder: &Path) -> Option<Pid> {
+fn recorded_pid(folder: &Path) -> Option<Pid> {
     let record = fs::read_to_string(folder.join("daemon")).ok()?;
     Pid::from_raw(record.split_once(' ')?.0.parse().ok()?)
 }
@@ -177,11 +177,11 @@ impl RunningMps {
         until_removed(&rig.folder(index)).await;
     }
 
-    /// Stops the part as the agent's end does.
+    /// Stops the task as the agent's end does.
     pub(crate) async fn stop(mut self) {
         self.stop.cancel();
-        let ended = within_timeout("the part stops", self.task.join_next()).await;
-        ended.expect("there is one").expect("no panic");
+        let result = within_timeout("the task stops", self.task.join_next()).await;
+        result.expect("one task").expect("no panic");
     }
 }
 

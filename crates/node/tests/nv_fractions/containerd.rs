@@ -155,15 +155,15 @@ state = "{folder_text}/state"
 "#,
             nri.display()
         );
-        fs::create_dir_all(folder).expect("made");
+        fs::create_dir_all(folder).expect("created");
         fs::write(folder.join("config.toml"), config).expect("written");
-        let mut starting = Self {
+        let mut containerd = Self {
             program: program.to_owned(),
             folder: folder.to_owned(),
             daemon: Self::daemon(program, folder),
         };
-        starting.until_up().await;
-        starting
+        containerd.until_up().await;
+        containerd
     }
 
     fn daemon(program: &Path, folder: &Path) -> Child {
@@ -180,8 +180,8 @@ state = "{folder_text}/state"
     async fn until_up(&mut self) {
         let archive = env::var(ARCHIVE).expect("the image");
         until("the image", async || {
-            let imported = self.ctr(&["images", "import", &archive]);
-            if imported { Ok(()) } else { Err(fs::read_to_string(self.folder.join("log"))) }
+            let is_imported = self.ctr(&["images", "import", &archive]);
+            if is_imported { Ok(()) } else { Err(fs::read_to_string(self.folder.join("log"))) }
         })
         .await;
     }
@@ -325,12 +325,12 @@ async fn fractions_are_limited_and_refused_at_a_real_containerd_over_a_restart()
 
     let gpu = &world.gpus[0];
     let config = cri.config("good", &fraction("0", &[("main", "2Gi")]));
-    let limited = cri.sandbox(&config).await;
-    let container = cri.container(&limited, &config).await.expect("created");
+    let limited_sandbox = cri.sandbox(&config).await;
+    let container = cri.container(&limited_sandbox, &config).await.expect("created");
     assert!(world.record(&container).exists());
     cri.call_with_id("StartContainer", &container).await;
     for line in [format!("NVIDIA_VISIBLE_DEVICES={gpu}"), "NVIDIA_GPU_MEMORY_LIMIT=2048".into()] {
-        cri.until_printed(&limited, &line).await;
+        cri.until_printed(&limited_sandbox, &line).await;
     }
     let hook_calls = fs::read_to_string(&calls).expect("the hook ran");
     let record = world.record(&container).display().to_string();
@@ -342,8 +342,8 @@ async fn fractions_are_limited_and_refused_at_a_real_containerd_over_a_restart()
 
     let config = cri.config("bad", &fraction("0", &[("main", "200Gi")]));
     let refused_sandbox = cri.sandbox(&config).await;
-    let refused = cri.container(&refused_sandbox, &config).await.expect_err("above the GPU");
-    assert!(refused.contains("windlass refuses container main of pod default/bad"), "{refused}");
+    let error = cri.container(&refused_sandbox, &config).await.expect_err("above the GPU");
+    assert!(error.contains("windlass refuses container main of pod default/bad"), "{error}");
     let config = cri.config("plain", &[]);
     let plain = cri.sandbox(&config).await;
     cri.container(&plain, &config).await.expect("unchanged by the agent");
@@ -352,7 +352,7 @@ async fn fractions_are_limited_and_refused_at_a_real_containerd_over_a_restart()
     world.until_condition("True", "MemoryLimited").await;
     world.until_metric(&world.limit("good", 2048)).await;
     let cri = containerd.cri().await;
-    for sandbox in [limited, refused_sandbox, plain] {
+    for sandbox in [limited_sandbox, refused_sandbox, plain] {
         cri.remove(&sandbox).await;
     }
     windlass_testkit::until_removed(&world.record(&container)).await;

@@ -206,7 +206,7 @@ pub(super) fn container(id: &str, name: &str, pod: &str) -> Container {
 }
 
 /// A container that ended and was not removed.
-pub(super) fn ended(id: &str, name: &str, pod: &str) -> Container {
+pub(super) fn ended_container(id: &str, name: &str, pod: &str) -> Container {
     Container { state: 4, ..container(id, name, pod) }
 }
 
@@ -233,7 +233,7 @@ impl Runtime {
     }
 
     /// Accepts the plugin, configures it, and sends it the containers in two parts.
-    pub(super) async fn synchronized(
+    pub(super) async fn synchronize(
         self,
         pods: &[Sandbox],
         containers: &[Container],
@@ -246,11 +246,12 @@ impl Runtime {
             connection.call("Configure", &configuration).await.expect("configured");
         assert_eq!(configured.events, EVENTS);
         let first = Synchronization { pods: pods.to_vec(), containers: Vec::new(), more: true };
-        let rest =
+        let second =
             Synchronization { pods: Vec::new(), containers: containers.to_vec(), more: false };
-        for part in [first, rest] {
-            let answer: Synchronized = connection.call("Synchronize", &part).await.expect("known");
-            assert_eq!(answer.more, part.more);
+        for part in [first, second] {
+            let response: Synchronized =
+                connection.call("Synchronize", &part).await.expect("known");
+            assert_eq!(response.more, part.more);
         }
         connection
     }
@@ -260,18 +261,18 @@ impl Runtime {
         let mut connection = self.accept().await;
         connection.stream.write_all(bytes).await.expect("written");
         connection.stream.shutdown().await.expect("ended");
-        let mut rest = Vec::new();
-        let _ = within_timeout("the end", connection.stream.read_to_end(&mut rest)).await;
+        let mut received = Vec::new();
+        let _ = within_timeout("the end", connection.stream.read_to_end(&mut received)).await;
     }
 
     /// Refuses the plugin.
-    pub(super) async fn refuse(self, why: &str) {
+    pub(super) async fn refuse(self, message: &str) {
         let mut connection = self.accept().await;
-        let status = Status { code: 2, message: why.to_owned() };
+        let status = Status { code: 2, message: message.to_owned() };
         let refusal = Response { status: Some(status), payload: Vec::new() };
         connection.send(RUNTIME, 1, 2, &refusal).await;
-        let mut rest = Vec::new();
-        let _ = within_timeout("the end", connection.stream.read_to_end(&mut rest)).await;
+        let mut received = Vec::new();
+        let _ = within_timeout("the end", connection.stream.read_to_end(&mut received)).await;
     }
 }
 
@@ -294,13 +295,13 @@ impl Connection {
     /// Reports that the container has ended.
     pub(super) async fn stop(&mut self, pod: &Sandbox, container: &Container) {
         let stopped = ContainerEvent { pod: Some(pod.clone()), container: Some(container.clone()) };
-        self.call::<()>("StopContainer", &stopped).await.expect("taken");
+        self.call::<()>("StopContainer", &stopped).await.expect("accepted");
     }
 
     /// Reports that the sandbox is removed.
     pub(super) async fn remove_sandbox(&mut self, pod: &Sandbox) {
         let change = StateChange { event: 3, pod: Some(pod.clone()), container: None };
-        self.call::<()>("StateChange", &change).await.expect("taken");
+        self.call::<()>("StateChange", &change).await.expect("accepted");
     }
 
     async fn call<T: Message + Default>(
@@ -317,9 +318,9 @@ impl Connection {
         let stream = self.next;
         self.next += 2;
         self.send(PLUGIN, stream, 1, &request).await;
-        let (service, answered, response) =
+        let (service, response_stream, response) =
             within_timeout(method, self.receive::<Response>()).await;
-        assert_eq!((service, answered), (PLUGIN, stream));
+        assert_eq!((service, response_stream), (PLUGIN, stream));
         match response.status.filter(|status| status.code != 0) {
             Some(status) => Err(status.message),
             None => Ok(T::decode(&*response.payload).expect("decoded")),

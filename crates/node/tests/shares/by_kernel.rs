@@ -14,7 +14,7 @@ use windlass_kubelet_sim::{Container, Pod};
 use windlass_testkit::{Node, until, until_allocatable, until_removed};
 
 use crate::{
-    devices::world::{measured_until, policy},
+    devices::world::{policy, until_metric},
     kernel::{FLEX, HOOK, Kernel, MI300X, PTRACE, Vendor, record_of},
     shares::{COMPUTE, MEMORY, World},
 };
@@ -57,9 +57,9 @@ pub(crate) async fn node(
 
 /// Waits until pods may have shares of this number of GPUs.
 pub(crate) async fn until_shareable(world: &World, vendor: Vendor, gpus: usize) {
-    let of_each = usize::try_from(vendor.memory_mib / 1024).expect("few");
+    let gib_per_gpu = usize::try_from(vendor.memory_mib / 1024).expect("few");
     world.agent.until(|state| state.shareable.len() == gpus).await;
-    until_allocatable(&world.kubelet, MEMORY, gpus * of_each).await;
+    until_allocatable(&world.kubelet, MEMORY, gpus * gib_per_gpu).await;
 }
 
 /// A pod with amounts of a GPU, with a UID in the kubelet's form.
@@ -70,10 +70,10 @@ pub(crate) fn pod(name: &str, gib: u64, percent: u64) -> Pod {
 }
 
 /// The document with the memory limit among those of a container.
-pub(crate) fn limited(documents: Vec<Value>) -> Spec {
+pub(crate) fn document_with_limit(documents: Vec<Value>) -> Spec {
     let has_hook = |document: &Value| !document["devices"][0]["containerEdits"]["hooks"].is_null();
-    let mut limited = documents.into_iter().filter(has_hook);
-    serde_json::from_value(limited.next().expect("a limit")).expect("a document")
+    let mut documents = documents.into_iter().filter(has_hook);
+    serde_json::from_value(documents.next().expect("a limit")).expect("a document")
 }
 
 #[tokio::test]
@@ -84,8 +84,8 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
         until_allocatable(&world.kubelet, full_gpus(vendor), 1).await;
         let state = world.agent.state.borrow().clone();
         let gpu = vendor.gpu(&state);
-        let offering = &state.device_offers()[gpu.id.as_str()];
-        assert_eq!(offering.enforcement, Some(Enforcement::Dmem));
+        let offer = &state.device_offers()[gpu.id.as_str()];
+        assert_eq!(offer.enforcement, Some(Enforcement::Dmem));
         let annotated = until("the node's GPUs are annotated", async || {
             let node: NodeObject = world.api.objects().get("", "n1").expect("a Node");
             let text = node.metadata.annotations.unwrap_or_default();
@@ -99,10 +99,10 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
         let pod = pod("a", 10, 30);
         let uid = pod.uid.clone();
         world.admit(pod, &json!({})).await;
-        let document = limited(world.start_by_uid(&uid, "main").await);
+        let document = document_with_limit(world.start_by_uid(&uid, "main").await);
         let edits = &document.devices[0].container_edits;
         let nodes: Vec<_> = gpu.own_nodes().map(|node| node.path.clone()).collect();
-        assert!(nodes.iter().all(|own| edits.device_nodes.iter().any(|it| it.path == *own)));
+        assert!(nodes.iter().all(|path| edits.device_nodes.iter().any(|it| it.path == *path)));
         let record = record_of(edits);
         let parsed = MemoryLimitRecord::parse(&fs::read(&record).expect("there")).expect("valid");
         assert_eq!(parsed.gpus()[0].region.as_ref().expect("a region").as_str(), vendor.region);
@@ -110,18 +110,18 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
         until_allocatable(&world.kubelet, full_gpus(vendor), 0).await;
         let program = kernel.program(Some(&uid));
         assert_eq!(kernel.limit(&uid, &program, &record), Ok(10 << 30));
-        let measured = async |metric: &str, parts: &[&str]| {
+        let until_measured = async |metric: &str, parts: &[&str]| {
             let has = |lines: &[String]| {
                 lines.iter().any(|line| parts.iter().all(|part| line.contains(part)))
             };
-            measured_until(&world.agent, metric, has).await;
+            until_metric(&world.agent, metric, has).await;
         };
         let limit = (10_u64 << 30).to_string();
         let parts = [r#"holder="a",enforcement="dmem"}"#, &limit];
-        measured("windlass_share_memory_limit_bytes", &parts).await;
+        until_measured("windlass_share_memory_limit_bytes", &parts).await;
         kernel.open_file(&program, 3, 1, 10_000);
         let used = (10_000_u64 << 20).to_string();
-        measured("windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
+        until_measured("windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
         kernel.open_file(&program, 4, 2, 1000);
         program.until_ended().await;
         world.kubelet.delete_pod(&uid).await;
@@ -133,7 +133,7 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
 
 #[tokio::test]
 async fn a_share_that_the_kernel_cannot_limit_waits_if_a_limit_is_required() {
-    for (at_least, refused) in [
+    for (at_least, refusal) in [
         ("watched", None),
         ("dmem", Some("the kernel limits no device memory")),
         ("driver", Some("the kernel limits no device memory")),
@@ -144,11 +144,11 @@ async fn a_share_that_the_kernel_cannot_limit_waits_if_a_limit_is_required() {
         let pod = pod("a", 10, 30);
         let uid = pod.uid.clone();
         world.admit(pod, &json!({})).await;
-        match refused {
+        match refusal {
             None => drop(world.start_by_uid(&uid, "main").await),
-            Some(why) => {
+            Some(text) => {
                 let error = world.kubelet.start_container(&uid, "main").await.expect_err("waits");
-                assert!(error.to_string().contains(why), "{error}");
+                assert!(error.to_string().contains(text), "{error}");
             }
         }
         world.agent.stop().await;

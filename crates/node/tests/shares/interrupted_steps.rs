@@ -13,8 +13,8 @@ use crate::{
     kernel::{Kernel, MI300X, record_of},
     shares::{
         World,
-        by_kernel::{limited, node, pod, until_shareable},
-        placed, share,
+        by_kernel::{document_with_limit, node, pod, until_shareable},
+        placement_annotations, share,
     },
     steps::{MAX_RECORDINGS, Recorder, Steps},
 };
@@ -37,7 +37,7 @@ fn documents(places: &HostPaths) -> Vec<Spec> {
         let name = path.file_name().expect("a name").to_string_lossy();
         name.starts_with("windlass.dev-share-")
     };
-    // A document may be removed meanwhile.
+    // A document may be removed after the folder is listed.
     let read = |path| serde_json::from_slice(&fs::read(path).ok()?).ok();
     paths.filter(is_share).filter_map(read).collect()
 }
@@ -50,7 +50,7 @@ fn check_documents(places: &HostPaths, kernel: &Kernel, uid: &str) {
         if !edits.device_nodes.is_empty() {
             match kernel.limit(uid, &kernel.program(Some(uid)), &record_of(edits)) {
                 Ok(bytes) => assert_eq!(bytes, GIB << 30),
-                Err(why) => assert!(why.contains("No such file"), "{why}"),
+                Err(error) => assert!(error.contains("No such file"), "{error}"),
             }
         }
     }
@@ -74,7 +74,7 @@ impl Scenario {
     /// Puts the pod as the scheduler bound it: the agent has to correct the decision.
     fn put(&self) {
         let pod = pod("a", GIB, 1);
-        let annotations = placed(&"GPU-x".parse().expect("an id"));
+        let annotations = placement_annotations(&"GPU-x".parse().expect("an id"));
         self.world.put(&pod, &json!({"uid": pod.uid, "annotations": annotations}));
     }
 
@@ -87,7 +87,7 @@ impl Scenario {
     async fn check_share(&self, step: &str) {
         let documents = self.world.start_by_uid(&self.uid, "main").await;
         let gpus: Vec<_> = documents.iter().map(|it| share(it)["device"].clone()).collect();
-        let record = record_of(&limited(documents).devices[0].container_edits);
+        let record = record_of(&document_with_limit(documents).devices[0].container_edits);
         let text = fs::read(&record).expect("a record");
         let parsed = MemoryLimitRecord::parse(&text).expect("valid");
         let [limit] = parsed.gpus() else { panic!("{parsed:?}") };
@@ -110,8 +110,8 @@ impl Scenario {
         let other = pod("b", GIB, 1);
         let uid = other.uid.clone();
         self.world.admit(other, &json!({})).await;
-        let others = self.world.start_by_uid(&uid, "main").await;
-        assert!(others.iter().all(|it| share(it)["device"] != gpus[0]), "{step}");
+        let other_documents = self.world.start_by_uid(&uid, "main").await;
+        assert!(other_documents.iter().all(|it| share(it)["device"] != gpus[0]), "{step}");
         self.world.kubelet.delete_pod(&uid).await;
     }
 
@@ -119,18 +119,18 @@ impl Scenario {
     async fn until_removed(&self, step: &str) {
         until(step, async || {
             let state = self.world.agent.state.borrow().clone();
-            let free = state.shareable.values().all(|gpu| gpu.obstacle.is_none());
-            let offerings = state.device_offers();
+            let has_free_gpus = state.shareable.values().all(|gpu| gpu.obstacle.is_none());
+            let offers = state.device_offers();
             let obstacles =
-                state.shareable.keys().filter_map(|id| offerings[id.as_str()].obstacle.clone());
+                state.shareable.keys().filter_map(|id| offers[id.as_str()].obstacle.clone());
             let obstacles: Vec<_> = obstacles.collect();
-            let found = (
+            let remains = (
                 documents(&self.world.node.config.places).len(),
                 self.records(),
-                free,
+                has_free_gpus,
                 obstacles.is_empty(),
             );
-            if found == (0, 0, true, true) { Ok(()) } else { Err((found, obstacles)) }
+            if remains == (0, 0, true, true) { Ok(()) } else { Err((remains, obstacles)) }
         })
         .await;
     }
@@ -143,41 +143,41 @@ async fn after_a_kill_between_any_two_steps_a_share_keeps_its_limit_and_can_be_r
     let main = pod("a", GIB, 1);
     let mut scenario = Scenario { world, kernel, uid: main.uid.clone() };
     let places = scenario.world.node.config.places.clone();
-    let mut start = Err("none".to_owned());
+    let mut start_steps = Err("none".to_owned());
     for _ in 0..MAX_RECORDINGS {
         scenario.put();
         scenario.world.kubelet.admit(main.clone()).await.expect("admitted");
         let recorder = Recorder::start(&places);
         scenario.world.start_by_uid(&scenario.uid, "main").await;
-        start = recorder.stop();
-        if start.is_ok() {
+        start_steps = recorder.stop();
+        if start_steps.is_ok() {
             break;
         }
         scenario.world.kubelet.delete_pod(&scenario.uid).await;
         scenario.until_removed("the share is removed").await;
     }
-    let start = start.expect("recorded");
-    let names = start.names();
-    assert!(start.len() >= 2, "a record and a document: {names:?}");
-    for done in 0..=start.len() {
-        scenario = scenario.restart_after(&start, done).await;
+    let start_steps = start_steps.expect("recorded");
+    let names = start_steps.names();
+    assert!(start_steps.len() >= 2, "a record and a document: {names:?}");
+    for done in 0..=start_steps.len() {
+        scenario = scenario.restart_after(&start_steps, done).await;
         scenario.check_share(&format!("the share is granted after {done} of {names:?}")).await;
     }
-    scenario = scenario.restart_after(&start, start.len()).await;
+    scenario = scenario.restart_after(&start_steps, start_steps.len()).await;
     let recorder = Recorder::start(&places);
     scenario.world.kubelet.delete_pod(&scenario.uid).await;
     scenario.until_removed("the share is removed").await;
-    let removal = recorder.stop();
+    let removal_steps = recorder.stop();
     // The pod has ended before it gets the share.
-    for done in 0..=start.len() {
-        scenario = scenario.restart_after(&start, done).await;
+    for done in 0..=start_steps.len() {
+        scenario = scenario.restart_after(&start_steps, done).await;
         scenario.until_removed(&format!("no part remains after {done} of {names:?}")).await;
     }
-    let removal = removal.expect("no removal is lost");
-    let names = removal.names();
-    assert!(removal.len() >= 2, "a record and a document: {names:?}");
-    for done in 0..=removal.len() {
-        scenario = scenario.restart_after(&removal, done).await;
+    let removal_steps = removal_steps.expect("no removal is lost");
+    let names = removal_steps.names();
+    assert!(removal_steps.len() >= 2, "a record and a document: {names:?}");
+    for done in 0..=removal_steps.len() {
+        scenario = scenario.restart_after(&removal_steps, done).await;
         scenario.until_removed(&format!("no part remains after {done} of {names:?}")).await;
     }
     scenario.world.agent.stop().await;

@@ -84,18 +84,18 @@ pub(super) fn is_insignificant(text: &str) -> bool {
 
 /// Replaces a word, except next to a letter or a digit.
 pub(super) fn replaced(text: &str, word: &str, by: &str) -> String {
-    let mut all = String::new();
+    let mut output = String::new();
     let mut rest = text;
     while let Some(start) = rest.find(word) {
         let end = start + word.len();
         let is_joined = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
         let is_alone =
             !is_joined(rest[..start].chars().next_back()) && !is_joined(rest[end..].chars().next());
-        all.push_str(&rest[..start]);
-        all.push_str(if is_alone { by } else { word });
+        output.push_str(&rest[..start]);
+        output.push_str(if is_alone { by } else { word });
         rest = &rest[end..];
     }
-    all + rest
+    output + rest
 }
 
 #[cfg(test)]

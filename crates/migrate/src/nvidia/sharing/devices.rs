@@ -59,8 +59,8 @@ fn listed(list: &[Reference], kind: DeviceKind) -> Vec<Subset> {
     for reference in list {
         match (reference, kind) {
             (Reference::Gpu(position), DeviceKind::Gpu) => drop(index.insert(*position)),
-            (Reference::Instance(gpu, part), DeviceKind::Mig) => {
-                subsets.push(Subset::Instance(*gpu, *part));
+            (Reference::Instance(gpu, instance), DeviceKind::Mig) => {
+                subsets.push(Subset::Instance(*gpu, *instance));
             }
             (Reference::Id(id), _) if id.starts_with("MIG-") == (kind == DeviceKind::Mig) => {
                 ids.insert(id.clone());
@@ -83,11 +83,12 @@ impl Subset {
             Self::All => Some(devices),
             Self::Index(index) => Some(Selector { index, ..devices }),
             Self::Ids(ids) => Some(Selector { ids, ..devices }),
-            Self::Instance(gpu, part) => {
-                let part = format!("device.attributes[\"nvidia.com\"].instanceIndex == {part}");
+            Self::Instance(gpu, instance) => {
+                let condition =
+                    format!("device.attributes[\"nvidia.com\"].instanceIndex == {instance}");
                 let text = match &devices.expression {
-                    Some(given) => format!("({}) && {part}", given.as_str()),
-                    None => part,
+                    Some(expression) => format!("({}) && {condition}", expression.as_str()),
+                    None => condition,
                 };
                 let expression = text.parse().ok()?;
                 Some(Selector { index: [gpu].into(), expression: Some(expression), ..devices })
@@ -105,12 +106,12 @@ impl Reference {
             return Ok(Self::Gpu(position));
         }
         let parts = text.split_once(':').and_then(|(i, j)| number(i).zip(number(j)));
-        if let Some((gpu, part)) = parts {
-            return Ok(Self::Instance(gpu, part));
+        if let Some((gpu, instance)) = parts {
+            return Ok(Self::Instance(gpu, instance));
         }
-        let named = text.starts_with("GPU-") || text.starts_with("MIG-");
-        let valid = named && text.parse::<DeviceId>().is_ok();
-        valid.then(|| Self::Id(text.to_owned())).ok_or_else(|| {
+        let has_prefix = text.starts_with("GPU-") || text.starts_with("MIG-");
+        let is_valid = has_prefix && text.parse::<DeviceId>().is_ok();
+        is_valid.then(|| Self::Id(text.to_owned())).ok_or_else(|| {
             format!(
                 "{text:?} is not a device: write an index such as 0 or 0:1, GPU-<uuid> or MIG-<uuid>"
             )
@@ -140,17 +141,17 @@ impl<'de> Visitor<'de> for DevicesVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Devices, E> {
-        let wrong = || {
+        let error = || {
             E::custom(format!("{text:?} is not a set of devices: write all, a number or a list"))
         };
-        (text == "all").then_some(Devices::All).ok_or_else(wrong)
+        (text == "all").then_some(Devices::All).ok_or_else(error)
     }
 
     fn visit_u64<E: Error>(self, count: u64) -> Result<Devices, E> {
         // Each index becomes an entry of the selector, and no machine has more than 64 GPUs.
-        let within = u32::try_from(count).ok().filter(|count| (1..=64).contains(count));
-        let wrong = || E::custom(format!("{count} devices: write a number from 1 to 64, or all"));
-        within.map(Devices::Count).ok_or_else(wrong)
+        let in_range = u32::try_from(count).ok().filter(|count| (1..=64).contains(count));
+        let error = || E::custom(format!("{count} devices: write a number from 1 to 64, or all"));
+        in_range.map(Devices::Count).ok_or_else(error)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Devices, A::Error> {

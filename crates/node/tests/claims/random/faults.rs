@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 use tokio::time::timeout;
 use windlass_testkit::{GPU, until_exists};
 
-use super::{Run, pods::claim_starts};
+use super::{Run, pods::start_claim};
 use crate::{
     claims::world::{Mounts, NODE, remove_if_exists},
     dra::records,
@@ -39,9 +39,9 @@ impl Run {
     pub(super) async fn cancel_prepare(&mut self) {
         let Some(scheduled) = self.schedule() else { return };
         let timeout_after = Duration::from_millis(self.rng.below(LONGEST_MS) as u64);
-        let started = timeout(timeout_after, claim_starts(&self.world, &scheduled)).await;
+        let started = timeout(timeout_after, start_claim(&self.world, &scheduled)).await;
         self.tally.cancelled += usize::from(started.is_err());
-        self.claim_pod_started(
+        self.record_claim_pod(
             scheduled,
             &started.unwrap_or_else(|elapsed| Err(elapsed.to_string())),
         );
@@ -131,7 +131,7 @@ impl Run {
         self.log("API server is stopped".to_owned());
         self.tally.api_outages += 1;
         self.world.cluster.server_mut().go_offline().await;
-        self.begin_both().await;
+        self.start_both_at_once().await;
         self.world.check();
         self.world.cluster.server_mut().go_online();
     }

@@ -11,7 +11,7 @@ use crate::claims::{
 };
 
 /// Maximum number of simultaneous pods, more than there are GPUs.
-pub(super) const MAX: usize = 12;
+pub(super) const MAX_PODS: usize = 12;
 
 /// Maximum number of GPUs per pod.
 const MAX_GPUS: usize = 3;
@@ -44,17 +44,17 @@ impl Run {
         Pod::new(format!("d{}", self.created)).container(main)
     }
 
-    pub(super) async fn begin_claim(&mut self) {
+    pub(super) async fn start_claim_pod(&mut self) {
         let Some(scheduled) = self.schedule() else { return };
-        let started = claim_starts(&self.world, &scheduled).await;
-        self.claim_pod_started(scheduled, &started);
+        let started = start_claim(&self.world, &scheduled).await;
+        self.record_claim_pod(scheduled, &started);
     }
 
-    pub(super) async fn begin_plugin(&mut self) {
+    pub(super) async fn start_plugin_pod(&mut self) {
         let pod = self.plugin_pod();
         let uid = pod.uid.clone();
         let admitted = self.world.admit(pod).await.is_ok();
-        self.plugin_pod_started(uid, admitted).await;
+        self.record_plugin_pod(uid, admitted).await;
     }
 
     /// Starts a pod with a claim and one of the device plugin, each repeated until it runs.
@@ -73,23 +73,23 @@ impl Run {
             refused.map_or(Ok(()), Err)
         })
         .await;
-        world.try_start(&pod.uid, "main").await.expect("what is admitted starts");
+        world.try_start(&pod.uid, "main").await.expect("an admitted pod starts");
         self.started.push(StartedPod::Plugin(pod.uid));
         self.check();
     }
 
     /// Starts one of each kind at the same time.
-    pub(super) async fn begin_both(&mut self) {
+    pub(super) async fn start_both_at_once(&mut self) {
         let pod = self.plugin_pod();
         let uid = pod.uid.clone();
         let Some(scheduled) = self.schedule() else { return };
         let (started, admitted) =
-            tokio::join!(claim_starts(&self.world, &scheduled), self.world.admit(pod));
-        self.claim_pod_started(scheduled, &started);
-        self.plugin_pod_started(uid, admitted.is_ok()).await;
+            tokio::join!(start_claim(&self.world, &scheduled), self.world.admit(pod));
+        self.record_claim_pod(scheduled, &started);
+        self.record_plugin_pod(uid, admitted.is_ok()).await;
     }
 
-    pub(super) fn claim_pod_started(
+    pub(super) fn record_claim_pod(
         &mut self,
         scheduled: ScheduledPod,
         started: &Result<(), String>,
@@ -102,20 +102,20 @@ impl Run {
         self.started.push(StartedPod::Claim(Box::new(scheduled)));
     }
 
-    async fn plugin_pod_started(&mut self, uid: String, admitted: bool) {
+    async fn record_plugin_pod(&mut self, uid: String, admitted: bool) {
         self.tally.plugin_pods += usize::from(admitted);
         self.tally.refused_pods += usize::from(!admitted);
         self.log(format!("{uid} admitted: {admitted}"));
         if admitted {
             let started = self.world.try_start(&uid, "main").await;
-            started.expect("what is admitted starts");
+            started.expect("an admitted pod starts");
             self.started.push(StartedPod::Plugin(uid));
         } else {
             self.world.kubelet.delete_pod(&uid).await;
         }
     }
 
-    pub(super) async fn end_one(&mut self) {
+    pub(super) async fn end_random_pod(&mut self) {
         if self.started.is_empty() {
             return;
         }
@@ -140,7 +140,7 @@ impl Run {
         let name = scheduled.pod.metadata.name.as_deref().unwrap_or_default();
         self.log(format!("{name} is deleted by force"));
         self.world.cluster.delete_pod(NAMESPACE, name).expect("it was there");
-        self.begin_claim().await;
+        self.start_claim_pod().await;
         self.check();
         self.world.kubelet.delete_pod(&uid(scheduled)).await;
     }
@@ -157,7 +157,7 @@ fn template_of(count: usize) -> String {
     format!("gpus-{count}")
 }
 
-pub(super) async fn claim_starts(world: &World, scheduled: &ScheduledPod) -> Result<(), String> {
+pub(super) async fn start_claim(world: &World, scheduled: &ScheduledPod) -> Result<(), String> {
     world.admit(bound::pod(scheduled)).await.expect("no limits");
     world.try_start(&uid(scheduled), "main").await.map(drop)
 }

@@ -36,8 +36,8 @@ pub(super) const CHECKPOINT_DELAY: Duration = Duration::from_millis(150);
 /// Environment variable with the folder of the agent. A process with it runs the agent.
 const FOLDER: &str = "WINDLASS_RANDOM_AGENT";
 
-/// The test below.
-const NAME: &str =
+/// Name of the test below, which runs the agent.
+const TEST_NAME: &str =
     "claims::walk::agent::runs_the_agent_of_a_walk_if_the_environment_names_its_folder";
 
 /// Folder that shows the agent a part of the kubelet's folder.
@@ -63,10 +63,10 @@ impl AgentProcess {
         if log.exists() {
             fs::rename(&log, self.folder.join(PREVIOUS_LOG)).expect("renamed");
         }
-        let file = File::options().create(true).append(true).open(&log).expect("made");
+        let file = File::options().create(true).append(true).open(&log).expect("created");
         let output = file.try_clone().expect("a descriptor");
         let mut command = Command::new(env::current_exe().expect("this program"));
-        command.args(["--exact", NAME, "--nocapture"]).env(FOLDER, &self.folder);
+        command.args(["--exact", TEST_NAME, "--nocapture"]).env(FOLDER, &self.folder);
         command.stdin(Stdio::null()).stdout(output).stderr(file);
         self.child = Some(command.spawn().expect("it starts"));
     }
@@ -76,7 +76,8 @@ impl AgentProcess {
     }
 
     pub(super) fn signal(&mut self, signal_number: Signal) {
-        kill_process(Pid::from_child(self.child()), signal_number).expect("it was not waited for");
+        kill_process(Pid::from_child(self.child()), signal_number)
+            .expect("the process was not reaped");
     }
 
     /// Kills the process at once.
@@ -131,9 +132,9 @@ impl Drop for AgentProcess {
     }
 }
 
-/// The settings of an agent whose places are in the folder.
+/// Configuration of an agent whose paths are in the folder.
 pub(super) fn config(folder: &Path) -> Config {
-    let machine = Machine::open(&folder.join("machine")).expect("made before");
+    let machine = Machine::open(&folder.join("machine")).expect("created before");
     let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
     let config = agent_config(folder, &machine, Policy { dra, ..Policy::default() });
     let cluster = ClusterAccess {
@@ -141,15 +142,16 @@ pub(super) fn config(folder: &Path) -> Config {
         node_name: Some(NODE.to_owned()),
         ..ClusterAccess::default()
     };
-    let session = KubeletLimits { checkpoint_delay: CHECKPOINT_DELAY, ..config.kubelet_limits };
-    Config { cluster, kubelet_limits: session, ..config }
+    let kubelet_limits =
+        KubeletLimits { checkpoint_delay: CHECKPOINT_DELAY, ..config.kubelet_limits };
+    Config { cluster, kubelet_limits, ..config }
 }
 
-/// The settings with the kubelet's folder as it is mounted for the agent.
+/// The configuration with the kubelet's folder as it is mounted for the agent.
 fn with_mounts(folder: &Path, mut config: Config) -> Config {
-    let in_a_pod = folder.join(POD_FOLDER);
-    if in_a_pod.exists() {
-        config.places.kubelet_dir = in_a_pod;
+    let mounted_folder = folder.join(POD_FOLDER);
+    if mounted_folder.exists() {
+        config.places.kubelet_dir = mounted_folder;
     }
     config
 }
@@ -157,13 +159,13 @@ fn with_mounts(folder: &Path, mut config: Config) -> Config {
 #[tokio::test]
 async fn runs_the_agent_of_a_walk_if_the_environment_names_its_folder() {
     let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else { return };
-    let mut end = signal(SignalKind::terminate()).expect("a handler");
+    let mut sigterm = signal(SignalKind::terminate()).expect("a handler");
     // A walk that is killed leaves no agent behind.
     set_parent_process_death_signal(Some(Signal::KILL)).expect("the kernel knows it");
-    let log = File::options().append(true).open(folder.join(LOG)).expect("made before");
+    let log = File::options().append(true).open(folder.join(LOG)).expect("created before");
     tracing_subscriber::fmt().with_ansi(false).with_writer(Mutex::new(log)).init();
     let config = with_mounts(&folder, config(&folder));
     let agent = Agent::start(&config, Clock::starting_at(Timestamp::now())).expect("it starts");
-    let stop = async { end.recv().await.unwrap_or_default() };
+    let stop = async { sigterm.recv().await.unwrap_or_default() };
     agent.run(stop).await.expect("no part fails");
 }

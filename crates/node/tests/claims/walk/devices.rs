@@ -26,7 +26,7 @@ pub(super) struct DeviceManager {
 }
 
 /// Maximum number of simultaneous pods.
-const MAX: usize = 3;
+const MAX_PODS: usize = 3;
 
 /// Minimum lifetime of a pod. An allocation that no checkpoint lists is kept for half a minute.
 const MIN_LIFETIME: Duration = Duration::from_millis(50);
@@ -48,14 +48,14 @@ impl DeviceManager {
         while !self.node.is_over() {
             let count = self.node.facts().pods.len();
             match self.rng.below(100) {
-                0..45 if count < MAX => self.admit().await,
-                45.. if count > 0 => self.end_one(MIN_LIFETIME),
+                0..45 if count < MAX_PODS => self.admit().await,
+                45.. if count > 0 => self.end_random_pod(MIN_LIFETIME),
                 _ => {}
             }
             sleep(Duration::from_millis(self.rng.below(MAX_PAUSE_MS) as u64)).await;
         }
         while !self.node.facts().pods.is_empty() {
-            self.end_one(Duration::ZERO);
+            self.end_random_pod(Duration::ZERO);
         }
         self.node.write_devices();
     }
@@ -121,14 +121,14 @@ impl DeviceManager {
     }
 
     /// Ends a pod's containers. The checkpoint follows, at the latest with the next pod.
-    fn end_one(&mut self, after: Duration) {
+    fn end_random_pod(&mut self, min_lifetime: Duration) {
         let mut facts = self.node.facts();
-        let old = facts.pods.iter().filter(|(_, pod)| pod.since.elapsed() >= after);
-        let mut old: Vec<_> = old.map(|(uid, _)| uid.clone()).collect();
-        if old.is_empty() {
+        let expired = facts.pods.iter().filter(|(_, pod)| pod.since.elapsed() >= min_lifetime);
+        let mut expired: Vec<_> = expired.map(|(uid, _)| uid.clone()).collect();
+        if expired.is_empty() {
             return;
         }
-        let uid = old.swap_remove(self.rng.below(old.len()));
+        let uid = expired.swap_remove(self.rng.below(expired.len()));
         facts.pods.remove(&uid);
         facts.owners.release_all(&uid);
         drop(facts);

@@ -71,8 +71,8 @@ const LONG_WALK: u64 = 5_000;
 // === impl Faults ===
 
 impl Faults {
-    /// A node with an agent that has just started.
-    pub(super) async fn begin(mounts: Mounts, length: Length, rng: Rng) -> (Self, Arc<Node>) {
+    /// Starts a node and its agent, and waits until all GPUs are published.
+    pub(super) async fn start(mounts: Mounts, length: Length, rng: Rng) -> (Self, Arc<Node>) {
         let folder = windlass_testkit::Node::from_profile("dgx-h100", Policy::default()).folder;
         let cluster = Cluster::start();
         cluster.add_node(NODE);
@@ -80,7 +80,7 @@ impl Faults {
         let mut config = config(&folder);
         let kubelet = config.places.kubelet_dir.clone();
         for name in [PLUGIN_DIR, "plugins", "plugins_registry", "pod-resources"] {
-            fs::create_dir_all(kubelet.join(name)).expect("made");
+            fs::create_dir_all(kubelet.join(name)).expect("created");
         }
         fs::write(kubelet.join(CPU_MANAGER_FILE), "{}").expect("written");
         if mounts == Mounts::Shipped {
@@ -97,10 +97,10 @@ impl Faults {
 
     /// Causes faults until the walk is over.
     pub(super) async fn run(&mut self) {
-        let (mut next, mut next_clear) = (self.node.steps(), 0);
+        let (mut next_fault, mut next_clear) = (self.node.steps(), 0);
         while !self.node.is_over() {
-            if self.node.steps() >= next {
-                next = self.node.steps() + self.rng.below(STEPS_BETWEEN) as u64;
+            if self.node.steps() >= next_fault {
+                next_fault = self.node.steps() + self.rng.below(STEPS_BETWEEN) as u64;
                 self.agent.check_running();
                 self.cause_fault().await;
             }
@@ -143,8 +143,8 @@ impl Faults {
         Duration::from_millis(self.rng.below(MAX_FAULT_MS) as u64)
     }
 
-    /// Kills the agent at any moment, runs `meanwhile` without an agent, and starts the next.
-    async fn kill(&mut self, meanwhile: impl FnOnce(&mut Self) -> &'static str) {
+    /// Kills the agent at any moment, runs `action` without an agent, and starts the next.
+    async fn kill(&mut self, action: impl FnOnce(&mut Self) -> &'static str) {
         let is_called = self.node.calls.try_write().is_err();
         self.agent.kill();
         if is_called {
@@ -153,7 +153,7 @@ impl Faults {
         let node = Arc::clone(&self.node);
         // Every call has failed by then.
         let _quiet = node.calls.write().await;
-        let event = meanwhile(self);
+        let event = action(self);
         self.record_event(event);
         self.agent.start();
     }
@@ -204,7 +204,8 @@ impl Faults {
     /// checkpoint replaces it. If the copy is lost too and the checkpoint is not mounted, CDI documents and pod
     /// resources show the claims: the walk leaves one of the two alone until all of these claims have ended.
     async fn delete_record(&mut self) {
-        // Then it takes seconds until everything is released.
+        // With the shipped mounts it takes seconds until everything is released, so half of these faults keep the
+        // record.
         if self.mounts == Mounts::Shipped && self.rng.below(2) == 0 {
             return self.kill(|_| "agent killed").await;
         }
@@ -241,7 +242,8 @@ impl Faults {
         prepared.retain(|uid| facts.claims.contains_key(uid));
         drop(facts);
         let documents = self.documents();
-        let has_document = |uid: &String| documents.iter().any(|it| it.ends_with(of_claim(uid)));
+        let has_document =
+            |uid: &String| documents.iter().any(|it| it.ends_with(document_of_claim(uid)));
         if self.rng.below(2) == 0 || !prepared.iter().all(has_document) {
             self.delete_documents();
             self.node.facts().pod_resources = PodResourcesAnswer::Correct;
@@ -278,13 +280,13 @@ impl Faults {
 
     /// Changes the answer of pod resources.
     fn change_pod_resources(&mut self) {
-        let all = [
+        let answers = [
             PodResourcesAnswer::Correct,
             PodResourcesAnswer::Empty,
             PodResourcesAnswer::Error,
             PodResourcesAnswer::Late,
         ];
-        let pod_resources = all[self.rng.below(all.len())];
+        let pod_resources = answers[self.rng.below(answers.len())];
         if !self.has_unrecorded() {
             self.record_event(&format!("pod resources: {pod_resources:?}"));
             self.node.facts().pod_resources = pod_resources;
@@ -345,14 +347,14 @@ impl Faults {
         loop {
             let (free, remaining) = (free_gpus(&self.node.objects), self.remains());
             let list = self.node.facts().lists.get(GPU).cloned().unwrap_or_default();
-            let healthy = list.values().filter(|is| **is).count();
+            let healthy = list.values().filter(|is_healthy| **is_healthy).count();
             if free >= expected && healthy == GPUS && remaining.is_empty() {
                 return;
             }
             self.agent.check_running();
             assert!(
                 start.elapsed() < TIMEOUT * 3,
-                "{free} GPUs are free for claims, {healthy} are healthy, and of claims remain {remaining:?}"
+                "{free} GPUs are free for claims, {healthy} are healthy; claims left {remaining:?}"
             );
             sleep(Duration::from_millis(5)).await;
         }
@@ -369,6 +371,6 @@ impl Faults {
     }
 }
 
-fn of_claim(uid: &str) -> String {
+fn document_of_claim(uid: &str) -> String {
     format!("windlass.dev-claim-{uid}.json")
 }

@@ -47,7 +47,7 @@ const LATE_ANSWER_DELAY: Duration = Duration::from_secs(2);
 impl KubeletSockets {
     pub(super) fn start(node: &Arc<Node>) -> Self {
         let (ended, mut tasks) = (CancellationToken::new(), JoinSet::new());
-        let (registered, registrations) = mpsc::unbounded_channel();
+        let (sender, registrations) = mpsc::unbounded_channel();
         let connections = |folder: &str, name: &str| {
             let socket = SocketPath::new(node.kubelet.join(folder).join(name)).expect("short");
             let (listener, ended) = (socket.bind().expect("bound"), ended.clone());
@@ -56,12 +56,12 @@ impl KubeletSockets {
             })
         };
         let plugins = connections(PLUGIN_DIR, KUBELET_SOCKET);
-        let registrar = server().add_service(RegistrationServer::new(Registrar(registered)));
+        let registrar = server().add_service(RegistrationServer::new(Registrar(sender)));
         let serving = registrar.serve_with_incoming(plugins);
         tasks.spawn(async move { serving.await.expect("it serves") });
-        let askers = connections(podresources::DIR, podresources::SOCKET);
+        let clients = connections(podresources::DIR, podresources::SOCKET);
         let lister = server().add_service(PodResourcesListerServer::new(Lister(Arc::clone(node))));
-        let serving = lister.serve_with_incoming(askers);
+        let serving = lister.serve_with_incoming(clients);
         tasks.spawn(async move { serving.await.expect("it serves") });
         tasks.spawn(read_all(Arc::clone(node), registrations));
         Self { _tasks: tasks, ended }
@@ -76,10 +76,10 @@ impl Drop for KubeletSockets {
 
 /// Reads the list of each plugin, until it registers again.
 async fn read_all(node: Arc<Node>, mut registrations: mpsc::UnboundedReceiver<RegisterRequest>) {
-    let mut reading = JoinSet::new();
+    let mut readers = JoinSet::new();
     while let Some(plugin) = registrations.recv().await {
-        while reading.try_join_next().is_some() {}
-        reading.spawn(read(Arc::clone(&node), plugin));
+        while readers.try_join_next().is_some() {}
+        readers.spawn(read(Arc::clone(&node), plugin));
     }
 }
 
@@ -90,8 +90,8 @@ async fn read(node: Arc<Node>, plugin: RegisterRequest) {
     let lists = DevicePluginClient::new(channel).list_and_watch(Empty {}).await;
     let Ok(mut lists) = lists.map(Response::into_inner) else { return };
     while let Ok(Some(list)) = lists.message().await {
-        let all = list.devices.into_iter().map(|it| (it.id, it.health == HEALTHY)).collect();
-        node.facts().lists.insert(plugin.resource_name.clone(), all);
+        let devices = list.devices.into_iter().map(|it| (it.id, it.health == HEALTHY)).collect();
+        node.facts().lists.insert(plugin.resource_name.clone(), devices);
         node.write_devices();
     }
 }
@@ -146,7 +146,7 @@ impl PodResourcesLister for Lister {
 }
 
 fn pods(facts: &Facts) -> Vec<PodResources> {
-    let of = |uid: &str, container: ContainerResources| PodResources {
+    let pod_resources = |uid: &str, container: ContainerResources| PodResources {
         name: uid.to_owned(),
         namespace: NAMESPACE.to_owned(),
         containers: vec![ContainerResources { name: "main".to_owned(), ..container }],
@@ -155,7 +155,10 @@ fn pods(facts: &Facts) -> Vec<PodResources> {
         let ids = if pod.is_init { Vec::new() } else { pod.devices.clone() };
         let devices =
             ContainerDevices { resource_name: GPU.to_owned(), device_ids: ids, topology: None };
-        of(uid, ContainerResources { devices: vec![devices], ..ContainerResources::default() })
+        pod_resources(
+            uid,
+            ContainerResources { devices: vec![devices], ..ContainerResources::default() },
+        )
     });
     // Pod resources also list claims that are not prepared yet.
     let claims = facts.claims.values().map(|claim| {
@@ -166,15 +169,18 @@ fn pods(facts: &Facts) -> Vec<PodResources> {
             device_name: it.device_name.clone(),
             ..ClaimResource::default()
         });
-        let used = DynamicResource {
+        let dynamic_resource = DynamicResource {
             claim_name: claim.claim_name.clone(),
             claim_namespace: NAMESPACE.to_owned(),
             claim_resources: claim_resources.collect(),
         };
         let uid = format!("pod-of-{}", claim.claim_uid);
-        of(
+        pod_resources(
             &uid,
-            ContainerResources { dynamic_resources: vec![used], ..ContainerResources::default() },
+            ContainerResources {
+                dynamic_resources: vec![dynamic_resource],
+                ..ContainerResources::default()
+            },
         )
     });
     plugins.chain(claims).collect()

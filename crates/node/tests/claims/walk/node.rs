@@ -195,14 +195,19 @@ impl Node {
             allocate_response: Vec::new(),
         });
         let healthy = |list: &BTreeMap<String, bool>| {
-            Some(list.iter().filter(|(_, is)| **is).map(|(id, _)| id.clone()).collect())
+            Some(
+                list.iter()
+                    .filter(|(_, is_healthy)| **is_healthy)
+                    .map(|(id, _)| id.clone())
+                    .collect(),
+            )
         };
         let registered = facts.lists.iter().map(|(name, list)| (name.clone(), healthy(list)));
-        let record = checkpoint::Checkpoint {
+        let document = checkpoint::Checkpoint {
             pods: Some(pods.collect()),
             registered: Some(registered.collect()),
         };
-        replace(&self.kubelet.join(PLUGIN_DIR).join(checkpoint::FILE), &record.to_json());
+        replace(&self.kubelet.join(PLUGIN_DIR).join(checkpoint::FILE), &document.to_json());
     }
 
     /// Adds claims to the kubelet's checkpoint before they are prepared.
@@ -228,8 +233,9 @@ impl Node {
 
     /// Writes the kubelet's checkpoint of claims as a whole.
     pub(super) fn write_claims(&self, facts: &Facts) {
-        let record = claims::Checkpoint { claims: Some(facts.claims.values().cloned().collect()) };
-        replace(&self.kubelet.join(claims::FILE), &record.to_json());
+        let document =
+            claims::Checkpoint { claims: Some(facts.claims.values().cloned().collect()) };
+        replace(&self.kubelet.join(claims::FILE), &document.to_json());
     }
 }
 

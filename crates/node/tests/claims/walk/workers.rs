@@ -34,12 +34,12 @@ pub(super) struct Worker {
 pub(super) const WORKERS: usize = 5;
 
 /// Maximum number of claims per worker.
-const MAX: usize = 3;
+const MAX_CLAIMS: usize = 3;
 
 /// Longest wait of a caller that cancels its call, in milliseconds.
 const LONGEST_MS: usize = 50;
 
-/// Waiting time of other workers.
+/// Timeout of the other calls.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 // === impl Worker ===
@@ -52,18 +52,18 @@ impl Worker {
     pub(super) async fn run(mut self) {
         while !self.node.is_over() {
             match self.rng.below(100) {
-                0..40 if self.claims.len() < MAX => self.schedule().await,
+                0..40 if self.claims.len() < MAX_CLAIMS => self.schedule().await,
                 0..75 if !self.claims.is_empty() => self.prepare().await,
-                75.. if !self.claims.is_empty() => self.end_one().await,
+                75.. if !self.claims.is_empty() => self.end_random_claim().await,
                 _ => {}
             }
         }
         while !self.claims.is_empty() {
-            self.end_one().await;
+            self.end_random_claim().await;
         }
     }
 
-    fn pick(&mut self) -> String {
+    fn random_claim(&mut self) -> String {
         let index = self.rng.below(self.claims.len());
         self.claims.keys().nth(index).expect("one of them").clone()
     }
@@ -86,8 +86,8 @@ impl Worker {
         let is_outdated = self.rng.below(50) == 0;
         let count = 1 + usize::from(self.rng.below(4) == 0);
         let mut facts = self.node.facts();
-        let all = facts.lists.get(GPU).map(|list| list.keys().cloned().collect());
-        let mut free: Vec<String> = all.unwrap_or_default();
+        let listed = facts.lists.get(GPU).map(|list| list.keys().cloned().collect());
+        let mut free: Vec<String> = listed.unwrap_or_default();
         free.retain(|id| is_outdated || !facts.scheduled.contains_key(id));
         let mut devices = Vec::new();
         while devices.len() < count && !free.is_empty() {
@@ -109,7 +109,7 @@ impl Worker {
     async fn prepare(&mut self) {
         let uids: BTreeSet<_> = match self.rng.below(8) {
             0 => self.claims.keys().cloned().collect(),
-            _ => [self.pick()].into(),
+            _ => [self.random_claim()].into(),
         };
         let (call_timeout, node) = (self.call_timeout(), Arc::clone(&self.node));
         let _call = node.calls.read().await;
@@ -124,7 +124,7 @@ impl Worker {
         let Some(answer) = self.answer(timeout(call_timeout, call).await).await else { return };
         for (uid, prepared) in answer.claims {
             if prepared.error.is_empty() {
-                self.prepared(&uid, prepared.devices);
+                self.record_prepared(&uid, prepared.devices);
                 node.step("claims prepared");
             } else {
                 node.facts().owners.log(&format!("{uid} refused: {}", prepared.error));
@@ -134,7 +134,7 @@ impl Worker {
     }
 
     /// Writes a prepared claim to the kubelet's checkpoint; its containers start.
-    fn prepared(&self, uid: &str, devices: Vec<Device>) {
+    fn record_prepared(&self, uid: &str, devices: Vec<Device>) {
         let names: BTreeSet<_> = devices.iter().map(|it| it.device_name.clone()).collect();
         let chosen = self.claims[uid].iter().map(|id| id.to_lowercase());
         assert_eq!(
@@ -159,8 +159,8 @@ impl Worker {
 
     /// Ends containers, and releases their claim. Some objects were deleted by force before, so that the scheduler has
     /// allocated their devices again.
-    async fn end_one(&mut self) {
-        let uid = self.pick();
+    async fn end_random_claim(&mut self) {
+        let uid = self.random_claim();
         if self.rng.below(3) == 0 {
             self.node.delete(&uid);
             self.node.count("claims deleted by force");
@@ -170,8 +170,8 @@ impl Worker {
         }
         self.node.facts().owners.release_all(&uid);
         let start = Instant::now();
-        while let Err(why) = self.release(&uid).await {
-            assert!(start.elapsed() < TIMEOUT * 2, "{uid} cannot be released: {why}");
+        while let Err(error) = self.release(&uid).await {
+            assert!(start.elapsed() < TIMEOUT * 2, "{uid} cannot be released: {error}");
         }
         self.node.remove_claim(&uid);
         self.node.delete(&uid);
@@ -195,10 +195,10 @@ impl Worker {
                 node.step("claims released");
                 Ok(())
             }
-            why => {
+            error => {
                 node.step("claims not released yet");
                 sleep(Duration::from_millis(2)).await;
-                Err(why.to_owned())
+                Err(error.to_owned())
             }
         }
     }

@@ -26,11 +26,11 @@ const OTHER: &str = "f7df405cbd7acf7222f144b0b93acd18";
 
 /// A machine with one board that scripts program; in them `$0` is the file that names the board's bitstream.
 fn world(config: &str, prepare: &str, release: &str) -> Node {
-    programmed(machine("dfl", config), BITSTREAM_FILE, prepare, release)
+    with_scripts(machine("dfl", config), BITSTREAM_FILE, prepare, release)
 }
 
 /// A machine whose FPGAs are programmed by scripts; in them `$0` is that file.
-fn programmed(mut world: Node, file: &str, prepare: &str, release: &str) -> Node {
+fn with_scripts(mut world: Node, file: &str, prepare: &str, release: &str) -> Node {
     let file = world.host_path(file).display().to_string();
     let steps = |script: &str| {
         let words = ["/bin/sh", "-c", script, &file, "{pci}", "{attr:fpga.intel.com/interfaceId}"];
@@ -46,12 +46,12 @@ fn bitstream_file(world: &Node) -> PathBuf {
     world.host_path(BITSTREAM_FILE)
 }
 
-async fn until_obstacle(agent: &RunningAgent, id: &str, why: &str) {
-    let matches = |obstacle: Option<String>| obstacle.is_some_and(|text| text.contains(why));
+async fn until_obstacle(agent: &RunningAgent, id: &str, expected: &str) {
+    let matches = |obstacle: Option<String>| obstacle.is_some_and(|text| text.contains(expected));
     agent
         .until(|state| {
-            let mut all = state.device_offers().into_iter();
-            all.any(|(device, offering)| device.as_str() == id && matches(offering.obstacle))
+            let mut offers = state.device_offers().into_iter();
+            offers.any(|(device, offer)| device.as_str() == id && matches(offer.obstacle))
         })
         .await;
 }
@@ -70,13 +70,13 @@ async fn a_board_is_programmed_as_requested_before_a_container_starts() {
 
 #[tokio::test]
 async fn a_board_with_a_wrong_bitstream_is_withheld_and_restored() {
-    let (program, undo) = (format!("echo {OTHER} > $0"), format!("echo {REQUESTED} > $0"));
-    let world = world("", &program, &undo);
+    let (program, restore) = (format!("echo {OTHER} > $0"), format!("echo {REQUESTED} > $0"));
+    let world = world("", &program, &restore);
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, FUNCTION, 1).await;
     admit(&kubelet, "a", FUNCTION).await;
-    let why = start(&kubelet, "a").await.expect_err("another function").to_string();
-    assert!(why.contains(&format!("and not {FUNCTION}, after its steps were done")), "{why}");
+    let error = start(&kubelet, "a").await.expect_err("another function").to_string();
+    assert!(error.contains(&format!("and not {FUNCTION}, after its steps were done")), "{error}");
     let text = fs::read_to_string(bitstream_file(&world)).expect("there");
     assert_eq!(text.trim(), REQUESTED, "the earlier bitstream is restored");
     until_obstacle(&agent, BOARD, "cleanup failed: it is fpga.intel.com/af-695.f7d.").await;
@@ -92,16 +92,16 @@ async fn a_board_with_a_wrong_bitstream_is_refused_at_the_second_attempt_too() {
     let name = "fpga.intel.com/afuId";
     let has_other = |board: &Device| attribute(board, name).as_deref() == Some(OTHER);
     agent.until(|state| has_other(device(&state.inventory, BOARD))).await;
-    let why = start(&kubelet, "a").await.expect_err("still another function").to_string();
-    assert!(why.contains(&format!("and not {FUNCTION}")), "{why}");
+    let error = start(&kubelet, "a").await.expect_err("still another function").to_string();
+    assert!(error.contains(&format!("and not {FUNCTION}")), "{error}");
 }
 
 #[tokio::test]
 async fn a_chip_that_could_not_be_programmed_is_withheld_even_if_the_program_reported_success() {
     let state = "/sys/class/fpga_manager/fpga0/state";
-    let (program, undo) = ("echo 'write error' > $0", "echo operating > $0");
+    let (program, restore) = ("echo 'write error' > $0", "echo operating > $0");
     // A script identifies its board by an address that chips lack.
-    let mut world = programmed(machine("kria", ""), state, program, undo);
+    let mut world = with_scripts(machine("kria", ""), state, program, restore);
     let cleanup = &mut world.config.policy.families.fpga.cleanup;
     for step in cleanup.prepare.iter_mut().chain(&mut cleanup.release) {
         let StepAction::Command(words) = &mut step.action else { unreachable!("a script") };
@@ -111,8 +111,8 @@ async fn a_chip_that_could_not_be_programmed_is_withheld_even_if_the_program_rep
     let resource = "windlass.dev/fpga-xilinx-zynqmp";
     until_allocatable(&kubelet, resource, 1).await;
     admit(&kubelet, "a", resource).await;
-    let why = start(&kubelet, "a").await.expect_err("not programmed").to_string();
-    assert!(why.contains("it is not ready") && why.contains("write error"), "{why}");
+    let error = start(&kubelet, "a").await.expect_err("not programmed").to_string();
+    assert!(error.contains("it is not ready") && error.contains("write error"), "{error}");
     let state = fs::read_to_string(world.host_path(state)).expect("there");
     assert_eq!(state.trim(), "operating", "it is released at once");
 }
@@ -130,10 +130,12 @@ async fn a_region_is_checked_for_the_configured_bitstream() {
         until_allocatable(&kubelet, REGION, 2).await;
         fs::write(bitstream_file(&world), REQUESTED).expect("written");
         admit(&kubelet, "a", REGION).await;
-        let outcome = start(&kubelet, "a").await.map(drop).map_err(|why| why.to_string());
+        let outcome = start(&kubelet, "a").await.map(drop).map_err(|error| error.to_string());
         match expected {
             None => assert_eq!(outcome, Ok(())),
-            Some(why) => assert!(outcome.clone().is_err_and(|it| it.contains(why)), "{outcome:?}"),
+            Some(text) => {
+                assert!(outcome.clone().is_err_and(|it| it.contains(text)), "{outcome:?}");
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use windlass_resources::NodeState;
 use windlass_testkit::until_allocatable;
 
 use super::STICK;
-use crate::devices::world::{device, node, node_of, refused, source};
+use crate::devices::world::{config_error, device, node, node_of, source};
 
 /// A configuration with one source with these keys.
 fn source_with(keys: &str) -> String {
@@ -37,7 +37,7 @@ fn dangerous_sources_are_refused_with_the_reason_unless_allowed() {
             "container runtime",
         ),
     ] {
-        let text = refused(&source_with(keys));
+        let text = config_error(&source_with(keys));
         assert!(text.contains(expected), "{keys}: {text}");
         let allowed = source_with(&format!("{keys}, allowDangerous: true"));
         let path = std::path::Path::new("test.yaml");
@@ -56,10 +56,10 @@ fn a_node_has_one_notation() {
             "/dev/./mem is not a path from the root",
         ),
     ] {
-        let text = refused(&source_with(keys));
+        let text = config_error(&source_with(keys));
         assert!(text.contains(expected), "{keys}: {text}");
     }
-    let text = refused("fpga: {nodes: [/dev/./mem]}\n");
+    let text = config_error("fpga: {nodes: [/dev/./mem]}\n");
     assert!(text.contains("/dev/./mem is not a path from the root"), "{text}");
 }
 
@@ -83,7 +83,7 @@ fn impossible_conditions_are_refused_with_a_correction() {
             "cores is a number, and \"5\" is a string: write 5, without quotes",
         ),
     ] {
-        let text = refused(&source_with(keys));
+        let text = config_error(&source_with(keys));
         assert!(text.contains(expected), "{keys}: {text}");
     }
 }
@@ -118,17 +118,19 @@ fn impossible_values_are_refused_with_their_line() {
             "it gives a value of type int, not true or false",
         ),
     ] {
-        let text = refused(&source_with(keys));
+        let text = config_error(&source_with(keys));
         assert!(
             text.starts_with("test.yaml:2: source x: ") && text.contains(expected),
             "{keys}: {text}"
         );
     }
-    assert!(refused(&source_with("find: {nodes: []}")).contains("write a node or an endpoint"));
+    assert!(
+        config_error(&source_with("find: {nodes: []}")).contains("write a node or an endpoint")
+    );
     let shared = "sources:\n- {name: a, resource: a.com/x, find: {nodes: /dev/a}}\n\
                   - {name: b, resource: a.com/x, find: {nodes: /dev/b}, sharing: {method: shared, replicas: 2}}\n";
     assert!(
-        refused(shared)
+        config_error(shared)
             .starts_with("test.yaml:3: source b: resource a.com/x is shared in another way")
     );
 }
@@ -142,12 +144,14 @@ async fn every_attribute_of_a_device_may_be_used_in_a_rule() {
         let built_in = |device: &&Device| device.source.is_built_in();
         for device in inventory.devices.iter().filter(built_in) {
             let conditions = device.attributes.iter().map(|(name, value)| {
-                let it = format!("device.attributes[\"{}\"].{}", name.domain(), name.name());
+                let attribute = format!("device.attributes[\"{}\"].{}", name.domain(), name.name());
                 match value {
-                    AttributeValue::String(_) => format!("{it}.contains(\"a\")"),
-                    AttributeValue::Version(_) => format!("{it}.isGreaterThan(semver(\"1.0.0\"))"),
-                    AttributeValue::Int(_) => format!("{it} > 1"),
-                    AttributeValue::Bool(_) => format!("!{it}"),
+                    AttributeValue::String(_) => format!("{attribute}.contains(\"a\")"),
+                    AttributeValue::Version(_) => {
+                        format!("{attribute}.isGreaterThan(semver(\"1.0.0\"))")
+                    }
+                    AttributeValue::Int(_) => format!("{attribute} > 1"),
+                    AttributeValue::Bool(_) => format!("!{attribute}"),
                 }
             });
             for conditions in conditions {
@@ -170,8 +174,8 @@ async fn a_block_device_that_matches_a_pattern_is_withheld() {
         node(disk, "sources:\n- {name: b, resource: a.com/b, find: {nodes: '/dev/board*'}}\n");
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "a.com/b", 1).await;
-    let why = obstacle(&agent.state.borrow(), "b-board9");
-    assert!(why.starts_with("/dev/board9: a block device exposes"), "{why}");
+    let reason = obstacle(&agent.state.borrow(), "b-board9");
+    assert!(reason.starts_with("/dev/board9: a block device exposes"), "{reason}");
 }
 
 #[tokio::test]
@@ -200,11 +204,11 @@ async fn a_mount_is_checked_at_the_target_of_its_links() {
     let config = "sources:\n- {name: tty, resource: a.com/tty, find: {nodes: /dev/ttyUSB0}, \
                   give: {mounts: [{host: /opt/fw/etc}]}}\n";
     let world = node(STICK, config);
-    fs::create_dir_all(world.host_path("/opt")).expect("made");
-    fs::create_dir_all(world.host_path("/etc")).expect("made");
+    fs::create_dir_all(world.host_path("/opt")).expect("created");
+    fs::create_dir_all(world.host_path("/etc")).expect("created");
     symlink("/", world.host_path("/opt/fw")).expect("linked");
-    let why = obstacle(&world.scan_host().await, "tty-FT4X9-ttyUSB0");
-    assert_eq!(why, "/etc exposes the whole machine: name what is needed in it");
+    let reason = obstacle(&world.scan_host().await, "tty-FT4X9-ttyUSB0");
+    assert_eq!(reason, "/etc exposes the whole machine: name what is needed in it");
 }
 
 #[tokio::test]
@@ -220,15 +224,15 @@ async fn of_two_devices_of_one_source_with_one_node_the_second_is_withheld() {
     let config = "sources:\n- {name: card, resource: a.com/card, find: {bus: pci}, \
                   match: 'device.attributes[\"windlass.dev\"].driver == \"vfio-pci\"'}\n";
     let state = node(functions, config).scan_host().await;
-    let why = obstacle(&state, "card-0000-1b-00-1");
+    let reason = obstacle(&state, "card-0000-1b-00-1");
     let owner = "/dev/vfio/12 also belongs to card-0000-1b-00-0";
-    assert_eq!(why, format!("{owner}: group them, or write shared: true"));
+    assert_eq!(reason, format!("{owner}: group them, or write shared: true"));
     assert_eq!(state.device_offers()["card-0000-1b-00-0"].obstacle, None);
 }
 
 /// Reason for a device's withholding.
 fn obstacle(state: &NodeState, id: &str) -> String {
-    state.device_offers().remove(id).and_then(|offering| offering.obstacle).expect("it is withheld")
+    state.device_offers().remove(id).and_then(|offer| offer.obstacle).expect("it is withheld")
 }
 
 #[tokio::test]
@@ -241,8 +245,11 @@ sources:
     let world = node(STICK, config);
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "a.com/one", 1).await;
-    let why = obstacle(&agent.state.borrow(), "two-FT4X9-ttyUSB0");
-    assert!(why.contains("one-FT4X9-ttyUSB0 of one is the same device, by /dev/ttyUSB0"), "{why}");
+    let reason = obstacle(&agent.state.borrow(), "two-FT4X9-ttyUSB0");
+    assert!(
+        reason.contains("one-FT4X9-ttyUSB0 of one is the same device, by /dev/ttyUSB0"),
+        "{reason}"
+    );
 }
 
 #[tokio::test]
@@ -258,14 +265,14 @@ sources:
     world.create_many_links("/sys/class/crowd", "", 100_000);
     world.write("/etc/boards/good", "slot: 3");
     world.write("/etc/boards/bad", "slot: three");
-    fs::create_dir_all(world.host_path("/sys/class/loops")).expect("made");
+    fs::create_dir_all(world.host_path("/sys/class/loops")).expect("created");
     symlink("b", world.host_path("/sys/class/loops/a")).expect("linked");
     symlink("a", world.host_path("/sys/class/loops/b")).expect("linked");
     symlink("/", world.host_path("/sys/class/loops/root")).expect("linked");
     // The checks below are meaningful only if the scan of the source has ended.
     let state = world.scan_host().await;
-    let crowd = "failing: /sys/class/crowd has more than 10000 entries: none is scanned";
-    assert_eq!(source(&state, "crowd"), crowd);
+    let expected = "failing: /sys/class/crowd has more than 10000 entries: none is scanned";
+    assert_eq!(source(&state, "crowd"), expected);
     assert!(source(&state, "files").starts_with("failing: "), "{}", source(&state, "files"));
     assert!(source(&state, "files").contains("files-bad"), "{}", source(&state, "files"));
     device(&state.inventory, "files-good");

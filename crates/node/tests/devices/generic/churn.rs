@@ -49,11 +49,11 @@ fn a_device_that_is_replugged_during_scans_affects_no_other_and_has_only_its_own
         let ((stop, stopped), world) = (mpsc::channel::<()>(), &world);
         scope.spawn(move || replug(world, &stopped));
         while start.elapsed() < SCAN_TIME {
-            let found = scan();
-            assert_eq!(nodes(device(&found, "stick-FT4X9")), steady);
+            let inventory = scan();
+            assert_eq!(nodes(device(&inventory, "stick-FT4X9")), steady);
             // A scan may see a part of it, without its name. The agent ignores a single scan with such a result.
             let is_other = |it: &&Device| it.id.as_str() != "stick-FT4X9";
-            let others: Vec<_> = found.devices.iter().filter(is_other).collect();
+            let others: Vec<_> = inventory.devices.iter().filter(is_other).collect();
             match &*others {
                 [] => absent += 1,
                 [other] => {

@@ -114,7 +114,7 @@ sources:
     let board = device(&state.inventory, "darwin3-board0");
     assert_eq!(board.place.numa_node, Some(1));
     let admission = kubelet.admit(pod("p", "zj.com/darwin3", 2)).await.expect("admitted");
-    let envs = &admission.allocation("main", "zj.com/darwin3").expect("allotted").run_options.envs;
+    let envs = &admission.allocation("main", "zj.com/darwin3").expect("allocated").run_options.envs;
     assert_eq!(envs["Darwin3"], "board0,board1");
     assert_eq!(envs["BOARD"], "10.0.0.9:6001", "a board without an address adds nothing");
     let first = device(&state.inventory, "board-10.0.0.7-6001");
@@ -250,7 +250,7 @@ sources:
     world.write("/opt/apex/firmware.bin", "");
     until_allocatable(&kubelet, "example.com/apex", 1).await;
     let admission = kubelet.admit(pod("p", "example.com/apex", 1)).await.expect("admitted");
-    let grant = &admission.allocation("main", "example.com/apex").expect("allotted").run_options;
+    let grant = &admission.allocation("main", "example.com/apex").expect("allocated").run_options;
     assert_eq!(grant.envs["APEX_0"], "/dev/apex_0");
     assert!(!grant.envs.contains_key("LACKING"), "{:?}", grant.envs);
     let nodes: Vec<_> = grant
@@ -277,9 +277,9 @@ sources:
 "#;
     let world = node_of(&MachineProfile::named("rdma").expect("a shipped profile"), config);
     let state = world.scan_host().await;
-    let own = state.inventory.devices.iter().map(|device| device.id.as_str());
-    let own: Vec<_> = own.filter(|id| !id.starts_with("nic-")).collect();
+    let ids = state.inventory.devices.iter().map(|device| device.id.as_str());
+    let ids: Vec<_> = ids.filter(|id| !id.starts_with("nic-")).collect();
     let expected =
         ["part-0000-17-00-2", "part-0000-17-00-3", "part-0000-17-00-4", "whole-0000-17-00-0"];
-    assert_eq!(own, expected);
+    assert_eq!(ids, expected);
 }

@@ -117,8 +117,8 @@ sources:
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "example.com/apex", 1).await;
     world.inject("unbind:accelerator");
-    let why = "Unhealthy: driver not bound, its driver apex is no longer bound";
-    agent.until_health("apex-0000-1b-00-0", why).await;
+    let expected = "Unhealthy: driver not bound, its driver apex is no longer bound";
+    agent.until_health("apex-0000-1b-00-0", expected).await;
     world.inject("bind:accelerator=apex");
     agent.until_health("apex-0000-1b-00-0", "Healthy").await;
     until_allocatable(&kubelet, "example.com/apex", 1).await;
@@ -143,7 +143,7 @@ sources:
 async fn nodes(kubelet: &windlass_kubelet_sim::Kubelet, name: &str) -> Result<Vec<String>, String> {
     let admitted = kubelet.admit(pod(name, "example.com/card", 1)).await;
     let admission = admitted.map_err(|rejection| rejection.message)?;
-    let allotment = admission.allocation("main", "example.com/card").expect("allotted");
+    let allotment = admission.allocation("main", "example.com/card").expect("allocated");
     let nodes =
         allotment.run_options.devices.iter().map(|node| node.container_path.clone()).collect();
     kubelet.delete_pod(&format!("{name}-uid")).await;
@@ -180,8 +180,8 @@ async fn a_changed_number_is_refused_before_the_agent_has_seen_the_change() {
     let link = world.host_path("/sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0/iommu_group");
     fs::remove_file(&link).expect("removed");
     symlink("../../../../kernel/iommu_groups/13", &link).expect("linked");
-    let why = nodes(&kubelet, "p").await.expect_err("refused");
-    assert!(why.contains("/dev/vfio/12 is another device's now"), "{why}");
+    let error = nodes(&kubelet, "p").await.expect_err("refused");
+    assert!(error.contains("/dev/vfio/12 is another device's now"), "{error}");
 }
 
 #[tokio::test]
@@ -211,8 +211,8 @@ async fn a_removed_device_is_recorded_only_while_a_container_may_have_it() {
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "zj.com/old", 2).await;
     let is_recorded = |id: &str| {
-        let notes = fs::read_to_string(world.config.places.state_dir.join("devices.json"));
-        notes.expect("written before they are offered").contains(id)
+        let record = fs::read_to_string(world.config.places.state_dir.join("devices.json"));
+        record.expect("written before they are offered").contains(id)
     };
     assert!(is_recorded("board-one") && is_recorded("board-two"));
     fs::remove_file(world.host_path("/etc/board/one")).expect("removed");
@@ -227,9 +227,9 @@ async fn a_removed_device_is_recorded_only_while_a_container_may_have_it() {
 
 /// Obstacle of each listed device.
 fn obstacles(agent: &RunningAgent) -> Vec<(String, String)> {
-    let all = agent.state.borrow().device_offers();
-    let why = |(id, it): (_, DeviceOffer)| Some((ToString::to_string(&id), it.obstacle?));
-    all.into_iter().filter_map(why).collect()
+    let offers = agent.state.borrow().device_offers();
+    let obstacle = |(id, it): (_, DeviceOffer)| Some((ToString::to_string(&id), it.obstacle?));
+    offers.into_iter().filter_map(obstacle).collect()
 }
 
 #[tokio::test]
@@ -245,8 +245,8 @@ async fn a_stick_that_is_held_by_its_serial_number_is_not_offered_by_its_port_af
     let agent = world.start_agent();
     agent.until_health("stick-0000-00-14-0-0-5", "Healthy").await;
     agent.until(|state| state.device_offers().len() == 2).await;
-    let why_held = format!("a container holds it as {STICKS}");
-    assert_eq!(obstacles(&agent), [("stick-0000-00-14-0-0-4".to_owned(), why_held)]);
+    let expected = format!("a container holds it as {STICKS}");
+    assert_eq!(obstacles(&agent), [("stick-0000-00-14-0-0-4".to_owned(), expected)]);
     end(&kubelet, "holder").await;
     until_allocatable(&kubelet, STICKS, 2).await;
 }
@@ -263,15 +263,15 @@ async fn a_stick_that_is_held_is_not_offered_again_by_a_source_of_another_name()
     let renamed = BY_IDS.replace("name: stick", "name: serial") + rules;
     agent.set_policy(policy(&renamed));
     let id = "serial-FT4X9";
-    let why_held = format!("a container holds it as {STICKS}");
+    let expected = format!("a container holds it as {STICKS}");
     loop {
         states.changed().await.expect("the agent runs");
-        let offerings = states.borrow_and_update().device_offers();
-        let Some((_, offering)) = offerings.iter().find(|(device, _)| device.as_str() == id) else {
+        let offers = states.borrow_and_update().device_offers();
+        let Some((_, offer)) = offers.iter().find(|(device, _)| device.as_str() == id) else {
             continue;
         };
-        let why = offering.obstacle.as_deref().expect("it is never offered while it is held");
-        if why == why_held {
+        let obstacle = offer.obstacle.as_deref().expect("it is never offered while it is held");
+        if obstacle == expected {
             break;
         }
     }

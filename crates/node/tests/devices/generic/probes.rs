@@ -68,10 +68,10 @@ sources:
     until_allocatable(&kubelet, "a.com/apex", 1).await;
     let folder = "/sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0";
     world.write(&format!("{folder}/apex/apex_0/temp"), "99000\n");
-    let why = format!(
+    let expected = format!(
         "Unhealthy: probe failed, {folder}/apex/apex_0/temp has \"99000\", not \"41000 or 42000\""
     );
-    agent.until_health("apex-0000-1b-00-0", &why).await;
+    agent.until_health("apex-0000-1b-00-0", &expected).await;
     world.write(&format!("{folder}/apex/apex_0/temp"), "42000\n");
     until_allocatable(&kubelet, "a.com/apex", 1).await;
 }

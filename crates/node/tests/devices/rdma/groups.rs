@@ -15,7 +15,7 @@ async fn a_group_whose_number_changed_is_granted_with_its_new_number() {
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, "example.com/vf", 3).await;
     world.machine.update(|model| functions(model)[1].group = Some(70)).expect("changed");
-    let has = |state: &Arc<NodeState>, path: &str| {
+    let has_node = |state: &Arc<NodeState>, path: &str| {
         let device = device(&state.inventory, "0000:17:00.3");
         device.nodes.iter().any(|node| node.path.to_str() == Some(path))
     };
@@ -24,12 +24,13 @@ async fn a_group_whose_number_changed_is_granted_with_its_new_number() {
         let vf = resources.iter().find(|(name, _)| name.as_str() == "example.com/vf");
         vf.is_some_and(|(_, (_, free))| *free == 3)
     };
-    let is_moved =
-        |state: &Arc<NodeState>| has(state, "/dev/vfio/70") && !has(state, "/dev/vfio/62");
+    let is_moved = |state: &Arc<NodeState>| {
+        has_node(state, "/dev/vfio/70") && !has_node(state, "/dev/vfio/62")
+    };
     agent.until(|state| is_moved(state) && is_offered(state)).await;
     until_allocatable(&kubelet, "example.com/vf", 3).await;
     let admission = kubelet.admit(pod("p", "example.com/vf", 3)).await.expect("admitted");
-    let grant = &admission.allocation("main", "example.com/vf").expect("allotted").run_options;
+    let grant = &admission.allocation("main", "example.com/vf").expect("allocated").run_options;
     assert!(grant.devices.iter().any(|node| node.host_path.ends_with("/dev/vfio/70")));
 }
 
@@ -43,8 +44,8 @@ async fn a_group_with_an_added_function_is_refused_before_the_next_scan() {
     let link = world.host_path("/sys/bus/pci/devices/0000:17:00.3/iommu_group");
     fs::remove_file(&link).expect("removed");
     symlink("../../../../kernel/iommu_groups/70", &link).expect("linked");
-    let refused = kubelet.admit(pod("p", "example.com/vf", 1)).await.expect_err("refused");
-    assert!(refused.message.contains("/dev/vfio/62 is another device's now"), "{refused:?}");
+    let rejection = kubelet.admit(pod("p", "example.com/vf", 1)).await.expect_err("refused");
+    assert!(rejection.message.contains("/dev/vfio/62 is another device's now"), "{rejection:?}");
 }
 
 #[tokio::test]
@@ -52,8 +53,8 @@ async fn a_group_with_a_member_of_another_driver_is_withheld() {
     let world = world(VFS);
     world.machine.update(|model| functions(model)[0].group = Some(62)).expect("changed");
     let state = world.scan_host().await;
-    let why = "0000:17:00.2 is in its IOMMU group 62 and has the driver mlx5_core";
-    assert!(states(&state).contains(why), "{}", states(&state));
+    let expected = "0000:17:00.2 is in its IOMMU group 62 and has the driver mlx5_core";
+    assert!(states(&state).contains(expected), "{}", states(&state));
 }
 
 #[tokio::test]
@@ -62,26 +63,26 @@ async fn a_group_whose_members_cannot_be_read_is_withheld() {
     let groups = world.host_path("/sys/kernel/iommu_groups");
     fs::rename(&groups, world.host_path("/sys/kernel/elsewhere")).expect("moved");
     let states = states(&world.scan_host().await);
-    let why = "vfio/62 vfio/vfio; the members of its IOMMU group 62 cannot be read: the agent needs \
-               /sys/kernel/iommu_groups";
-    assert!(states.contains(why), "{states}");
+    let expected = "vfio/62 vfio/vfio; the members of its IOMMU group 62 cannot be read: \
+                    the agent needs /sys/kernel/iommu_groups";
+    assert!(states.contains(expected), "{states}");
 }
 
 #[tokio::test]
 async fn of_two_functions_in_one_group_only_one_is_allocated() {
     let world = world(VFS);
-    let both = |model: &mut windlass_machine::state::Model| {
+    let share_group = |model: &mut windlass_machine::state::Model| {
         let functions = functions(model);
         functions[0] = VirtualFunction { netdev: None, rdma: None, ..functions[1].clone() };
     };
-    world.machine.update(both).expect("changed");
+    world.machine.update(share_group).expect("changed");
     let states = states(&world.scan_host().await);
     assert!(
         states.contains("0000:17:00.2: vfio-pci ens1f0np0 0; vfio/62 vfio/vfio; offered"),
         "{states}"
     );
-    let why = "0000:17:00.2 is in the same IOMMU group, and is offered";
-    assert!(states.contains(&format!("vfio/62 vfio/vfio; {why}")), "{states}");
+    let obstacle = "0000:17:00.2 is in the same IOMMU group, and is offered";
+    assert!(states.contains(&format!("vfio/62 vfio/vfio; {obstacle}")), "{states}");
 }
 
 #[tokio::test]

@@ -29,10 +29,10 @@ async fn representors_are_not_the_functions_own_interfaces() {
     }
     world.write("/sys/class/net/ens1f0np0/phys_port_name", "p0s1\n");
     let state = world.scan_host().await;
-    let of = |id: &str, name: &str| attribute(device(&state.inventory, id), name);
-    let own = of("nic-0000-17-00-0", "windlass.dev/ifName");
-    assert_eq!(own.as_deref(), Some("ens1f0np0"));
-    let representor = of("nic-0000-17-00-3", "windlass.dev/representor");
+    let attribute_of = |id: &str, name: &str| attribute(device(&state.inventory, id), name);
+    let interface = attribute_of("nic-0000-17-00-0", "windlass.dev/ifName");
+    assert_eq!(interface.as_deref(), Some("ens1f0np0"));
+    let representor = attribute_of("nic-0000-17-00-3", "windlass.dev/representor");
     assert_eq!(representor.as_deref(), Some("d"));
 }
 
@@ -63,7 +63,7 @@ fn add_rdma(world: &Node, parent: &str, name: &str, file: &str, text: &str) {
     let folder = format!("{parent}/infiniband/{name}");
     world.write(&format!("{folder}/node_type"), "1: CA\n");
     world.write(&format!("{folder}/{file}"), text);
-    let real = world.host_path(&folder).canonicalize().expect("made");
+    let real = world.host_path(&folder).canonicalize().expect("created");
     std::os::unix::fs::symlink("../..", real.join("device")).expect("linked");
     let link = world.host_path(&format!("/sys/class/infiniband/{name}"));
     std::os::unix::fs::symlink(real, link).expect("linked");
@@ -137,8 +137,8 @@ async fn too_many_entries_are_reported_and_affect_no_interface() {
     let state = world.scan_host().await;
     let state_text = source(&state, "nics");
     for list in lists {
-        let crowd = format!("{list} has more than 4000 entries: the others are left out");
-        assert!(state_text.contains(&crowd), "{state_text}");
+        let warning = format!("{list} has more than 4000 entries: the others are left out");
+        assert!(state_text.contains(&warning), "{state_text}");
     }
     assert!(state_text.starts_with("ready: ") && state_text.len() < 500, "{state_text}");
     assert!(device(&state.inventory, "nic-0000-17-00-1").health.is_healthy());

@@ -35,8 +35,8 @@ async fn interfaces_that_the_host_needs_are_not_exclusive_and_their_rdma_devices
     let state = shared.scan_host().await;
     assert_eq!(state.resources().into_values().collect::<Vec<_>>(), [(8, 8)]);
     let without_rdma: DeviceId = "nic-0000-01-00-0".parse().expect("an id");
-    let why = state.device_offers()[&without_rdma].obstacle.clone();
-    assert_eq!(why.as_deref(), Some("no RDMA device that containers could share"));
+    let obstacle = state.device_offers()[&without_rdma].obstacle.clone();
+    assert_eq!(obstacle.as_deref(), Some("no RDMA device that containers could share"));
     shared.write("/sys/module/ib_core/parameters/netns_mode", "N\n");
     let state = shared.scan_host().await;
     assert_eq!(state.resources().len(), 0);
@@ -52,8 +52,8 @@ async fn a_route_over_a_stacked_interface_is_also_over_the_lower_one() {
     world.write("/proc/1/net/route", &routes.replace("eno3\t", "ens1f1.7\t"));
     world.write("/proc/1/net/ipv6_route", "");
     let state = world.scan_host().await;
-    let why = "the host's default route is over ens1f1.7, which is made of ens1f1np1";
-    assert!(states(&state).contains(why), "{}", states(&state));
+    let expected = "the host's default route is over ens1f1.7, which is made of ens1f1np1";
+    assert!(states(&state).contains(expected), "{}", states(&state));
     assert!(states(&state).contains("tg3 eno3; ; offered"), "{}", states(&state));
 }
 
@@ -99,10 +99,11 @@ async fn while_the_routes_cannot_be_read_no_interface_is_allocated() {
     let table = world.host_path("/proc/1/net/route");
     fs::rename(&table, world.host_path("/proc/1/net/elsewhere")).expect("moved");
     let state = world.scan_host().await;
-    let why = "the host's routes cannot be read, and one may use it: /proc/1/net/route: ";
+    let expected = "the host's routes cannot be read, and one may use it: /proc/1/net/route: ";
     assert!(
-        states(&state)
-            .contains(&format!("ens1f1np1 mlx5_1; infiniband/uverbs1 infiniband/rdma_cm; {why}")),
+        states(&state).contains(&format!(
+            "ens1f1np1 mlx5_1; infiniband/uverbs1 infiniband/rdma_cm; {expected}"
+        )),
         "{}",
         states(&state)
     );
@@ -124,8 +125,9 @@ async fn beyond_the_limit_of_routes_every_interface_counts_as_used() {
 #[tokio::test]
 async fn a_function_with_subfunctions_is_not_exclusive() {
     let world = world(ALL);
-    let none = |model: &mut windlass_machine::state::Model| super::functions(model).clear();
-    world.machine.update(none).expect("changed");
+    let remove_functions =
+        |model: &mut windlass_machine::state::Model| super::functions(model).clear();
+    world.machine.update(remove_functions).expect("changed");
     let states = states(&world.scan_host().await);
     assert!(states.contains("nic-0000-17-00-0: mlx5_core ens1f0np0 mlx5_0; infiniband/uverbs0 infiniband/rdma_cm; 1 subfunction is made of it"), "{states}");
 }
