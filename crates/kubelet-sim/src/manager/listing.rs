@@ -12,12 +12,12 @@ impl Manager {
     /// Of a device listed twice, the last entry wins. But both entries count for the sets of ids, so an
     /// id can be healthy and unhealthy at once.
     pub(crate) fn set_devices(&mut self, resource: &str, devices: Vec<Device>) -> Vec<String> {
-        let old = self.devices.remove(resource).unwrap_or_default();
+        let previous = self.devices.remove(resource).unwrap_or_default();
         let (mut healthy, mut unhealthy) = (DeviceIds::new(), DeviceIds::new());
         let mut listed = BTreeMap::new();
         let mut affected = DeviceIds::new();
         for device in devices {
-            if old.get(&device.id).is_none_or(|old| old.health != device.health) {
+            if previous.get(&device.id).is_none_or(|previous| previous.health != device.health) {
                 affected.extend(self.holdings.holder(&device.id).map(str::to_owned));
             }
             let set = if device.is_healthy() { &mut healthy } else { &mut unhealthy };
