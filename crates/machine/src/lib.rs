@@ -6,10 +6,10 @@
 //!
 //! ```no_run
 //! use std::path::Path;
-//! use windlass_machine::{Machine, MachineProfile, simulated_driver};
+//! use windlass_machine::{Machine, MachineProfile, find_driver};
 //!
 //! let profile = MachineProfile::named("dgx-h100")?;
-//! let machine = Machine::create(Path::new("/tmp/m"), &profile, &simulated_driver()?)?;
+//! let machine = Machine::create(Path::new("/tmp/m"), &profile, &find_driver()?)?;
 //! machine.inject(&"xid:79@3".parse()?)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
