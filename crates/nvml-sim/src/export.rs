@@ -1,6 +1,6 @@
 //! Macro that exports functions of NVIDIA's libraries.
 
-/// Exports functions with C linkage. Their bodies return [`crate::status::Answer`]. Functions that share a body are
+/// Exports functions with C linkage. Their bodies return [`crate::status::NvmlResult`]. Functions that share a body are
 /// listed in brackets: `fn [nvmlInit nvmlInit_v2]() { .. }`.
 macro_rules! export {
     () => {};
