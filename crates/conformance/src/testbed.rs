@@ -98,7 +98,8 @@ impl Testbed {
         Ok(())
     }
 
-    /// Starts the program, unless the case has started it, and waits for its resources as [`Testbed::wait_for_resources`] does.
+    /// Starts the program, unless the case has started it, and waits for its resources as
+    /// [`Testbed::wait_for_resources`] does.
     pub(crate) async fn start_and_wait(&mut self) -> Result<Vec<ServedResource>, CheckError> {
         if self.process.is_none() {
             self.start()?;

@@ -298,7 +298,10 @@ async fn a_plugin_dialled_while_the_old_stream_ends_stays_registered() {
     node.wait_for_counts(GPU, 2, 2).await;
 
     second.end_streams(Ok(()));
-    let is_second_end = |event: &Event| matches!(event, Event::StreamEnded { endpoint, .. } if endpoint.ends_with("two.sock"));
+    let is_second_end = |event: &Event| {
+        let Event::StreamEnded { endpoint, .. } = event else { return false };
+        endpoint.ends_with("two.sock")
+    };
     node.wait_for_event(is_second_end).await;
     assert_eq!(node.kubelet.status().counts(GPU), Some((2, 2)));
 }

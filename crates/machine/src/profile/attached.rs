@@ -124,8 +124,8 @@ impl fmt::Display for Attached {
 // === impl MachineProfile ===
 
 impl MachineProfile {
-    /// Adds devices to the machine. On a conflict, such as a PCI address in use, the devices move to another PCI domain,
-    /// up to domain 3.
+    /// Adds devices to the machine. On a conflict, such as a PCI address in use, the devices move to another PCI
+    /// domain, up to domain 3.
     pub fn attach(&mut self, attached: &Attached) -> Result<(), ValidationError> {
         let entry = Entry::Attached(attached.to_string());
         let problem = |kind| ValidationError { entry: entry.clone(), kind };

@@ -20,7 +20,9 @@ fn node() -> Node {
 
 /// Waits until the driver's registration fails. Returns the kubelet's message.
 async fn refusal(node: &Node, driver: &Driver) -> String {
-    let is_refusal = |event: &Event| matches!(event, Event::DriverRefused { socket, .. } if *socket == driver.registration);
+    let expected = &driver.registration;
+    let is_refusal =
+        |event: &Event| matches!(event, Event::DriverRefused { socket, .. } if socket == expected);
     node.wait_for_event(is_refusal).await;
     let events = node.kubelet.events().all();
     let Some(Event::DriverRefused { message, .. }) = events.into_iter().find(is_refusal) else {
