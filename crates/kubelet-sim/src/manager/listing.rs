@@ -34,8 +34,8 @@ impl Manager {
     /// Moves all healthy ids of a resource to the unhealthy ones. `devices` keeps the health that the
     /// plugin reported.
     pub(super) fn mark_unhealthy(&mut self, resource: &str) {
-        let lost = self.healthy.get_mut(resource).map(std::mem::take).unwrap_or_default();
-        self.unhealthy.entry(resource.to_owned()).or_default().extend(lost);
+        let ids = self.healthy.get_mut(resource).map(std::mem::take).unwrap_or_default();
+        self.unhealthy.entry(resource.to_owned()).or_default().extend(ids);
     }
 
     /// Healthy ids that are neither allocated nor chosen for an admission in progress.

@@ -66,13 +66,9 @@ impl<N: Node> ScriptRunner<'_, N> {
                 self.plugins.insert(plugin, Plugin::serve(&dir, plugin, resource, *requested_call));
                 self.calls.remove(plugin);
             }
-            Step::Register(plugin) => {
-                return describe_registration(self.plugin(plugin).register().await);
-            }
+            Step::Register(plugin) => return describe(self.plugin(plugin).register().await),
             Step::RegisterAs { plugin, resource, version } => {
-                return describe_registration(
-                    self.plugin(plugin).register_as(resource, version).await,
-                );
+                return describe(self.plugin(plugin).register_as(resource, version).await);
             }
             Step::List(plugin, devices) => self.plugin(plugin).list(devices),
             Step::SetBehaviour(plugin, behaviour) => self.plugin(plugin).set_behaviour(*behaviour),
@@ -181,6 +177,6 @@ impl<N: Node> ScriptRunner<'_, N> {
     }
 }
 
-fn describe_registration(outcome: Result<(), String>) -> String {
+fn describe(outcome: Result<(), String>) -> String {
     outcome.err().unwrap_or_else(|| "registered".to_owned())
 }
