@@ -48,14 +48,8 @@ impl Claims {
             Ok(text) if defect != Defect::LosesClaimsOnExit => serde_json::from_slice(&text)?,
             _ => PreparedClaims::new(),
         };
-        let old = prepared.keys().cloned().collect();
-        Ok(Self {
-            client,
-            folder,
-            defect,
-            from_earlier_process: old,
-            prepared: Mutex::new(prepared),
-        })
+        let from_earlier_process = prepared.keys().cloned().collect();
+        Ok(Self { client, folder, defect, from_earlier_process, prepared: Mutex::new(prepared) })
     }
 
     /// Prepares a claim, and returns its devices or the reason of its refusal.
@@ -66,7 +60,7 @@ impl Claims {
         let object = match self.object(claim).await {
             Err(_) if self.defect == Defect::PreparesMissingClaims => return Ok(Vec::new()),
             Err(_) if self.defect == Defect::ExitsOnMissingClaims => std::process::exit(1),
-            found => found?,
+            result => result?,
         };
         if object.uid().as_ref() != Some(&claim.uid) && self.defect != Defect::IgnoresUids {
             return Err("the claim was replaced".to_owned());
@@ -77,11 +71,12 @@ impl Claims {
                 _ => Err("the claim is not allocated".to_owned()),
             };
         };
-        let is_own = |it: &DeviceRequestAllocationResult| {
-            it.driver == DRIVER || self.defect == Defect::PreparesOtherDriversResults
+        let is_own = |result: &DeviceRequestAllocationResult| {
+            result.driver == DRIVER || self.defect == Defect::PreparesOtherDriversResults
         };
-        let own = results.into_iter().filter(is_own);
-        self.record(&claim.uid, own.map(|it| self.entry(&claim.uid, it)).collect())
+        let own_results = results.into_iter().filter(is_own);
+        let entries = own_results.map(|result| self.entry(&claim.uid, result)).collect();
+        self.record(&claim.uid, entries)
     }
 
     async fn object(&self, claim: &Claim) -> Result<ResourceClaim, String> {
@@ -120,11 +115,14 @@ impl Claims {
             return Err("the claim is prepared".to_owned());
         }
         let is_exclusive = |entry: &PreparedDevice| !entry.is_admin && entry.device != "shared";
-        let others = || prepared.iter().filter(|(it, _)| *it != uid).flat_map(|(_, all)| all);
-        let taken = entries.iter().filter(|entry| is_exclusive(entry)).find(|entry| {
-            others().any(|other| is_exclusive(other) && other.device == entry.device)
+        let other_entries = || {
+            let other_claims = prepared.iter().filter(|(other_uid, _)| *other_uid != uid);
+            other_claims.flat_map(|(_, entries)| entries)
+        };
+        let conflict = entries.iter().filter(|entry| is_exclusive(entry)).find(|entry| {
+            other_entries().any(|other| is_exclusive(other) && other.device == entry.device)
         });
-        if let Some(entry) = taken.filter(|_| self.defect != Defect::PreparesDevicesTwice) {
+        if let Some(entry) = conflict.filter(|_| self.defect != Defect::PreparesDevicesTwice) {
             return Err(format!("another claim has {}", entry.device));
         }
         prepared.insert(uid.to_owned(), entries.clone());
@@ -145,7 +143,7 @@ impl Claims {
     }
 
     fn write_document(&self, uid: &str, entries: &[PreparedDevice]) {
-        let devices: Vec<_> = entries.iter().map(|it| json!({"name": it.cdi})).collect();
+        let devices: Vec<_> = entries.iter().map(|entry| json!({"name": entry.cdi})).collect();
         let kind = format!("{DRIVER}/claim");
         let document = json!({"cdiVersion": "0.5.0", "kind": kind, "devices": devices});
         fs::write(self.document(uid), document.to_string()).expect("the case's folder is writable");
@@ -157,8 +155,8 @@ impl Claims {
             self.object(claim).await?;
         }
         let mut prepared = self.prepared();
-        let known = prepared.remove(&claim.uid);
-        if known.is_none() && self.defect == Defect::ReleasesOnce {
+        let removed = prepared.remove(&claim.uid);
+        if removed.is_none() && self.defect == Defect::ReleasesOnce {
             return Err("the claim is not prepared".to_owned());
         }
         self.write(&prepared);

@@ -40,7 +40,7 @@ async fn main() -> Result<(), BoxError> {
     let services = Services::new(Arc::clone(&claims), &sockets.endpoint, node, defect);
     let mut sigterm = signal(SignalKind::terminate())?;
     tokio::select! {
-        ended = sockets.serve(services) => ended?,
+        result = sockets.serve(services) => result?,
         () = slices::publish(client, node, defect) => {}
         _ = sigterm.recv() => {
             sockets.remove_registration();
@@ -53,9 +53,9 @@ async fn main() -> Result<(), BoxError> {
 }
 
 async fn client(kubeconfig: &str, defect: Defect) -> Result<Client, BoxError> {
-    let read = Kubeconfig::read_from(kubeconfig)?;
+    let kubeconfig_file = Kubeconfig::read_from(kubeconfig)?;
     let options = KubeConfigOptions::default();
-    let mut config = kube::Config::from_custom_kubeconfig(read, &options).await?;
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig_file, &options).await?;
     if defect == Defect::ExitsOnSlowApiServer {
         config.read_timeout = Some(Duration::from_secs(1));
     }

@@ -63,14 +63,14 @@ impl Services {
 
     /// Health report of all devices. With the defect of partial reports it has one device, which `time` selects.
     fn health(&self, time: usize) -> NodeWatchResourcesResponse {
-        let each = |device_name: String| DeviceHealth {
+        let to_health = |device_name: String| DeviceHealth {
             device: Some(DeviceIdentifier { pool_name: self.pool.clone(), device_name }),
             health: HealthStatus::Healthy.into(),
             last_updated_time: 0,
             health_check_timeout_seconds: HEALTH_SECONDS,
             message: String::new(),
         };
-        let mut devices: Vec<_> = slices::devices().into_iter().map(each).collect();
+        let mut devices: Vec<_> = slices::devices().into_iter().map(to_health).collect();
         if self.defect == Defect::ReportsPartialHealth {
             devices = vec![devices.swap_remove(time % devices.len())];
         }
@@ -123,30 +123,30 @@ impl DraPlugin for Services {
         if self.defect == Defect::AnswersTheFirstClaim {
             claims.truncate(1);
         }
-        let mut answer = NodePrepareResourcesResponse::default();
+        let mut response = NodePrepareResourcesResponse::default();
         for claim in claims {
-            let one = match self.claims.prepare(&claim).await {
+            let result = match self.claims.prepare(&claim).await {
                 Ok(devices) => NodePrepareResourceResponse { devices, error: String::new() },
                 Err(error) => NodePrepareResourceResponse { devices: Vec::new(), error },
             };
-            answer.claims.insert(claim.uid, one);
+            response.claims.insert(claim.uid, result);
         }
         if self.defect == Defect::AnswersForOtherClaims {
-            answer.claims.insert("stranger".to_owned(), NodePrepareResourceResponse::default());
+            response.claims.insert("stranger".to_owned(), NodePrepareResourceResponse::default());
         }
-        Ok(Response::new(answer))
+        Ok(Response::new(response))
     }
 
     async fn node_unprepare_resources(
         &self,
         request: Request<NodeUnprepareResourcesRequest>,
     ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
-        let mut answer = NodeUnprepareResourcesResponse::default();
+        let mut response = NodeUnprepareResourcesResponse::default();
         for claim in request.into_inner().claims {
             let error = self.claims.release(&claim).await.err().unwrap_or_default();
-            answer.claims.insert(claim.uid, NodeUnprepareResourceResponse { error });
+            response.claims.insert(claim.uid, NodeUnprepareResourceResponse { error });
         }
-        Ok(Response::new(answer))
+        Ok(Response::new(response))
     }
 }
 
@@ -158,16 +158,16 @@ impl DraResourceHealth for Services {
         &self,
         _: Request<NodeWatchResourcesRequest>,
     ) -> Result<Response<Reports>, Status> {
-        let (send, reports) = mpsc::channel(1);
+        let (sender, reports) = mpsc::channel(1);
         let services = self.clone();
         tokio::spawn(async move {
             for time in 0.. {
-                if send.send(Ok(services.health(time))).await.is_err() {
+                if sender.send(Ok(services.health(time))).await.is_err() {
                     return;
                 }
                 match services.defect {
                     Defect::EndsHealthStreams => return,
-                    Defect::ReportsHealthOnce => send.closed().await,
+                    Defect::ReportsHealthOnce => sender.closed().await,
                     _ => sleep(HEALTH_INTERVAL).await,
                 }
             }

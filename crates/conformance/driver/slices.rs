@@ -24,8 +24,8 @@ const SHARED_DEVICE: &str = "shared";
 
 /// Names of all devices.
 pub(crate) fn devices() -> Vec<String> {
-    let own = (0..SLICES * DEVICES_PER_SLICE).map(|number| format!("device-{number}"));
-    own.chain([SHARED_DEVICE.to_owned()]).collect()
+    let names = (0..SLICES * DEVICES_PER_SLICE).map(|number| format!("device-{number}"));
+    names.chain([SHARED_DEVICE.to_owned()]).collect()
 }
 
 /// Publishes the slices until it is dropped.
@@ -50,17 +50,17 @@ async fn create_missing(
 ) -> kube::Result<()> {
     let node = nodes.get(name).await?;
     let selector = format!("spec.driver={DRIVER},spec.nodeName={name}");
-    let known = slices.list(&ListParams::default().fields(&selector)).await?;
+    let own_slices = slices.list(&ListParams::default().fields(&selector)).await?;
     if defect == Defect::DeletesOthersSlices {
         for slice in slices.list(&ListParams::default()).await? {
-            if !known.iter().any(|one| one.name_any() == slice.name_any()) {
+            if !own_slices.iter().any(|own| own.name_any() == slice.name_any()) {
                 slices.delete(&slice.name_any(), &DeleteParams::default()).await?;
             }
         }
     }
     for index in 0..SLICES {
         let prefix = format!("{index:05x}-");
-        if !known.iter().any(|slice| slice.name_any().starts_with(&prefix)) {
+        if !own_slices.iter().any(|slice| slice.name_any().starts_with(&prefix)) {
             if defect == Defect::InvalidSlices {
                 let mut invalid = slice(index, (name, &node), defect);
                 let devices = invalid.spec.devices.get_or_insert_default();

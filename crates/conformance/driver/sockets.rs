@@ -97,5 +97,5 @@ async fn serve_claims(listener: UnixListener, services: Services) {
 
 fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>> {
     UnixListenerStream::new(listener)
-        .map(|it| it.map(|stream| Connection::new(stream, std::future::pending())))
+        .map(|result| result.map(|stream| Connection::new(stream, std::future::pending())))
 }

@@ -27,7 +27,7 @@ const HEADER_SIZE: usize = 9;
 /// Accepts connections, and sends them to the server until it stops.
 pub(crate) async fn accept(
     listener: UnixListener,
-    to: mpsc::Sender<Result<Connection, std::io::Error>>,
+    sender: mpsc::Sender<Result<Connection, std::io::Error>>,
     defect: Defect,
 ) {
     let mut accepted = 0;
@@ -40,7 +40,7 @@ pub(crate) async fn accept(
             [Defect::ExitsOnInvalidMessages, Defect::ExitsOnCutCalls].contains(&defect);
         let stream = if is_inspected { inspect(stream, defect) } else { Ok(stream) };
         let connection = stream.map(|stream| Connection::new(stream, std::future::pending()));
-        if to.send(connection).await.is_err() {
+        if sender.send(connection).await.is_err() {
             return;
         }
     }
@@ -50,12 +50,12 @@ pub(crate) async fn accept(
 fn inspect(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Error> {
     let (inner, outer) = UnixStream::pair()?;
     tokio::spawn(async move {
-        let ((mut from, mut back), (mut answers, mut onward)) =
-            (stream.into_split(), outer.into_split());
+        let (mut from_client, mut to_client) = stream.into_split();
+        let (mut from_server, mut to_server) = outer.into_split();
         let requests = async {
             let (mut is_first, mut buffer) = (true, vec![0; 64 * 1024]);
             let mut received = Vec::new();
-            while let Ok(count @ 1..) = from.read(&mut buffer).await {
+            while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
                 let bytes = &buffer[..count];
                 let is_garbage = is_first && !bytes.starts_with(b"PRI")
                     || bytes.windows(LARGE_PREFIX.len()).any(|window| window == LARGE_PREFIX)
@@ -65,7 +65,7 @@ fn inspect(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Er
                 if is_garbage && defect == Defect::ExitsOnInvalidMessages {
                     std::process::exit(1);
                 }
-                if onward.write_all(bytes).await.is_err() {
+                if to_server.write_all(bytes).await.is_err() {
                     return;
                 }
             }
@@ -73,7 +73,7 @@ fn inspect(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Er
                 std::process::exit(1);
             }
         };
-        let responses = tokio::io::copy(&mut answers, &mut back);
+        let responses = tokio::io::copy(&mut from_server, &mut to_client);
         tokio::select! { () = requests => {}, _ = responses => {} }
     });
     Ok(inner)
@@ -85,18 +85,19 @@ fn is_unfinished(sent: &[u8]) -> bool {
     const HEADERS: u8 = 1;
     const RST_STREAM: u8 = 3;
     const END_STREAM: u8 = 1;
-    let (mut open_streams, mut rest) =
-        (BTreeSet::new(), sent.strip_prefix(PREFACE).unwrap_or_default());
-    while let Some((head, behind)) = rest.split_at_checked(HEADER_SIZE) {
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        let stream = &head[5..];
-        let ends = head[4] & END_STREAM != 0;
-        let Some(next) = behind.get(usize::try_from(length).unwrap_or(usize::MAX)..) else { break };
-        match head[3] {
-            HEADERS if !ends => {
+    let mut open_streams = BTreeSet::new();
+    let mut frames = sent.strip_prefix(PREFACE).unwrap_or_default();
+    while let Some((header, payload_and_rest)) = frames.split_at_checked(HEADER_SIZE) {
+        let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
+        let stream = &header[5..];
+        let ends_stream = header[4] & END_STREAM != 0;
+        let payload_size = usize::try_from(length).unwrap_or(usize::MAX);
+        let Some(next_frames) = payload_and_rest.get(payload_size..) else { break };
+        match header[3] {
+            HEADERS if !ends_stream => {
                 open_streams.insert(stream);
             }
-            DATA if ends => {
+            DATA if ends_stream => {
                 open_streams.remove(stream);
             }
             RST_STREAM => {
@@ -104,7 +105,7 @@ fn is_unfinished(sent: &[u8]) -> bool {
             }
             _ => {}
         }
-        rest = next;
+        frames = next_frames;
     }
     !open_streams.is_empty()
 }

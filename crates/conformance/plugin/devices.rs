@@ -22,8 +22,8 @@ const HUGE_LIST_DEVICES: usize = 200_000;
 
 impl Devices {
     pub(crate) fn new((resource, count): (&'static str, usize), defect: Defect) -> Self {
-        let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos());
-        Self { resource, count, defect, started: now }
+        let started = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos());
+        Self { resource, count, defect, started }
     }
 
     pub(crate) fn id(&self, number: usize, registration: usize) -> String {
@@ -114,9 +114,9 @@ pub(crate) fn write_documents(scratch: &Path, defect: Defect) {
     if defect == Defect::CdiNamesWithoutDocuments {
         return;
     }
-    let all =
+    let ids =
         [("one", 4), ("two", 2)].map(|resource| Devices::new(resource, defect).ids(0)).concat();
-    let devices: Vec<_> = all.iter().map(|id| format!(r#"{{"name": "{id}"}}"#)).collect();
+    let devices: Vec<_> = ids.iter().map(|id| format!(r#"{{"name": "{id}"}}"#)).collect();
     let devices = devices.join(", ");
     let text = format!(
         r#"{{"cdiVersion": "0.5.0", "kind": "example.com/device", "devices": [{devices}]}}"#

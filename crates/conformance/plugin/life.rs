@@ -67,7 +67,7 @@ impl Plugin {
 
     /// Serves, and registers again after each loss. Returns only because of a defect.
     pub(crate) async fn run(&self) {
-        let mut serving = JoinSet::new();
+        let mut servers = JoinSet::new();
         loop {
             if self.defect == Defect::RegistersBeforeServing {
                 let _ = self.register(VERSION).await;
@@ -75,13 +75,13 @@ impl Plugin {
             if self.defect == Defect::KeepsOldSocket && self.socket.exists() {
                 return;
             }
-            serving.shutdown().await;
+            servers.shutdown().await;
             let _ = fs::remove_file(&self.socket);
             let Ok(listener) = UnixListener::bind(&self.socket) else {
                 sleep(POLL_INTERVAL).await;
                 continue;
             };
-            serving.spawn(serve(listener, self.service.clone()));
+            servers.spawn(serve(listener, self.service.clone()));
             if !self.register_until_accepted().await {
                 return;
             }
@@ -107,16 +107,17 @@ impl Plugin {
                 let leak = || fs::File::open("/dev/null").map(std::mem::forget);
                 let _ = (0..3).map(|_| leak()).collect::<Result<Vec<()>, _>>();
             }
+            let waits_when_refused = self.defect == Defect::GivesUpWhenRefused;
             let attempt = async {
                 tokio::select! {
-                    registered = self.register(VERSION) => Some(registered.is_ok()),
+                    result = self.register(VERSION) => Some(result.is_ok()),
                     // The kubelet would dial a deleted socket for 10 s.
-                    () = self.wait_until_deleted(), if self.defect != Defect::GivesUpWhenRefused => None,
+                    () = self.wait_until_deleted(), if !waits_when_refused => None,
                 }
             };
             match timeout(Duration::from_secs(30), attempt).await {
                 Ok(None | Some(true)) => return true,
-                Ok(Some(false)) if self.defect == Defect::GivesUpWhenRefused => {
+                Ok(Some(false)) if waits_when_refused => {
                     std::future::pending::<()>().await;
                 }
                 Ok(Some(false)) if self.defect == Defect::EndsWithoutKubelet => return false,
@@ -150,16 +151,16 @@ impl Plugin {
 
     /// Polls until there is a reason to register again.
     async fn wait_until_lost(&self) {
-        let (registered, socket) = (self.kubelet_identity(), self.socket.clone());
+        let (identity, socket) = (self.kubelet_identity(), self.socket.clone());
         let (mut has_streamed, mut polls) = (false, 0_u32);
         loop {
             sleep(POLL_INTERVAL).await;
             polls += 1;
             let is_broken = self.fault_file.exists();
-            self.service.shared.state.send_if_modified(|(was, _)| {
+            self.service.shared.state.send_if_modified(|(was_broken, _)| {
                 let is_changed =
-                    *was != is_broken && (is_broken || self.defect != Defect::NeverRecovers);
-                *was = if is_changed { is_broken } else { *was };
+                    *was_broken != is_broken && (is_broken || self.defect != Defect::NeverRecovers);
+                *was_broken = if is_changed { is_broken } else { *was_broken };
                 is_changed
             });
             let streams = *self.service.shared.streams.borrow();
@@ -168,7 +169,7 @@ impl Plugin {
                 has_streamed && streams == 0 && self.defect != Defect::DoesNotWatchItsStream;
             let is_deleted = !socket.exists() && self.defect != Defect::DoesNotWatchItsSocket;
             let is_new_kubelet =
-                self.kubelet_identity() != registered && self.kubelet_identity().is_some();
+                self.kubelet_identity() != identity && self.kubelet_identity().is_some();
             let is_heartbeat = self.defect == Defect::Heartbeat && polls.is_multiple_of(20);
             let is_lost = is_cut || is_deleted || is_new_kubelet || is_heartbeat;
             if is_lost && self.defect != Defect::NeverRegistersAgain {
@@ -179,13 +180,13 @@ impl Plugin {
 
     /// Identity of the kubelet's socket file: inode and time of change.
     fn kubelet_identity(&self) -> Option<(u64, i64, i64)> {
-        let found = fs::symlink_metadata(self.folder.join("kubelet.sock")).ok()?;
-        Some((found.ino(), found.ctime(), found.ctime_nsec()))
+        let metadata = fs::symlink_metadata(self.folder.join("kubelet.sock")).ok()?;
+        Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
     }
 }
 
 async fn serve(listener: UnixListener, service: Service) {
-    let (send, connections) = mpsc::channel(1);
+    let (sender, connections) = mpsc::channel(1);
     let defect = service.shared.defect;
     let trace = move |request: &tonic::codegen::http::Request<()>| {
         let is_unknown = request.uri().path().ends_with("NoSuchCall");
@@ -197,7 +198,7 @@ async fn serve(listener: UnixListener, service: Service) {
     let server = server().trace_fn(trace).add_service(DevicePluginServer::new(service));
     let serving = server.serve_with_incoming(ReceiverStream::new(connections));
     tokio::select! {
-        () = connections::accept(listener, send, defect) => {}
+        () = connections::accept(listener, sender, defect) => {}
         // The server returns when the stream of connections ends.
         _ = serving => {}
     }

@@ -116,8 +116,8 @@ impl Service {
             }
         }
         if defect != Defect::CountsTwice {
-            let mut seen = BTreeSet::new();
-            allocated.retain(|id| seen.insert(id.clone()));
+            let mut unique = BTreeSet::new();
+            allocated.retain(|id| unique.insert(id.clone()));
         }
         Ok(self.shared.devices.grant(&allocated))
     }
@@ -126,27 +126,29 @@ impl Service {
         let defect = self.shared.defect;
         let wire::ContainerPreferredAllocationRequest {
             available_device_i_ds: available,
-            must_include_device_i_ds: must,
+            must_include_device_i_ds: must_include,
             allocation_size: size,
         } = request;
         let size = usize::try_from(*size).unwrap_or(0);
-        let is_odd = size == 0 || size > available.len() || must.len() > size;
-        let is_known = available.iter().chain(must).all(|id| self.listed_ids().contains(id));
-        let is_odd = is_odd || !is_known || must.iter().any(|id| !available.contains(id));
+        let is_odd = size == 0 || size > available.len() || must_include.len() > size;
+        let is_known =
+            available.iter().chain(must_include).all(|id| self.listed_ids().contains(id));
+        let is_odd = is_odd || !is_known || must_include.iter().any(|id| !available.contains(id));
         if is_odd && defect == Defect::ExitsOnInvalidPreferenceRequests {
             std::process::exit(1);
         }
         if defect == Defect::PrefersTheUnavailable {
             return self.listed_ids().into_iter().take(size).collect();
         }
-        let mut rest = available.clone();
+        let mut other_ids = available.clone();
         if defect != Defect::PrefersByOrder {
-            rest.sort();
+            other_ids.sort();
         }
-        let must = if defect == Defect::IgnoresMustInclude { &Vec::new() } else { must };
-        rest.retain(|id| !must.contains(id));
+        let must_include =
+            if defect == Defect::IgnoresMustInclude { &Vec::new() } else { must_include };
+        other_ids.retain(|id| !must_include.contains(id));
         let size = if defect == Defect::PrefersTooFew { size.saturating_sub(1) } else { size };
-        must.iter().cloned().chain(rest).take(size).collect()
+        must_include.iter().cloned().chain(other_ids).take(size).collect()
     }
 
     async fn lock_calls(&self) -> Option<OwnedMutexGuard<()>> {
@@ -167,8 +169,8 @@ impl DevicePlugin for Service {
         &self,
         _request: Request<wire::Empty>,
     ) -> Result<Response<wire::DevicePluginOptions>, Status> {
-        let time = self.shared.options.fetch_add(1, Ordering::Relaxed);
-        let is_changed = time > 0 && self.shared.defect == Defect::ChangesItsOptions;
+        let earlier_calls = self.shared.options.fetch_add(1, Ordering::Relaxed);
+        let is_changed = earlier_calls > 0 && self.shared.defect == Defect::ChangesItsOptions;
         Ok(Response::new(wire::DevicePluginOptions {
             pre_start_required: !is_changed,
             get_preferred_allocation_available: true,
@@ -186,11 +188,11 @@ impl DevicePlugin for Service {
             self.leak(32 * 1024);
         }
         shared.newest.send_replace(number);
-        let (send, lists) = mpsc::channel(1);
+        let (sender, lists) = mpsc::channel(1);
         tokio::spawn(async move {
             let _turn = lock_turn;
             shared.streams.send_modify(|count| *count += 1);
-            send_lists(&shared, number, send).await;
+            send_lists(&shared, number, sender).await;
             shared.streams.send_modify(|count| *count -= 1);
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(lists))))
@@ -207,10 +209,10 @@ impl DevicePlugin for Service {
         if self.shared.defect == Defect::AnswersTheFirstContainerOnly {
             container_requests.truncate(1);
         }
-        let answer = |it: &wire::ContainerPreferredAllocationRequest| {
-            wire::ContainerPreferredAllocationResponse { device_i_ds: self.preferred_ids(it) }
+        let respond = |request: &wire::ContainerPreferredAllocationRequest| {
+            wire::ContainerPreferredAllocationResponse { device_i_ds: self.preferred_ids(request) }
         };
-        let container_responses = container_requests.iter().map(answer).collect();
+        let container_responses = container_requests.iter().map(respond).collect();
         Ok(Response::new(wire::PreferredAllocationResponse { container_responses }))
     }
 
@@ -219,18 +221,18 @@ impl DevicePlugin for Service {
         request: Request<wire::AllocateRequest>,
     ) -> Result<Response<wire::AllocateResponse>, Status> {
         let defect = self.shared.defect;
-        let mut guard = ExitGuard(defect == Defect::ExitsOnCancelledCalls);
+        let mut exit_guard = ExitGuard(defect == Defect::ExitsOnCancelledCalls);
         tokio::task::yield_now().await;
         let _turn = self.lock_calls().await;
-        let _only = match defect {
+        let _guard = match defect {
             Defect::OneCallAtATime => {
-                let only = self
+                let call_guard = self
                     .shared
                     .call_lock
                     .try_lock()
                     .map_err(|_| Status::resource_exhausted("busy"))?;
                 sleep(Duration::from_millis(5)).await;
-                Some(only)
+                Some(call_guard)
             }
             _ => None,
         };
@@ -247,16 +249,16 @@ impl DevicePlugin for Service {
         if defect == Defect::AnswersTheFirstContainerOnly {
             container_requests.truncate(1);
         }
-        let each = |ids: Vec<String>| match defect {
+        let split = |ids: Vec<String>| match defect {
             Defect::AnswersPerDevice => ids.into_iter().map(|id| vec![id]).collect(),
             _ => vec![ids],
         };
         let containers: Vec<_> =
-            container_requests.into_iter().flat_map(|it| each(it.devices_ids)).collect();
-        let responses =
+            container_requests.into_iter().flat_map(|request| split(request.devices_ids)).collect();
+        let container_responses =
             containers.iter().map(|ids| self.allocate_container(ids)).collect::<Result<_, _>>()?;
-        guard.0 = false;
-        Ok(Response::new(wire::AllocateResponse { container_responses: responses }))
+        exit_guard.0 = false;
+        Ok(Response::new(wire::AllocateResponse { container_responses }))
     }
 
     async fn pre_start_container(
@@ -274,24 +276,28 @@ impl DevicePlugin for Service {
 async fn send_lists(
     shared: &Shared,
     number: usize,
-    send: mpsc::Sender<Result<wire::ListAndWatchResponse, Status>>,
+    sender: mpsc::Sender<Result<wire::ListAndWatchResponse, Status>>,
 ) {
     let (mut state, mut newest) = (shared.state.subscribe(), shared.newest.subscribe());
+    let defect = shared.defect;
+    let sends_changes = defect != Defect::ReportsHealthOnFirstStreamOnly || number == 0;
+    let sends_when_idle = defect == Defect::SendsListsWhenIdle;
+    let ends_old_streams = defect == Defect::OneStreamAtATime;
     loop {
         let (is_broken, registration) = *state.borrow_and_update();
         let devices = shared.devices.list(registration, is_broken);
-        if send.send(Ok(wire::ListAndWatchResponse { devices })).await.is_err() {
+        if sender.send(Ok(wire::ListAndWatchResponse { devices })).await.is_err() {
             return;
         }
         tokio::select! {
-            changed = state.changed(), if shared.defect != Defect::ReportsHealthOnFirstStreamOnly || number == 0 => {
+            changed = state.changed(), if sends_changes => {
                 if changed.is_err() {
                     return;
                 }
             }
-            () = sleep(Duration::from_millis(50)), if shared.defect == Defect::SendsListsWhenIdle => {}
-            () = send.closed() => return,
-            _ = newest.wait_for(|newest| *newest > number), if shared.defect == Defect::OneStreamAtATime => return,
+            () = sleep(Duration::from_millis(50)), if sends_when_idle => {}
+            () = sender.closed() => return,
+            _ = newest.wait_for(|newest| *newest > number), if ends_old_streams => return,
         }
     }
 }

@@ -48,8 +48,8 @@ pub(crate) enum CheckError {
 
 impl fmt::Display for CheckError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Failed(why) | Self::NotApplicable(why)) = self;
-        f.write_str(why)
+        let (Self::Failed(reason) | Self::NotApplicable(reason)) = self;
+        f.write_str(reason)
     }
 }
 
@@ -112,8 +112,8 @@ pub(crate) fn failed<T>(evidence: impl Into<String>) -> Result<T, CheckError> {
 }
 
 /// Ends the case as not applicable.
-pub(crate) fn not_applicable<T>(why: impl Into<String>) -> Result<T, CheckError> {
-    Err(CheckError::NotApplicable(why.into()))
+pub(crate) fn not_applicable<T>(reason: impl Into<String>) -> Result<T, CheckError> {
+    Err(CheckError::NotApplicable(reason.into()))
 }
 
 fn seconds<S: serde::Serializer>(took: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

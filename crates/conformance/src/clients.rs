@@ -29,25 +29,25 @@ pub(crate) fn allocate_request(containers: &[Vec<String>]) -> wire::AllocateRequ
 
 /// Waits for the plugin's response, success or error. A timeout fails the case.
 pub(crate) async fn call_within<T>(
-    what: &str,
+    call_name: &str,
     limit: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<Result<T, Status>, CheckError> {
     match timeout(limit, call).await {
-        Ok(answer) => Ok(answer.map(Response::into_inner)),
-        Err(_) => failed(format!("{what}: no answer within {limit:?}")),
+        Ok(result) => Ok(result.map(Response::into_inner)),
+        Err(_) => failed(format!("{call_name}: no answer within {limit:?}")),
     }
 }
 
 /// Waits for the plugin's successful response. An error or a timeout fails the case.
 pub(crate) async fn call_ok_within<T>(
-    what: &str,
+    call_name: &str,
     limit: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, CheckError> {
-    match call_within(what, limit, call).await? {
-        Ok(answer) => Ok(answer),
-        Err(status) => failed(format!("{what}: {:?}: {}", status.code(), status.message())),
+    match call_within(call_name, limit, call).await? {
+        Ok(response) => Ok(response),
+        Err(status) => failed(format!("{call_name}: {:?}: {}", status.code(), status.message())),
     }
 }
 
@@ -57,13 +57,14 @@ pub(crate) async fn open_list_stream(
     limit: Duration,
     client: &mut Client,
 ) -> Result<(ListStream, Vec<wire::Device>), CheckError> {
-    let what = format!("ListAndWatch of {resource}");
-    let mut stream = call_ok_within(&what, limit, client.list_and_watch(wire::Empty {})).await?;
+    let call_name = format!("ListAndWatch of {resource}");
+    let mut stream =
+        call_ok_within(&call_name, limit, client.list_and_watch(wire::Empty {})).await?;
     match timeout(limit, stream.next()).await {
         Ok(Some(Ok(list))) => Ok((ListStream(stream), list.devices)),
-        Ok(Some(Err(status))) => failed(format!("{what}: {}", status.message())),
-        Ok(None) => failed(format!("{what} ended without a list")),
-        Err(_) => failed(format!("{what}: no list within {limit:?}")),
+        Ok(Some(Err(status))) => failed(format!("{call_name}: {}", status.message())),
+        Ok(None) => failed(format!("{call_name} ended without a list")),
+        Err(_) => failed(format!("{call_name}: no list within {limit:?}")),
     }
 }
 
@@ -86,8 +87,8 @@ impl CallDurations {
         Self { calls: Vec::new(), before: [program.load(), Process::own_load()] }
     }
 
-    pub(crate) fn push(&mut self, delay: Duration) {
-        self.calls.push(delay);
+    pub(crate) fn push(&mut self, duration: Duration) {
+        self.calls.push(duration);
     }
 
     /// Checks that the median is at most 100 ms, without the mean time that a call waited for a processor. That time
@@ -95,16 +96,21 @@ impl CallDurations {
     pub(crate) fn check_median(mut self, program: &Process) -> Result<String, CheckError> {
         self.calls.sort_unstable();
         let now = [program.load(), Process::own_load()];
-        let queued =
+        let queue_times =
             self.before.iter().zip(&now).map(|(before, now)| before.max_queue_time_until(now));
-        let calls = u32::try_from(self.calls.len()).unwrap_or(u32::MAX).max(1);
-        let queued = queued.sum::<Duration>() / calls;
+        let call_count = u32::try_from(self.calls.len()).unwrap_or(u32::MAX).max(1);
+        let queue_time = queue_times.sum::<Duration>() / call_count;
         let median = self.calls.get(self.calls.len() / 2).copied().unwrap_or_default();
         let slowest = self.calls.last().copied().unwrap_or_default();
         let evidence = format!(
-            "half within {median:.1?}, including {queued:.1?} in the run queue; the slowest took {slowest:.1?}"
+            "half within {median:.1?}, including {queue_time:.1?} in the run queue; the slowest \
+             took {slowest:.1?}"
         );
-        if median.saturating_sub(queued) > MEDIAN_LIMIT { failed(evidence) } else { Ok(evidence) }
+        if median.saturating_sub(queue_time) > MEDIAN_LIMIT {
+            failed(evidence)
+        } else {
+            Ok(evidence)
+        }
     }
 }
 
@@ -113,7 +119,7 @@ impl CallDurations {
 impl ListStream {
     /// Reads lists until one has an unhealthy device.
     pub(crate) async fn wait_for_unhealthy(&mut self, limit: Duration) -> bool {
-        let reading = async {
+        let read_lists = async {
             while let Some(Ok(list)) = self.0.next().await {
                 if list.devices.iter().any(|device| device.health == UNHEALTHY) {
                     return true;
@@ -121,6 +127,6 @@ impl ListStream {
             }
             false
         };
-        timeout(limit, reading).await.unwrap_or(false)
+        timeout(limit, read_lists).await.unwrap_or(false)
     }
 }

@@ -42,42 +42,43 @@ impl OfferedApis {
         let mut missing: BTreeSet<Api> = cases.iter().map(Case::api).collect();
         let mut missing_reasons = BTreeMap::new();
         if !subject.reaches_an_api_server() && missing.remove(&Api::Dra) {
-            let why =
+            let reason =
                 "the command has no {kubeconfig}, which a driver needs to reach an API server";
-            missing_reasons.insert(Api::Dra, why.to_owned());
+            missing_reasons.insert(Api::Dra, reason.to_owned());
         }
         let covered = missing.len();
         if covered == 0 {
             return Ok(Self { missing_reasons });
         }
-        let start_failure = |why, last_words| StartFailure { reason: why, last_output: last_words };
+        let start_failure = |reason, last_output| StartFailure { reason, last_output };
         let mut testbed = match Testbed::open(Arc::clone(subject)) {
             Ok(testbed) => testbed,
             Err(error) => return Err(start_failure(error.to_string(), Vec::new())),
         };
-        let started = testbed.run_setup_hook().await.and_then(|()| testbed.start());
-        started.map_err(|error| start_failure(error.to_string(), Vec::new()))?;
+        let result = testbed.run_setup_hook().await.and_then(|()| testbed.start());
+        result.map_err(|error| start_failure(error.to_string(), Vec::new()))?;
         let started_at = Instant::now();
-        let ended = watch_apis(&mut testbed, &mut missing).await;
-        let after = started_at.elapsed();
-        if let Some(status) = ended
+        let exit_status = watch_apis(&mut testbed, &mut missing).await;
+        let elapsed = started_at.elapsed();
+        if let Some(status) = exit_status
             && missing.len() == covered
         {
-            let why = format!(
-                "the program ended {after:.1?} after its start, before it served anything: {status}"
+            let reason = format!(
+                "the program ended {elapsed:.1?} after its start, before it served anything: \
+                 {status}"
             );
-            return Err(start_failure(why, testbed.last_output_after_exit().await));
+            return Err(start_failure(reason, testbed.last_output_after_exit().await));
         }
         if missing.len() == covered {
             missing.remove(&Api::DevicePlugin);
         }
-        let until = match ended {
-            Some(status) => format!("before it ended after {after:.1?}: {status}"),
+        let period = match exit_status {
+            Some(status) => format!("before it ended after {elapsed:.1?}: {status}"),
             None => format!("within {:?}", subject.limits.start),
         };
         missing_reasons.extend(missing.into_iter().map(|api| match api {
-            Api::DevicePlugin => (api, format!("it registers no resource {until}")),
-            Api::Dra => (api, format!("it has no socket in plugins_registry {until}")),
+            Api::DevicePlugin => (api, format!("it registers no resource {period}")),
+            Api::Dra => (api, format!("it has no socket in plugins_registry {period}")),
         }));
         Ok(Self { missing_reasons })
     }
@@ -94,7 +95,7 @@ async fn watch_apis(testbed: &mut Testbed, missing: &mut BTreeSet<Api>) -> Optio
     let started_at = Instant::now();
     while !missing.is_empty() && started_at.elapsed() < testbed.subject.limits.start {
         // Read first: an API that appeared before the exit counts.
-        let ended = testbed.process().try_wait();
+        let exit_status = testbed.process().try_wait();
         let is_registration = |event: &Event| {
             matches!(event, Event::Registered { .. } | Event::RegistrationRefused { .. })
         };
@@ -104,8 +105,8 @@ async fn watch_apis(testbed: &mut Testbed, missing: &mut BTreeSet<Api>) -> Optio
         if !testbed.registration_sockets().is_empty() {
             missing.remove(&Api::Dra);
         }
-        if ended.is_some() {
-            return ended;
+        if exit_status.is_some() {
+            return exit_status;
         }
         sleep(POLL_INTERVAL).await;
     }

@@ -54,8 +54,8 @@ pub struct Usage {
 
 impl Process {
     /// Starts the program in a folder, with the environment of this process.
-    pub fn start(words: &[OsString], folder: &Path) -> io::Result<Self> {
-        let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    pub fn start(argv: &[OsString], folder: &Path) -> io::Result<Self> {
+        let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
         command.args(arguments);
         Self::spawn(command, folder)
@@ -86,8 +86,8 @@ impl Process {
     /// Last lines of its output after its exit. Waits at most a second for the remaining output, because a surviving
     /// child may hold it open.
     pub(crate) async fn last_output_after_exit(&mut self) -> Vec<String> {
-        let all_is_read = async { while self.readers.join_next().await.is_some() {} };
-        let _ = timeout(DRAIN_LIMIT, all_is_read).await;
+        let read_all = async { while self.readers.join_next().await.is_some() {} };
+        let _ = timeout(DRAIN_LIMIT, read_all).await;
         self.last_output()
     }
 
@@ -136,8 +136,8 @@ impl Process {
 
     /// Folders in `/proc` of the group's processes.
     fn members(&self) -> impl Iterator<Item = PathBuf> {
-        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-        all.map(|it| it.path()).filter(|process| group_of(process) == Some(self.group))
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|process| group_of(process) == Some(self.group))
     }
 }
 
@@ -208,8 +208,8 @@ mod tests {
     }
 
     fn sh(script: &str) -> Process {
-        let words = ["sh", "-c", script].map(Into::into);
-        Process::start(&words, Path::new("/")).expect("sh runs")
+        let argv = ["sh", "-c", script].map(Into::into);
+        Process::start(&argv, Path::new("/")).expect("sh runs")
     }
 
     #[tokio::test]

@@ -33,7 +33,8 @@ struct Xml<'a>(&'a str);
 impl Report {
     /// Counts the cases by verdict.
     pub fn totals(&self) -> Totals {
-        let count = |verdict| self.findings.iter().filter(|it| it.verdict == verdict).count();
+        let count =
+            |verdict| self.findings.iter().filter(|finding| finding.verdict == verdict).count();
         Totals {
             pass: count(Verdict::Pass),
             fail: count(Verdict::Fail),
@@ -45,7 +46,7 @@ impl Report {
     pub fn junit(&self, name: &str) -> String {
         let Totals { fail, not_applicable, .. } = self.totals();
         let (count, name) = (self.findings.len(), Xml(name));
-        let seconds: f64 = self.findings.iter().map(|it| it.took.as_secs_f64()).sum();
+        let seconds: f64 = self.findings.iter().map(|finding| finding.took.as_secs_f64()).sum();
         let mut text = format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"{name}\" \
              tests=\"{count}\" failures=\"{fail}\" skipped=\"{not_applicable}\" \

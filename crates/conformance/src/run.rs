@@ -49,8 +49,8 @@ pub async fn run(
             let (subject, offers) = (Arc::clone(&subject), Arc::clone(&offers));
             running.spawn(async move { (index, run_case(case, subject, &offers).await) });
         }
-        let Some(ended) = running.join_next().await else { break };
-        let (index, finding) = ended.unwrap_or_else(|error| propagate_panic(error));
+        let Some(result) = running.join_next().await else { break };
+        let (index, finding) = result.unwrap_or_else(|error| propagate_panic(error));
         report(&finding);
         findings[index] = Some(finding);
     }
@@ -64,14 +64,14 @@ fn propagate_panic(error: tokio::task::JoinError) -> ! {
 async fn run_case(case: Case, subject: Arc<Subject>, offers: &OfferedApis) -> Finding {
     let started_at = Instant::now();
     let testbed = offers.require(case.api()).and_then(|()| Testbed::open(subject));
-    let (checked, last_words) = match testbed {
+    let (result, last_words) = match testbed {
         Ok(mut testbed) => (check(case, &mut testbed).await, testbed.last_output()),
         Err(error) => (Err(error), Vec::new()),
     };
-    let (verdict, evidence) = match checked {
-        Ok(seen) => (Verdict::Pass, seen),
-        Err(CheckError::Failed(why)) => (Verdict::Fail, why),
-        Err(CheckError::NotApplicable(why)) => (Verdict::NotApplicable, why),
+    let (verdict, evidence) = match result {
+        Ok(evidence) => (Verdict::Pass, evidence),
+        Err(CheckError::Failed(reason)) => (Verdict::Fail, reason),
+        Err(CheckError::NotApplicable(reason)) => (Verdict::NotApplicable, reason),
     };
     let Case { id, sentence, source, .. } = case;
     let last_words = if verdict == Verdict::Fail { last_words } else { Vec::new() };
@@ -80,8 +80,8 @@ async fn run_case(case: Case, subject: Arc<Subject>, offers: &OfferedApis) -> Fi
 
 async fn check(case: Case, testbed: &mut Testbed) -> CheckResult {
     testbed.run_setup_hook().await?;
-    let checked = timeout(CASE_LIMIT, (case.check)(testbed)).await;
-    checked.unwrap_or_else(|_| {
+    let result = timeout(CASE_LIMIT, (case.check)(testbed)).await;
+    result.unwrap_or_else(|_| {
         Err(CheckError::Failed(format!("the case did not end within {CASE_LIMIT:?}")))
     })
 }

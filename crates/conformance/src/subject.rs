@@ -115,10 +115,10 @@ impl Subject {
         if let Some(program) = command.first_mut()
             && program.contains('/')
             && !program.contains('{')
-            && let Ok(whole) = path::absolute(&*program)
-            && let Some(whole) = whole.to_str()
+            && let Ok(absolute) = path::absolute(&*program)
+            && let Some(absolute) = absolute.to_str()
         {
-            whole.clone_into(program);
+            absolute.clone_into(program);
         }
         let has_kubelet = command.iter().any(|word| word.contains("{kubelet}"));
         let kubelet_path = if has_kubelet { KubeletPath::FromCommand } else { KubeletPath::Fixed };
@@ -135,7 +135,7 @@ impl Subject {
 
     /// Checks that the program exists and is executable, unless its path has a placeholder.
     pub fn check(&self) -> Result<(), CommandError> {
-        let Some(program) = self.command.first().filter(|it| !it.contains('{')) else {
+        let Some(program) = self.command.first().filter(|program| !program.contains('{')) else {
             return Ok(());
         };
         let candidates: Vec<PathBuf> = if program.contains('/') {
@@ -144,10 +144,10 @@ impl Subject {
             let path = env::var_os("PATH").unwrap_or_default();
             env::split_paths(&path).map(|folder| folder.join(program)).collect()
         };
-        if candidates.iter().any(|it| is_program(it)) {
+        if candidates.iter().any(|path| is_program(path)) {
             return Ok(());
         }
-        Err(match candidates.iter().any(|it| it.exists()) {
+        Err(match candidates.iter().any(|path| path.exists()) {
             true => CommandError::NotExecutable(program.clone()),
             false if program.contains('/') => CommandError::Missing(program.clone()),
             false => CommandError::NotInPath(program.clone()),
@@ -156,18 +156,18 @@ impl Subject {
 
     /// Program and arguments with filled placeholders, preceded by the mount command if the path is fixed.
     pub(crate) fn argv(&self, placeholders: &Placeholders) -> Vec<OsString> {
-        let own = self.command.iter().map(|word| placeholders.fill(word).into());
+        let own_words = self.command.iter().map(|word| placeholders.fill(word).into());
         match self.kubelet_path {
-            KubeletPath::FromCommand => own.collect(),
+            KubeletPath::FromCommand => own_words.collect(),
             KubeletPath::Fixed => {
-                let user: &[&str] =
+                let user_options: &[&str] =
                     if rustix::process::geteuid().is_root() { &[] } else { &["--map-root-user"] };
                 let words = ["unshare", "--mount", "--propagation", "private"];
-                let words = words.iter().chain(user).chain(&["sh", "-c", MOUNT, "sh"]);
+                let words = words.iter().chain(user_options).chain(&["sh", "-c", MOUNT, "sh"]);
                 words
                     .map(OsString::from)
                     .chain([placeholders.kubelet.clone().into()])
-                    .chain(own)
+                    .chain(own_words)
                     .collect()
             }
         }
@@ -175,7 +175,8 @@ impl Subject {
 }
 
 fn is_program(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    fs::metadata(path)
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 /// Prefixes of environment variables that could point a program to another cluster or node, or change its role. The
@@ -190,7 +191,7 @@ impl Placeholders {
     pub(crate) fn set_environment(&self, command: &mut Command) {
         for (name, _) in env::vars_os() {
             let text = name.to_string_lossy();
-            if FOREIGN_PREFIXES.iter().any(|beginning| text.starts_with(beginning)) {
+            if FOREIGN_PREFIXES.iter().any(|prefix| text.starts_with(prefix)) {
                 command.env_remove(&name);
             }
         }
@@ -253,8 +254,8 @@ mod tests {
     #[test]
     fn a_relative_program_path_starts_at_the_current_folder() {
         let subject = Subject::new(vec!["./plugin".into(), "./argument".into()]);
-        let here = env::current_dir().expect("a folder");
-        assert_eq!(subject.command[0], here.join("plugin").display().to_string());
+        let current_dir = env::current_dir().expect("the test has a current folder");
+        assert_eq!(subject.command[0], current_dir.join("plugin").display().to_string());
         assert_eq!(subject.command[1], "./argument");
     }
 

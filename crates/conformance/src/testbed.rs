@@ -55,35 +55,37 @@ pub(crate) struct Testbed {
 impl Testbed {
     /// Sets up a testbed with a running kubelet. The program has not been started.
     pub(crate) fn open(subject: Arc<Subject>) -> Result<Self, CheckError> {
-        let broken = |error: &dyn std::fmt::Display| {
+        let setup_error = |error: &dyn std::fmt::Display| {
             CheckError::Failed(format!("cannot set up the test: {error}"))
         };
         // The prefix is short because socket paths are limited to 107 bytes.
-        let folder = tempfile::Builder::new().prefix("wc").tempdir().map_err(|it| broken(&it))?;
+        let folder =
+            tempfile::Builder::new().prefix("wc").tempdir().map_err(|error| setup_error(&error))?;
         let placeholders = Placeholders {
             kubelet: folder.path().join("k"),
             scratch: folder.path().join("s"),
             kubeconfig: folder.path().join("kubeconfig"),
         };
-        std::fs::create_dir(&placeholders.scratch).map_err(|error| broken(&error))?;
+        std::fs::create_dir(&placeholders.scratch).map_err(|error| setup_error(&error))?;
         let cluster = Cluster::start();
         cluster.add_node(NODE_NAME);
         let kubeconfig = cluster.server().kubeconfig();
-        std::fs::write(&placeholders.kubeconfig, kubeconfig).map_err(|error| broken(&error))?;
+        std::fs::write(&placeholders.kubeconfig, kubeconfig)
+            .map_err(|error| setup_error(&error))?;
         let mut config = Config::new(&placeholders.kubelet);
         config.numa_nodes = (0..8).collect();
-        let kubelet = Kubelet::start(config).map_err(|error| broken(&error))?;
-        let (calls, objects, mut wipes) = (kubelet.events(), cluster.objects(), JoinSet::new());
+        let kubelet = Kubelet::start(config).map_err(|error| setup_error(&error))?;
+        let (events, objects, mut wipes) = (kubelet.events(), cluster.objects(), JoinSet::new());
         wipes.spawn(
-            async move { delete_slices_at_kubelet_start(NODE_NAME, &calls, &objects).await },
+            async move { delete_slices_at_kubelet_start(NODE_NAME, &events, &objects).await },
         );
         Ok(Self { subject, kubelet, cluster, process: None, placeholders, folder, _wipes: wipes })
     }
 
     /// Starts the program, with the placeholders of its command filled.
     pub(crate) fn start(&mut self) -> Result<(), CheckError> {
-        let words = self.subject.argv(&self.placeholders);
-        let [program, arguments @ ..] = words.as_slice() else {
+        let argv = self.subject.argv(&self.placeholders);
+        let [program, arguments @ ..] = argv.as_slice() else {
             return failed("cannot set up the test: the command is empty");
         };
         let mut command = Command::new(program);
@@ -96,7 +98,8 @@ impl Testbed {
         Ok(())
     }
 
-    /// Starts the program, unless the case has started it, and waits for its resources as [`Testbed::wait_for_resources`] does.
+    /// Starts the program, unless the case has started it, and waits for its resources as
+    /// [`Testbed::wait_for_resources`] does.
     pub(crate) async fn start_and_wait(&mut self) -> Result<Vec<ServedResource>, CheckError> {
         if self.process.is_none() {
             self.start()?;
@@ -106,9 +109,13 @@ impl Testbed {
 
     /// Resources of [`Testbed::start_and_wait`] that have a healthy device. Without one the case is not applicable.
     pub(crate) async fn start_with_devices(&mut self) -> Result<Vec<ServedResource>, CheckError> {
-        let mut all = self.start_and_wait().await?;
-        all.retain(|served| !served.healthy_ids().is_empty());
-        if all.is_empty() { not_applicable("it lists no healthy device") } else { Ok(all) }
+        let mut resources = self.start_and_wait().await?;
+        resources.retain(|served| !served.healthy_ids().is_empty());
+        if resources.is_empty() {
+            not_applicable("it lists no healthy device")
+        } else {
+            Ok(resources)
+        }
     }
 
     /// Process of the program. The case has started it.
@@ -143,14 +150,15 @@ impl Testbed {
         &mut self,
         limit: Duration,
     ) -> Result<Vec<ServedResource>, CheckError> {
-        let (started_at, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
+        let (started_at, mut unchanged_since, mut resources) =
+            (Instant::now(), Instant::now(), Vec::new());
         loop {
-            let now = ServedResource::all(&self.kubelet.status());
-            if now != seen {
-                (seen, quiet_since) = (now, Instant::now());
+            let current = ServedResource::all(&self.kubelet.status());
+            if current != resources {
+                (resources, unchanged_since) = (current, Instant::now());
             }
-            if !seen.is_empty() && quiet_since.elapsed() >= SETTLE_TIME {
-                return Ok(seen);
+            if !resources.is_empty() && unchanged_since.elapsed() >= SETTLE_TIME {
+                return Ok(resources);
             }
             self.check_alive()?;
             if started_at.elapsed() >= limit {
@@ -161,43 +169,43 @@ impl Testbed {
     }
 
     /// Waits until the kubelet's status fulfils a condition, and returns the duration of the wait. Fails if the program
-    /// has exited, or after the react limit. `what` describes the condition.
+    /// has exited, or after the react limit. `description` names the condition.
     pub(crate) async fn wait_until(
         &mut self,
-        what: &str,
+        description: &str,
         condition: impl Fn(&NodeStatus) -> bool,
     ) -> Result<Duration, CheckError> {
         let started_at = Instant::now();
-        let seen = self.wait_for_status(what, condition).await;
-        if seen.is_err() {
+        let result = self.wait_for_status(description, condition).await;
+        if result.is_err() {
             self.check_alive()?;
         }
-        seen.map(|()| started_at.elapsed())
+        result.map(|()| started_at.elapsed())
     }
 
     /// Same as [`Testbed::wait_until`], for a program that may have exited.
     pub(crate) async fn wait_for_status(
         &self,
-        what: &str,
+        description: &str,
         condition: impl Fn(&NodeStatus) -> bool,
     ) -> Result<(), CheckError> {
         match self.kubelet.wait_for(condition, self.subject.limits.react).await {
             Ok(_) => Ok(()),
-            Err(late) => failed(format!("not within {:?}: {what}", late.waited)),
+            Err(error) => failed(format!("not within {:?}: {description}", error.waited)),
         }
     }
 
     /// Waits for a matching event with the number `since` or a higher one, and returns the duration of the wait.
     pub(crate) async fn wait_for_event(
         &mut self,
-        what: &str,
+        description: &str,
         since: u64,
         matches: impl Fn(&Event) -> bool,
     ) -> Result<Duration, CheckError> {
         let (started_at, limit) = (Instant::now(), self.subject.limits.react);
         if self.events().wait_for_event(since, matches, limit).await.is_none() {
             self.check_alive()?;
-            return failed(format!("not within {limit:?}: {what}"));
+            return failed(format!("not within {limit:?}: {description}"));
         }
         Ok(started_at.elapsed())
     }
@@ -221,8 +229,8 @@ impl Testbed {
     ) -> Result<Vec<String>, CheckError> {
         let pod = Pod::new(name).container(Container::new("c").limit(resource, count));
         let admission = self.admit_pod(pod).await?;
-        let allotment = admission.allocation("c", resource);
-        Ok(allotment.map(|it| it.ids().into_iter().collect()).unwrap_or_default())
+        let allocation = admission.allocation("c", resource);
+        Ok(allocation.map(|allocation| allocation.ids().into_iter().collect()).unwrap_or_default())
     }
 
     /// Admits a pod, within the react limit. The kubelet itself waits for the plugin without a limit.

@@ -131,8 +131,8 @@ const PARALLEL: usize = 8;
 
 fn plugin(defect: &str) -> Subject {
     let program = env!("CARGO_BIN_EXE_plugin-with-defects");
-    let words = [program, "{kubelet}", "{scratch}", defect].map(str::to_owned);
-    let mut subject = Subject::new(words.into());
+    let command = [program, "{kubelet}", "{scratch}", defect].map(str::to_owned);
+    let mut subject = Subject::new(command.into());
     subject.cdi_dirs = vec!["{scratch}/cdi".to_owned()];
     subject.hooks.fail = Some("touch {scratch}/fail".to_owned());
     subject.hooks.heal = Some("rm {scratch}/fail".to_owned());
@@ -141,8 +141,8 @@ fn plugin(defect: &str) -> Subject {
 
 fn driver(defect: &str) -> Subject {
     let program = env!("CARGO_BIN_EXE_driver-with-defects");
-    let words = [program, "{kubelet}", "{kubeconfig}", "{node}", "{scratch}", defect];
-    let mut subject = Subject::new(words.map(str::to_owned).into());
+    let command = [program, "{kubelet}", "{kubeconfig}", "{node}", "{scratch}", defect];
+    let mut subject = Subject::new(command.map(str::to_owned).into());
     subject.cdi_dirs = vec!["{scratch}/cdi".to_owned()];
     subject
 }
@@ -197,8 +197,8 @@ async fn assert_detected(defects: &'static [(&str, &str)], subject: fn(&str) -> 
         {
             running.spawn(missed_cases(defect, cases, with_short_limits(subject(defect))));
         }
-        let Some(ended) = running.join_next().await else { break };
-        missed.extend(ended.expect("no case panics"));
+        let Some(result) = running.join_next().await else { break };
+        missed.extend(result.expect("no case panics"));
     }
     assert!(missed.is_empty(), "{missed:#?}");
 }
@@ -213,10 +213,10 @@ async fn a_defect_fails_its_case_and_passes_neighbouring_cases() {
     ] {
         let cases: Vec<_> =
             catalogue().into_iter().filter(|case| cases.contains(&case.id)).collect();
-        let what = subject.command.join(" ");
+        let command = subject.command.join(" ");
         let findings = run(&cases, subject, PARALLEL, |_| ()).await.findings;
         let all_pass = findings.iter().all(|finding| finding.verdict == Verdict::Pass);
-        assert!(all_pass, "{what}: {findings:#?}");
+        assert!(all_pass, "{command}: {findings:#?}");
     }
 }
 
@@ -246,10 +246,11 @@ async fn a_driver_with_shareable_devices_only_need_not_refuse_a_second_claim() {
 
 /// True if a mount namespace is available, as root or in a user namespace.
 fn can_mount() -> bool {
-    let words: &[&[&str]] = &[&["--mount"], &["--mount", "--map-root-user"]];
-    words.iter().any(|words| {
-        let tried = Command::new("unshare").args(*words).arg("true").stderr(Stdio::null()).status();
-        tried.is_ok_and(|status| status.success())
+    let option_lists: &[&[&str]] = &[&["--mount"], &["--mount", "--map-root-user"]];
+    option_lists.iter().any(|options| {
+        let result =
+            Command::new("unshare").args(*options).arg("true").stderr(Stdio::null()).status();
+        result.is_ok_and(|status| status.success())
     })
 }
 
@@ -260,7 +261,7 @@ async fn a_program_without_a_folder_argument_finds_the_folder_and_the_host_is_un
         eprintln!("SKIPPED: needs a mount namespace, as root or in a user namespace");
         return;
     }
-    let before = Path::new(FIXED).exists();
+    let existed_before = Path::new(FIXED).exists();
     let mut subject = plugin("none");
     let command = subject.command.iter().map(|word| word.replace("{kubelet}", FIXED)).collect();
     let (hooks, cdi_dirs) = (subject.hooks, subject.cdi_dirs);
@@ -269,7 +270,11 @@ async fn a_program_without_a_folder_argument_finds_the_folder_and_the_host_is_un
     let findings = run(&cases, subject, 1, |_| ()).await.findings;
     let verdicts: Vec<_> = findings.iter().map(|finding| finding.verdict).collect();
     assert_eq!(verdicts, [Verdict::Pass], "{findings:#?}");
-    assert_eq!(Path::new(FIXED).exists(), before, "the suite must not create the host's folder");
+    assert_eq!(
+        Path::new(FIXED).exists(),
+        existed_before,
+        "the suite must not create the host's folder"
+    );
 }
 
 /// Defect and finding of each case that should detect the defect and did not fail.
@@ -279,7 +284,7 @@ async fn missed_cases(
     subject: Subject,
 ) -> Vec<(&'static str, Finding)> {
     let expected: BTreeSet<_> = cases.split_whitespace().collect();
-    let cases: Vec<_> = catalogue().into_iter().filter(|it| expected.contains(it.id)).collect();
+    let cases: Vec<_> = catalogue().into_iter().filter(|case| expected.contains(case.id)).collect();
     assert_eq!(cases.len(), expected.len(), "{defect}: unknown case in {expected:?}");
     let findings = run(&cases, subject, 2, |_| ()).await.findings;
     let missed = findings.into_iter().filter(|finding| finding.verdict != Verdict::Fail);
@@ -289,8 +294,8 @@ async fn missed_cases(
 #[test]
 fn every_case_finds_a_defect() {
     let defects = PLUGIN_DEFECTS.iter().chain(DRIVER_DEFECTS);
-    let found: BTreeSet<_> = defects.flat_map(|(_, cases)| cases.split_whitespace()).collect();
-    let never: Vec<_> =
-        catalogue().into_iter().map(|it| it.id).filter(|id| !found.contains(id)).collect();
-    assert!(never.is_empty(), "no defect fails {never:?}");
+    let detected: BTreeSet<_> = defects.flat_map(|(_, cases)| cases.split_whitespace()).collect();
+    let undetected: Vec<_> =
+        catalogue().into_iter().map(|case| case.id).filter(|id| !detected.contains(id)).collect();
+    assert!(undetected.is_empty(), "no defect fails {undetected:?}");
 }

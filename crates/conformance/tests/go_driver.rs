@@ -93,25 +93,25 @@ impl Driver {
             eprintln!("SKIPPED: set {} to the path of the driver", self.variable);
             return;
         };
-        let words = [program.as_str()].into_iter().chain(self.arguments.iter().copied());
-        let mut subject = Subject::new(words.map(str::to_owned).collect());
+        let command = [program.as_str()].into_iter().chain(self.arguments.iter().copied());
+        let mut subject = Subject::new(command.map(str::to_owned).collect());
         subject.cdi_dirs = vec!["{scratch}/cdi".into()];
         subject.hooks.setup = self.setup.map(str::to_owned);
         let mut cases = catalogue();
         cases.retain(|case| case.id.starts_with('D'));
-        let report = run(&cases, subject, 2, |found| {
+        let report = run(&cases, subject, 2, |finding| {
             eprintln!(
                 "{} {:?}: {} {:?}",
-                found.id, found.verdict, found.evidence, found.last_words
+                finding.id, finding.verdict, finding.evidence, finding.last_words
             );
         })
         .await;
-        assert_eq!(of(&report, Verdict::Fail), self.fails);
-        assert_eq!(of(&report, Verdict::NotApplicable), self.not_applicable);
+        assert_eq!(case_ids(&report, Verdict::Fail), self.fails);
+        assert_eq!(case_ids(&report, Verdict::NotApplicable), self.not_applicable);
     }
 }
 
-fn of(report: &Report, verdict: Verdict) -> Vec<&'static str> {
-    let found = report.findings.iter().filter(|found| found.verdict == verdict);
-    found.map(|found| found.id).collect()
+fn case_ids(report: &Report, verdict: Verdict) -> Vec<&'static str> {
+    let findings = report.findings.iter().filter(|finding| finding.verdict == verdict);
+    findings.map(|finding| finding.id).collect()
 }

@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_changed_byte_fails_the_checksum() {
         let changed = GOLDEN.replacen("0003", "0009", 1);
-        let error = Checkpoint::parse(&changed).expect_err("corrupt");
+        let error = Checkpoint::parse(&changed).expect_err("the checkpoint is corrupt");
         assert!(matches!(error, CheckpointError::Corrupt { found: 3_711_385_807, .. }), "{error}");
     }
 
@@ -211,7 +211,7 @@ mod tests {
             Checkpoint::default(),
             Checkpoint { pods: Some(Vec::new()), registered: Some(BTreeMap::new()) },
         ] {
-            assert_eq!(Checkpoint::parse(&empty.to_json()).expect("own document"), empty);
+            assert_eq!(Checkpoint::parse(&empty.to_json()).expect("the checkpoint parses"), empty);
         }
     }
 }

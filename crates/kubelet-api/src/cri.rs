@@ -17,7 +17,7 @@ pub struct Runtime {
     pub name: String,
     /// Version in the runtime's own format.
     pub version: String,
-    /// `info` of the verbose `Status` answer: texts by key, in the runtime's own format.
+    /// `info` of the verbose `Status` response: texts by key, in the runtime's own format.
     pub info: HashMap<String, String>,
 }
 
@@ -86,14 +86,18 @@ impl CriError {
     }
 }
 
-async fn call<Q, A>(client: &mut Grpc<Channel>, method: &str, request: Q) -> Result<A, CriError>
+async fn call<Req, Resp>(
+    client: &mut Grpc<Channel>,
+    method: &str,
+    request: Req,
+) -> Result<Resp, CriError>
 where
-    Q: prost::Message + 'static,
-    A: prost::Message + Default + 'static,
+    Req: prost::Message + 'static,
+    Resp: prost::Message + Default + 'static,
 {
     client.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
     let path = format!("/runtime.v1.RuntimeService/{method}");
     let path = PathAndQuery::try_from(path).expect("a constant path");
-    let answer = client.unary(tonic::Request::new(request), path, ProstCodec::default()).await;
-    Ok(answer?.into_inner())
+    let response = client.unary(tonic::Request::new(request), path, ProstCodec::default()).await?;
+    Ok(response.into_inner())
 }

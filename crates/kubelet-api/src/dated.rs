@@ -28,7 +28,7 @@ const HTTP_DATE_END: Duration = Duration::from_secs(253_402_300_800);
 /// Nearest date that HTTP can express; `None` if HTTP can express `now` itself.
 fn nearest_valid_date(now: SystemTime) -> Option<HeaderValue> {
     match now.duration_since(UNIX_EPOCH) {
-        Ok(since) if since < HTTP_DATE_END => None,
+        Ok(since_epoch) if since_epoch < HTTP_DATE_END => None,
         Ok(_) => Some(HeaderValue::from_static("Fri, 31 Dec 9999 23:59:59 GMT")),
         Err(_) => Some(HeaderValue::from_static("Thu, 01 Jan 1970 00:00:00 GMT")),
     }
@@ -73,9 +73,9 @@ mod tests {
     fn a_clock_outside_http_dates_gets_the_nearest_date_and_other_clocks_get_none() {
         let second = Duration::from_secs(1);
         let check = |now, expected: Option<&str>| {
-            let found = nearest_valid_date(now);
+            let actual = nearest_valid_date(now);
             assert_eq!(
-                found.as_ref().map(|date| date.to_str().expect("text")),
+                actual.as_ref().map(|date| date.to_str().expect("the date is text")),
                 expected,
                 "{now:?}"
             );

@@ -111,7 +111,7 @@ impl Acceptor {
     async fn run(mut self) {
         loop {
             let listener = self.listener.borrow_and_update().clone();
-            let accepted = async {
+            let accept = async {
                 match &listener {
                     Some(listener) => listener.accept().await,
                     None => std::future::pending().await,
@@ -119,7 +119,7 @@ impl Acceptor {
             };
             tokio::select! {
                 changed = self.listener.changed() => if changed.is_err() { return },
-                accepted = accepted => match accepted {
+                result = accept => match result {
                     Ok((stream, _)) => self.forward(stream).await,
                     Err(error) => {
                         // The likely cause is the descriptor limit. Connections may close during the pause.

@@ -123,11 +123,11 @@ impl SocketPath {
 
     /// Identity of the socket at this path; `None` if the file is missing or not a socket.
     pub fn identity(&self) -> Option<SocketIdentity> {
-        let found = std::fs::symlink_metadata(&self.0).ok()?;
-        found.file_type().is_socket().then(|| SocketIdentity {
-            device: found.dev(),
-            inode: found.ino(),
-            changed: (found.ctime(), found.ctime_nsec()),
+        let metadata = std::fs::symlink_metadata(&self.0).ok()?;
+        metadata.file_type().is_socket().then(|| SocketIdentity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
         })
     }
 
@@ -145,7 +145,7 @@ impl SocketPath {
 
     fn remove_stale(&self) -> Result<(), SocketError> {
         match std::fs::symlink_metadata(&self.0) {
-            Ok(found) if !found.file_type().is_socket() => {
+            Ok(metadata) if !metadata.file_type().is_socket() => {
                 Err(SocketError::Occupied(self.0.clone()))
             }
             Ok(_) => std::fs::remove_file(&self.0).map_err(|source| self.io("replace", source)),
@@ -170,25 +170,28 @@ mod tests {
 
     #[test]
     fn a_path_of_107_bytes_fits_and_108_is_refused_with_the_path() {
-        let fits = format!("/{}", "x".repeat(106));
-        let over = format!("/{}", "x".repeat(107));
-        assert_eq!(SocketPath::new(&fits).expect("fits").to_string(), fits);
-        let error = SocketPath::new(&over).expect_err("too long").to_string();
-        assert!(error.contains(&over) && error.contains("108 bytes"), "{error}");
+        let longest = format!("/{}", "x".repeat(106));
+        let too_long = format!("/{}", "x".repeat(107));
+        assert_eq!(SocketPath::new(&longest).expect("the path fits").to_string(), longest);
+        let error = SocketPath::new(&too_long).expect_err("the path is too long").to_string();
+        assert!(error.contains(&too_long) && error.contains("108 bytes"), "{error}");
     }
 
     #[tokio::test]
     async fn bind_replaces_a_stale_socket_and_leaves_other_files_alone() {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let path = SocketPath::new(dir.path().join("a.sock")).expect("short");
+        let path = SocketPath::new(dir.path().join("a.sock")).expect("the path fits");
         drop(path.bind().expect("first bind"));
         let first = path.identity();
         let _second = path.bind().expect("bind over the stale socket");
         assert!(first.is_some() && path.identity().is_some());
 
-        let file = SocketPath::new(dir.path().join("file")).expect("short");
-        std::fs::write(file.as_path(), "precious").expect("written");
+        let file = SocketPath::new(dir.path().join("file")).expect("the path fits");
+        std::fs::write(file.as_path(), "precious").expect("the folder is writable");
         assert!(matches!(file.bind(), Err(SocketError::Occupied(_))));
-        assert_eq!(std::fs::read_to_string(file.as_path()).expect("still there"), "precious");
+        assert_eq!(
+            std::fs::read_to_string(file.as_path()).expect("the file is still there"),
+            "precious"
+        );
     }
 }

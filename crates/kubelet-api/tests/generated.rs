@@ -30,7 +30,7 @@ fn generated_code_matches_the_protos() {
         .expect("code is generated");
 
     for (_, file) in PROTOS {
-        let fresh = fs::read_to_string(out.path().join(file)).expect("generated");
+        let fresh = fs::read_to_string(out.path().join(file)).expect("the file was generated");
         let path = root.join("src/generated").join(file);
         if env::var_os(UPDATE).is_some() {
             fs::write(&path, &fresh).expect("the source tree is writable");

@@ -41,13 +41,13 @@ impl Registration for Registry {
 }
 
 fn frame((kind, flags): (u8, u8), stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    let length = u32::try_from(payload.len()).expect("the length fits").to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// A literal field with incremental indexing (RFC 7541, section 6.2.1). `name` is an index of the static table.
 fn indexed_literal(name: u8, value: &str) -> Vec<u8> {
-    let length = u8::try_from(value.len()).expect("short");
+    let length = u8::try_from(value.len()).expect("the length fits");
     [&[0x40 | name, length], value.as_bytes()].concat()
 }
 
@@ -65,9 +65,9 @@ fn register(is_first: bool) -> Vec<u8> {
 /// Reads frames until the response headers of a call. Panics at `GOAWAY`.
 async fn read_response_headers(stream: &mut DuplexStream, call: u32) {
     loop {
-        let mut head = [0; 9];
-        stream.read_exact(&mut head).await.expect("the connection stays");
-        let [a, b, c, kind, _flags, stream_id @ ..] = head;
+        let mut header = [0; 9];
+        stream.read_exact(&mut header).await.expect("the connection stays open");
+        let [a, b, c, kind, _flags, stream_id @ ..] = header;
         let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
         stream.read_exact(&mut payload).await.expect("the payload of a frame");
         assert_ne!(kind, GOAWAY, "{}", String::from_utf8_lossy(&payload));
@@ -98,8 +98,8 @@ async fn ten_thousand_cancelled_calls_leave_the_connection_open() {
         server().add_service(RegistrationServer::new(Registry)).serve_with_incoming(incoming);
     let response = read_response_headers(&mut client, last);
     tokio::select! {
-        answered = timeout(Duration::from_secs(60), response) => {
-            answered.expect("the call after the cancelled ones is answered");
+        result = timeout(Duration::from_secs(60), response) => {
+            result.expect("the call after the cancelled ones is answered");
         }
         never = async { serving.await.expect("it serves"); std::future::pending().await } => never,
     }

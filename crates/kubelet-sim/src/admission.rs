@@ -34,31 +34,31 @@ use crate::{
 struct AdmissionRun<'a> {
     handle: &'a ManagerHandle,
     pod: &'a Pod,
-    questions: PreferredAllocationCalls,
+    preferred_calls: PreferredAllocationCalls,
 }
 
 /// Admits or rejects a pod, and records the outcome. The caller admits one pod at a time.
 pub(crate) async fn admit(handle: &ManagerHandle, pod: Pod) -> Result<Admission, Rejection> {
-    let bound = pod.clone();
-    handle.update(move |task| task.manager.add_pod(bound)).await?;
+    let pod_copy = pod.clone();
+    handle.update(move |task| task.manager.add_pod(pod_copy)).await?;
     let mut admission =
-        AdmissionRun { handle, pod: &pod, questions: PreferredAllocationCalls::new() };
+        AdmissionRun { handle, pod: &pod, preferred_calls: PreferredAllocationCalls::new() };
     let outcome = admission.run().await;
-    let questions = admission.questions;
+    let preferred_calls = admission.preferred_calls;
     let uid = pod.uid.clone();
     match outcome {
         Ok(()) => {
             let complete = move |task: &mut ManagerTask| {
                 task.manager.set_phase(&uid, PodPhase::Admitted);
                 task.events.push(Event::PodAdmitted { pod: uid });
-                Admission::of(&task.manager, &pod, questions)
+                Admission::of(&task.manager, &pod, preferred_calls)
             };
             Ok(handle.update(complete).await?)
         }
         Err(cause) => {
             let rejection = cause.into_rejection();
-            let recorded = rejection.clone();
-            handle.update(move |task| task.reject(uid, &recorded)).await.unwrap_or(());
+            let rejection_copy = rejection.clone();
+            handle.update(move |task| task.reject(uid, &rejection_copy)).await.unwrap_or(());
             Err(rejection)
         }
     }
@@ -71,7 +71,7 @@ pub(crate) async fn allocate_missing(
     pod: &Pod,
     container: &Container,
 ) -> Result<(), ManagerError> {
-    AdmissionRun { handle, pod, questions: PreferredAllocationCalls::new() }
+    AdmissionRun { handle, pod, preferred_calls: PreferredAllocationCalls::new() }
         .allocate(container)
         .await
 }
@@ -89,8 +89,8 @@ impl AdmissionRun<'_> {
         }
         for container in self.pod.in_admission_order() {
             if is_aligned && scope == TopologyScope::Container {
-                let (pod, aligned) = (self.pod.clone(), container.clone());
-                self.align(move |manager| manager.align_container(&pod, &aligned)).await?;
+                let (pod, container) = (self.pod.clone(), container.clone());
+                self.align(move |manager| manager.align_container(&pod, &container)).await?;
             }
             self.allocate(container).await?;
         }
@@ -106,11 +106,11 @@ impl AdmissionRun<'_> {
         &self,
         decide: impl FnOnce(&mut Manager) -> Result<Alignment, UnlistedDevice> + Send + 'static,
     ) -> Result<(), RejectionCause> {
-        let decide = |task: &mut ManagerTask| {
+        let decide_or_crash = |task: &mut ManagerTask| {
             let decision = decide(&mut task.manager);
             decision.inspect_err(|unlisted| task.crash(unlisted))
         };
-        match self.handle.update(decide).await?.map_err(ManagerError::from)? {
+        match self.handle.update(decide_or_crash).await?.map_err(ManagerError::from)? {
             Alignment::Admitted => Ok(()),
             Alignment::Misaligned => Err(RejectionCause::Misaligned),
         }
@@ -118,8 +118,8 @@ impl AdmissionRun<'_> {
 
     /// Allocates all resources of a container, and writes the checkpoint if devices were allocated.
     async fn allocate(&mut self, container: &Container) -> Result<(), ManagerError> {
-        let (pod, requesting) = (self.pod.uid.clone(), container.clone());
-        let requests = move |task: &mut ManagerTask| task.manager.requests(&pod, &requesting);
+        let (pod, container_copy) = (self.pod.uid.clone(), container.clone());
+        let requests = move |task: &mut ManagerTask| task.manager.requests(&pod, &container_copy);
         let mut changed = false;
         for request in self.handle.update(requests).await? {
             let devices = self.choose(&request).await?;
@@ -143,22 +143,21 @@ impl AdmissionRun<'_> {
     /// Chooses the devices for a request, with the plugin's preference if the plugin states one. Empty
     /// if no `Allocate` is needed.
     async fn choose(&mut self, request: &Request) -> Result<DeviceIds, ManagerError> {
-        let planned = request.clone();
-        match self.handle.update(move |task| task.manager.next_step(&planned)).await?? {
+        let request_copy = request.clone();
+        match self.handle.update(move |task| task.manager.next_step(&request_copy)).await?? {
             Step::Done => Ok(DeviceIds::new()),
             Step::Allocate(devices) => Ok(devices),
             Step::GetPreferredAllocation(plugin, choice) => {
-                let mut question = PreferredAllocationCall::from_choice(&choice);
+                let mut call = PreferredAllocationCall::from_choice(&choice);
                 plugin
-                    .get_preferred_allocation(&mut question)
+                    .get_preferred_allocation(&mut call)
                     .await
                     .map_err(ManagerError::Preferred)?;
                 let key = (request.container.clone(), request.resource.clone());
-                self.questions.insert(key, question.clone());
+                self.preferred_calls.insert(key, call.clone());
                 let complete = move |task: &mut ManagerTask| {
-                    let preferred = question.preferred.iter().cloned().collect();
-                    task.events
-                        .push(Event::preferred_allocation_received(&choice.request, question));
+                    let preferred = call.preferred.iter().cloned().collect();
+                    task.events.push(Event::preferred_allocation_received(&choice.request, call));
                     task.manager.complete(*choice, &preferred)
                 };
                 self.handle.update(complete).await?
@@ -173,10 +172,11 @@ impl AdmissionRun<'_> {
         devices: DeviceIds,
     ) -> Result<(), ManagerError> {
         let resource = request.resource.clone();
-        let answer = match self.handle.update(move |task| task.manager.plugin(&resource)).await?? {
-            Ok(plugin) => plugin.allocate(&devices).await,
-            Err(stopped) => Err(stopped),
-        };
-        self.handle.update(move |task| task.record(&request, devices, answer)).await?
+        let response =
+            match self.handle.update(move |task| task.manager.plugin(&resource)).await?? {
+                Ok(plugin) => plugin.allocate(&devices).await,
+                Err(stopped) => Err(stopped),
+            };
+        self.handle.update(move |task| task.record(&request, devices, response)).await?
     }
 }

@@ -45,7 +45,7 @@ pub struct IncomingAuthorityShim<S> {
     rewriter: Rewriter,
     /// Rewritten bytes.
     rewritten: Vec<u8>,
-    /// Number of bytes in `ready` that the reader took already.
+    /// Number of bytes in `rewritten` that the reader consumed already.
     consumed: usize,
 }
 
@@ -59,9 +59,9 @@ impl<S> IncomingAuthorityShim<S> {
 
     /// Copies rewritten bytes to the reader's buffer, as many as fit.
     fn copy_ready(&mut self, buf: &mut ReadBuf<'_>) {
-        let waiting = &self.rewritten[self.consumed..];
-        let count = waiting.len().min(buf.remaining());
-        buf.put_slice(&waiting[..count]);
+        let unread = &self.rewritten[self.consumed..];
+        let count = unread.len().min(buf.remaining());
+        buf.put_slice(&unread[..count]);
         self.consumed += count;
         if self.consumed == self.rewritten.len() {
             self.rewritten.clear();

@@ -41,7 +41,7 @@ pub enum ClaimsFileError {
         source: io::Error,
     },
     /// The file's content is no valid checkpoint.
-    #[error("cannot take {path}: drain the node and remove it")]
+    #[error("no valid checkpoint in {path}: drain the node and remove the file")]
     Content {
         /// Path of the file.
         path: PathBuf,
@@ -95,13 +95,13 @@ impl ClaimsFile {
     /// Reads the checkpoint. If the file is missing, writes an empty checkpoint.
     pub(crate) fn read_or_create(&self) -> Result<dra::Checkpoint, ClaimsFileError> {
         let path = self.0.path.clone();
-        let failed = |action, source| ClaimsFileError::Io { action, path: path.clone(), source };
-        if let Some(json) = self.0.read().map_err(|source| failed("read", source))? {
+        let io_error = |action, source| ClaimsFileError::Io { action, path: path.clone(), source };
+        if let Some(json) = self.0.read().map_err(|source| io_error("read", source))? {
             let parsed = dra::Checkpoint::parse(json.trim_end());
             return parsed.map_err(|source| ClaimsFileError::Content { path, source });
         }
         let empty = dra::Checkpoint::default();
-        self.write(&empty).map_err(|source| failed("write", source))?;
+        self.write(&empty).map_err(|source| io_error("write", source))?;
         Ok(empty)
     }
 

@@ -62,8 +62,8 @@ pub(crate) fn create_and_lock(config: &Config) -> Result<File, DirectoryError> {
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
             let path = config.dir.join(CPU_MANAGER_FILE);
-            let written = fs::write(&path, CPU_MANAGER_STATE);
-            written.map_err(|source| failed("write", &path, source)).map(|()| lock)
+            let result = fs::write(&path, CPU_MANAGER_STATE);
+            result.map_err(|source| failed("write", &path, source)).map(|()| lock)
         }
         Err(rustix::io::Errno::WOULDBLOCK) => Err(DirectoryError::Locked(config.dir.clone())),
         Err(errno) => Err(failed("lock", &path, errno.into())),
@@ -83,7 +83,7 @@ pub(crate) fn clean_up(dir: &Path, cleanup: PluginDirCleanup) -> Result<(), Dire
         PluginDirCleanup::Sockets => delete_sockets(dir),
         PluginDirCleanup::AllFiles => delete_files(dir, |path| {
             let is_checkpoint = path.file_name().is_some_and(|name| name == checkpoint::FILE);
-            !is_checkpoint && !fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+            !is_checkpoint && !fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
         }),
     }
 }
@@ -91,7 +91,9 @@ pub(crate) fn clean_up(dir: &Path, cleanup: PluginDirCleanup) -> Result<(), Dire
 /// Deletes the sockets in the folder, and symbolic links to sockets. Other files stay, and so do
 /// subfolders with their sockets. A failure does not end the loop; the first one is returned.
 pub(crate) fn delete_sockets(dir: &Path) -> Result<(), DirectoryError> {
-    delete_files(dir, |path| fs::metadata(path).is_ok_and(|found| found.file_type().is_socket()))
+    delete_files(dir, |path| {
+        fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+    })
 }
 
 fn delete_files(dir: &Path, is_selected: impl Fn(&Path) -> bool) -> Result<(), DirectoryError> {
@@ -124,17 +126,17 @@ mod tests {
     #[test]
     fn cleanup_of_all_files_spares_the_checkpoint_and_subfolders() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let at = |name: &str| folder.path().join(name);
+        let path = |name: &str| folder.path().join(name);
         let names = [checkpoint::FILE, ".lock", "file"];
         for name in names {
-            fs::write(at(name), "").expect("written");
+            fs::write(path(name), "").expect("written");
         }
-        fs::create_dir(at("folder")).expect("made");
-        let exist = || names.map(|name| at(name).exists());
+        fs::create_dir(path("folder")).expect("a folder in it");
+        let exists = || names.map(|name| path(name).exists());
         clean_up(folder.path(), PluginDirCleanup::Sockets).expect("cleaned up");
-        assert_eq!(exist(), [true, true, true]);
+        assert_eq!(exists(), [true, true, true]);
         clean_up(folder.path(), PluginDirCleanup::AllFiles).expect("cleaned up");
-        assert_eq!((exist(), at("folder").is_dir()), ([true, false, false], true));
+        assert_eq!((exists(), path("folder").is_dir()), ([true, false, false], true));
     }
 
     #[test]

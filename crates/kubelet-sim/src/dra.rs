@@ -63,8 +63,9 @@ impl Dra {
     /// Updates the deletion times from the drivers' current connections. `delay` is the time between the
     /// loss of a driver's last connection and the deletion.
     pub(crate) fn update_wipe_times(&mut self, delay: Duration) {
-        let is_connected =
-            |endpoints: &[driver::Driver]| endpoints.iter().any(|one| *one.connected.borrow());
+        let is_connected = |endpoints: &[driver::Driver]| {
+            endpoints.iter().any(|endpoint| *endpoint.connected.borrow())
+        };
         let drivers = self.drivers.iter().map(|(name, endpoints)| (name, is_connected(endpoints)));
         self.wipes.update(drivers, delay);
     }

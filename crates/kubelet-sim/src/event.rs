@@ -379,9 +379,9 @@ impl EventReader {
         deadline: Duration,
     ) -> Result<Vec<Event>, Vec<Event>> {
         let mut log = self.log.clone();
-        let waiting = log.wait_for(|log| condition(log.newest()));
-        match tokio::time::timeout(deadline, waiting).await {
-            Ok(Ok(found)) => Ok(found.newest().to_vec()),
+        let wait = log.wait_for(|log| condition(log.newest()));
+        match tokio::time::timeout(deadline, wait).await {
+            Ok(Ok(log)) => Ok(log.newest().to_vec()),
             Ok(Err(_)) | Err(_) => Err(self.all()),
         }
     }
@@ -394,18 +394,18 @@ impl EventReader {
         mut condition: impl FnMut(&Event) -> bool,
         deadline: Duration,
     ) -> Option<Event> {
-        let waiting = async {
+        let search = async {
             loop {
                 let events = self.next_events(&mut sequence).await;
                 if events.is_empty() {
                     return None;
                 }
-                if let Some(found) = events.into_iter().find(&mut condition) {
-                    return Some(found);
+                if let Some(event) = events.into_iter().find(&mut condition) {
+                    return Some(event);
                 }
             }
         };
-        tokio::time::timeout(deadline, waiting).await.ok().flatten()
+        tokio::time::timeout(deadline, search).await.ok().flatten()
     }
 }
 

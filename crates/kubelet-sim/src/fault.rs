@@ -74,7 +74,7 @@ impl PodSourceFault {
     pub(crate) fn knows(&self, uid: &str) -> bool {
         match self {
             Self::None => true,
-            Self::Only(known) => known.contains(uid),
+            Self::Only(uids) => uids.contains(uid),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Grants: the settings that plugins return for a container in their `Allocate` answers.
+//! Run options: the settings that plugins return for a container in their `Allocate` answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +15,8 @@ pub struct RunContainerOptions {
     pub devices: Vec<DeviceNode>,
     /// Annotations for the container runtime.
     pub annotations: BTreeMap<String, String>,
-    /// Qualified CDI device names, in the plugin's order. In a started container's grant, the names of
-    /// its claims come first.
+    /// Qualified CDI device names, in the plugin's order. In a started container's options, the names
+    /// of its claims come first.
     pub cdi_devices: Vec<String>,
 }
 
@@ -86,23 +86,25 @@ impl RunContainerOptions {
 
     /// Merges the answers for one container, as `deviceRunContainerOptions` does. The first value of a
     /// key wins, and each CDI name appears once. Also returns the conflicts.
-    pub(crate) fn merge<'a>(grants: impl IntoIterator<Item = &'a Self>) -> (Self, Vec<Conflict>) {
+    pub(crate) fn merge<'a>(
+        all_options: impl IntoIterator<Item = &'a Self>,
+    ) -> (Self, Vec<Conflict>) {
         let mut merged = Self::default();
         let mut conflicts = Vec::new();
-        for grant in grants {
-            conflicts.extend(merge_map("env", &mut merged.envs, &grant.envs));
-            conflicts.extend(merge_paths("device", &mut merged.devices, &grant.devices));
-            conflicts.extend(merge_paths("mount", &mut merged.mounts, &grant.mounts));
+        for options in all_options {
+            conflicts.extend(merge_map("env", &mut merged.envs, &options.envs));
+            conflicts.extend(merge_paths("device", &mut merged.devices, &options.devices));
+            conflicts.extend(merge_paths("mount", &mut merged.mounts, &options.mounts));
             let annotations = &mut merged.annotations;
-            conflicts.extend(merge_map("annotation", annotations, &grant.annotations));
-            merged.add_cdi_devices(&grant.cdi_devices);
+            conflicts.extend(merge_map("annotation", annotations, &options.annotations));
+            merged.add_cdi_devices(&options.cdi_devices);
         }
         (merged, conflicts)
     }
 
-    fn add_cdi_devices(&mut self, more: &[String]) {
+    fn add_cdi_devices(&mut self, names: &[String]) {
         let mut seen: BTreeSet<String> = self.cdi_devices.iter().cloned().collect();
-        self.cdi_devices.extend(more.iter().filter(|name| seen.insert((*name).clone())).cloned());
+        self.cdi_devices.extend(names.iter().filter(|name| seen.insert((*name).clone())).cloned());
     }
 }
 
@@ -168,10 +170,10 @@ impl Conflict {
 fn merge_map(
     kind: &'static str,
     merged: &mut BTreeMap<String, String>,
-    more: &BTreeMap<String, String>,
+    later: &BTreeMap<String, String>,
 ) -> Vec<Conflict> {
     let mut conflicts = Vec::new();
-    for (key, value) in more {
+    for (key, value) in later {
         let kept = merged.entry(key.clone()).or_insert_with(|| value.clone());
         conflicts.extend(Conflict::between(kind, key, (kept, value)));
     }
@@ -181,10 +183,10 @@ fn merge_map(
 fn merge_paths<T: ContainerItem>(
     kind: &'static str,
     merged: &mut Vec<T>,
-    more: &[T],
+    later: &[T],
 ) -> Vec<Conflict> {
     let mut conflicts = Vec::new();
-    for item in more {
+    for item in later {
         let path = item.container_path();
         match merged.iter().find(|earlier| earlier.container_path() == path) {
             None => merged.push(item.clone()),
@@ -201,7 +203,7 @@ fn merge_paths<T: ContainerItem>(
 mod tests {
     use super::*;
 
-    fn grant(env: &str, host_path: &str, cdi: &[&str]) -> RunContainerOptions {
+    fn options_with(env: &str, host_path: &str, cdi: &[&str]) -> RunContainerOptions {
         let text = |value: &str| value.to_owned();
         RunContainerOptions {
             envs: BTreeMap::from([(text("E"), text(env))]),
@@ -222,8 +224,8 @@ mod tests {
 
     #[test]
     fn the_first_resource_wins_each_conflict_and_conflicts_are_reported() {
-        let first = grant("1", "/host/1", &["v/c=a", "v/c=b", "v/c=a"]);
-        let second = grant("2", "/host/2", &["v/c=b", "v/c=c"]);
+        let first = options_with("1", "/host/1", &["v/c=a", "v/c=b", "v/c=a"]);
+        let second = options_with("2", "/host/2", &["v/c=b", "v/c=c"]);
         let (merged, conflicts) = RunContainerOptions::merge([&first, &second]);
         assert_eq!(
             merged,
@@ -237,8 +239,10 @@ mod tests {
 
     #[test]
     fn the_same_setting_twice_is_no_conflict() {
-        let (merged, conflicts) =
-            RunContainerOptions::merge([&grant("1", "/h", &[]), &grant("1", "/h", &[])]);
-        assert_eq!((merged, conflicts), (grant("1", "/h", &[]), vec![]));
+        let (merged, conflicts) = RunContainerOptions::merge([
+            &options_with("1", "/h", &[]),
+            &options_with("1", "/h", &[]),
+        ]);
+        assert_eq!((merged, conflicts), (options_with("1", "/h", &[]), vec![]));
     }
 }

@@ -130,8 +130,8 @@ impl State {
     /// caller may stop polling and start again later.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JoinError>> {
         let Self::Running(run) = self else { return Poll::Ready(Ok(())) };
-        let ended = ready!(run.poll_end(cx));
-        let (surviving, outcome) = match ended {
+        let result = ready!(run.poll_end(cx));
+        let (surviving, outcome) = match result {
             Ok(surviving) => (surviving, Ok(())),
             Err(error) => (SurvivingState::default(), Err(error)),
         };
@@ -195,9 +195,9 @@ impl Kubelet {
         deadline: Duration,
     ) -> Result<Arc<NodeStatus>, WaitTimeout> {
         let mut status = self.status.subscribe();
-        let waiting = status.wait_for(|status| condition(status));
-        match tokio::time::timeout(deadline, waiting).await {
-            Ok(Ok(found)) => Ok(found.clone()),
+        let wait = status.wait_for(|status| condition(status));
+        match tokio::time::timeout(deadline, wait).await {
+            Ok(Ok(status)) => Ok(status.clone()),
             Ok(Err(_)) | Err(_) => Err(WaitTimeout { waited: deadline, status: self.status() }),
         }
     }
@@ -207,13 +207,13 @@ impl Kubelet {
     pub async fn admit(&self, pod: Pod) -> Result<Admission, Rejection> {
         let _sync_loop = self.sync_loop.lock().await;
         let (handle, ended) = self.handle().ok_or_else(|| self.ended_rejection())?;
-        let admitted = ended.run_until_cancelled(admission::admit(&handle, pod)).await;
-        admitted.unwrap_or_else(|| Err(self.ended_rejection()))
+        let outcome = ended.run_until_cancelled(admission::admit(&handle, pod)).await;
+        outcome.unwrap_or_else(|| Err(self.ended_rejection()))
     }
 
     /// Starts a container of an admitted pod. Prepares the pod's claims first, then calls
-    /// `PreStartContainer` of each plugin that requires the call. Returns the merged grants of the
-    /// plugins and claims. A second start of the container is a restart.
+    /// `PreStartContainer` of each plugin that requires the call. Returns the merged run options of
+    /// the plugins and claims. A second start of the container is a restart.
     pub async fn start_container(
         &self,
         pod_uid: &str,
@@ -222,8 +222,8 @@ impl Kubelet {
         let stopped = || StartError::Stopped(pod_uid.to_owned());
         self.prepare_before_start(pod_uid).await?;
         let (handle, ended) = self.handle().ok_or_else(stopped)?;
-        let started = ended.run_until_cancelled(start::start(&handle, pod_uid, container)).await;
-        started.unwrap_or_else(|| Err(stopped()))
+        let outcome = ended.run_until_cancelled(start::start(&handle, pod_uid, container)).await;
+        outcome.unwrap_or_else(|| Err(stopped()))
     }
 
     /// Ends a container, with any exit code. The pod continues.
@@ -314,8 +314,8 @@ impl Kubelet {
 
     /// Ends the run, if there is one. The caller holds `run_lock`.
     async fn end(&self) {
-        let ended = poll_fn(|cx| self.state().poll_end(cx)).await;
-        if let Err(error) = ended
+        let result = poll_fn(|cx| self.state().poll_end(cx)).await;
+        if let Err(error) = result
             && let Ok(panic) = error.try_into_panic()
         {
             resume_unwind(panic);
@@ -349,8 +349,8 @@ impl Kubelet {
         let StartedRun { handle, ended, pods } = self.begin()?;
         drop(run_lock);
         let fault = self.faults.borrow().pods.clone();
-        let known = pods.into_iter().filter(|pod| fault.knows(&pod.uid));
-        readmit_pods((&handle, &ended), known).await;
+        let known_pods = pods.into_iter().filter(|pod| fault.knows(&pod.uid));
+        readmit_pods((&handle, &ended), known_pods).await;
         if fault == PodSourceFault::None {
             set_sources_ready(&handle).await;
         }
@@ -445,12 +445,12 @@ mod tests {
         let kubelet = Arc::new(Kubelet::start(Config::new(dir.path())).expect("started"));
         let (handle, _) = kubelet.handle().expect("it runs");
         assert_eq!(handle.update(|_| panic!("a defect")).await, Err::<(), _>(KubeletEnded));
-        let panicked = |node: &NodeStatus| matches!(node.kubelet, KubeletState::Panicked(_));
-        kubelet.wait_for(panicked, DEADLINE).await.expect("the status shows the panic");
+        let is_panicked = |node: &NodeStatus| matches!(node.kubelet, KubeletState::Panicked(_));
+        kubelet.wait_for(is_panicked, DEADLINE).await.expect("the status shows the panic");
 
-        let restarted = Arc::clone(&kubelet);
+        let task_kubelet = Arc::clone(&kubelet);
         let mut tasks = JoinSet::new();
-        tasks.spawn(async move { restarted.restart().await.is_ok() });
+        tasks.spawn(async move { task_kubelet.restart().await.is_ok() });
         let restart = tasks.join_next().await.expect("one task");
         let panic = restart.expect_err("the restart resumes the panic").into_panic();
         assert_eq!(panic.downcast_ref(), Some(&"a defect"));

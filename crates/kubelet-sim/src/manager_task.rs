@@ -75,8 +75,8 @@ pub(crate) struct TaskContext {
 impl ManagerHandle {
     /// Creates a handle, and the queue of commands for [`ManagerTask::run`].
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Command>) {
-        let (commands, received) = mpsc::unbounded_channel();
-        (Self { commands }, received)
+        let (commands, queue) = mpsc::unbounded_channel();
+        (Self { commands }, queue)
     }
 
     /// Runs a function that changes the state. Publishes the new status before this returns.
@@ -129,7 +129,7 @@ impl ManagerTask {
         let TaskContext { config, events, faults, status, ended } = context;
         let checkpoint = CheckpointFile::in_dir(&config.plugin_dir());
         match checkpoint.read() {
-            Ok(Some(found)) => manager.restore(found, Instant::now()),
+            Ok(Some(content)) => manager.restore(content, Instant::now()),
             Ok(None) => {}
             Err(error) => events.push(Event::CheckpointIgnored { message: error.to_string() }),
         }
@@ -155,13 +155,13 @@ impl ManagerTask {
         loop {
             let expiry = self.manager.next_expiry(self.config.grace_period);
             let health_expiry = self.dra.health.next_expiry();
-            let wipe = self.dra.wipes.next();
+            let wipe_time = self.dra.wipes.next();
             tokio::select! {
                 biased;
                 () = self.ended.cancelled() => break,
                 Some(command) = commands.recv() => command(&mut self),
-                Some(ended) = self.connections.join_next(), if !self.connections.is_empty() => {
-                    if let Err(error) = ended {
+                Some(result) = self.connections.join_next(), if !self.connections.is_empty() => {
+                    if let Err(error) = result {
                         self.publish();
                         let message = format!("a connection's task failed: {error}");
                         self.panic_reporter().report(&message);
@@ -169,7 +169,7 @@ impl ManagerTask {
                 }
                 () = maybe_sleep_until(expiry) => self.expire(),
                 () = maybe_sleep_until(health_expiry) => self.publish(),
-                () = maybe_sleep_until(wipe) => self.announce_wipes(),
+                () = maybe_sleep_until(wipe_time) => self.announce_wipes(),
             }
         }
         self.connections.shutdown().await;
@@ -217,8 +217,8 @@ impl ManagerTask {
 
     /// Writes the DRA manager's checkpoint. `what` is a word of the error text.
     pub(crate) fn save_claims(&self, what: &'static str) -> Result<(), ClaimError> {
-        let written = self.claims.write(&self.dra.claims.to_checkpoint());
-        written.map_err(|error| ClaimError::Checkpoint { what, message: error.to_string() })?;
+        let outcome = self.claims.write(&self.dra.claims.to_checkpoint());
+        outcome.map_err(|error| ClaimError::Checkpoint { what, message: error.to_string() })?;
         self.events.push(Event::ClaimsCheckpointWritten);
         Ok(())
     }

@@ -128,21 +128,21 @@ impl Plugin {
         self.call(self.client().list_and_watch(wire::Empty {})).await
     }
 
-    /// `GetPreferredAllocation`, without deadline. Stores the answer in `question`.
+    /// `GetPreferredAllocation`, without deadline. Stores the answer in `call`.
     pub(crate) async fn get_preferred_allocation(
         &self,
-        question: &mut PreferredAllocationCall,
+        call: &mut PreferredAllocationCall,
     ) -> Result<(), RpcError> {
         let request = wire::PreferredAllocationRequest {
             container_requests: vec![wire::ContainerPreferredAllocationRequest {
-                available_device_i_ds: question.available.iter().cloned().collect(),
-                must_include_device_i_ds: question.must_include.iter().cloned().collect(),
-                allocation_size: i32::try_from(question.size).unwrap_or(i32::MAX),
+                available_device_i_ds: call.available.iter().cloned().collect(),
+                must_include_device_i_ds: call.must_include.iter().cloned().collect(),
+                allocation_size: i32::try_from(call.size).unwrap_or(i32::MAX),
             }],
         };
         let response = self.call(self.client().get_preferred_allocation(request)).await?;
         let first = response.container_responses.into_iter().next();
-        question.preferred = first.map(|answer| answer.device_i_ds).unwrap_or_default();
+        call.preferred = first.map(|response| response.device_i_ds).unwrap_or_default();
         Ok(())
     }
 
@@ -158,9 +158,9 @@ impl Plugin {
         };
         let response = self.call(self.client().allocate(request)).await?;
         let first = response.container_responses.into_iter().next();
-        Ok(first.map(|answer| ContainerResponse {
-            encoded: answer.encode_to_vec(),
-            run_options: RunContainerOptions::from_proto(&answer),
+        Ok(first.map(|response| ContainerResponse {
+            encoded: response.encode_to_vec(),
+            run_options: RunContainerOptions::from_proto(&response),
         }))
     }
 
@@ -252,8 +252,8 @@ fn dial_failure(status: &Status) -> Option<String> {
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {
             let text = error.to_string().to_lowercase();
-            let words = text.split_once(" (os error").map(|(words, _)| words.to_owned());
-            return Some(words.unwrap_or(text));
+            let message = text.split_once(" (os error").map(|(message, _)| message.to_owned());
+            return Some(message.unwrap_or(text));
         }
         cause = error.source();
     }

@@ -122,25 +122,25 @@ impl Pod {
     /// Limits of the pod by resource, as the scheduler counts them. Each is the maximum of the sum over
     /// all long-lived containers, and of each init container plus the sidecars started before it.
     pub fn effective_limits(&self) -> Limits {
-        let mut running = Limits::new();
+        let mut long_lived = Limits::new();
         let mut peak = Limits::new();
         for init in &self.init_containers {
             match init.role {
                 InitRole::Sidecar => {
-                    add(&mut running, &init.container.limits);
-                    raise(&mut peak, &running);
+                    add(&mut long_lived, &init.container.limits);
+                    raise(&mut peak, &long_lived);
                 }
                 InitRole::RunsToCompletion => {
-                    let mut during = running.clone();
-                    add(&mut during, &init.container.limits);
-                    raise(&mut peak, &during);
+                    let mut init_sum = long_lived.clone();
+                    add(&mut init_sum, &init.container.limits);
+                    raise(&mut peak, &init_sum);
                 }
             }
         }
         for container in &self.containers {
-            add(&mut running, &container.limits);
+            add(&mut long_lived, &container.limits);
         }
-        raise(&mut peak, &running);
+        raise(&mut peak, &long_lived);
         peak
     }
 }
@@ -162,8 +162,8 @@ impl Container {
 }
 
 /// Adds quantities to a sum.
-fn add(total: &mut Limits, more: &Limits) {
-    for (resource, quantity) in more {
+fn add(total: &mut Limits, quantities: &Limits) {
+    for (resource, quantity) in quantities {
         let sum = total.entry(resource.clone()).or_default();
         *sum = sum.saturating_add(*quantity);
     }
@@ -183,12 +183,25 @@ mod tests {
 
     #[test]
     fn a_pod_needs_the_larger_of_its_init_phase_and_its_running_phase() {
-        let of = |quantity| Container::new("c").limit("r", quantity);
+        let container_of = |quantity| Container::new("c").limit("r", quantity);
         for (pod, expected) in [
-            (Pod::new("p").container(of(1)).container(of(2)), 3),
-            (Pod::new("p").init_container(of(5)).container(of(2)), 5),
-            (Pod::new("p").sidecar(of(1)).init_container(of(2)).container(of(1)), 3),
-            (Pod::new("p").init_container(of(3)).sidecar(of(1)).sidecar(of(2)).container(of(3)), 6),
+            (Pod::new("p").container(container_of(1)).container(container_of(2)), 3),
+            (Pod::new("p").init_container(container_of(5)).container(container_of(2)), 5),
+            (
+                Pod::new("p")
+                    .sidecar(container_of(1))
+                    .init_container(container_of(2))
+                    .container(container_of(1)),
+                3,
+            ),
+            (
+                Pod::new("p")
+                    .init_container(container_of(3))
+                    .sidecar(container_of(1))
+                    .sidecar(container_of(2))
+                    .container(container_of(3)),
+                6,
+            ),
         ] {
             assert_eq!(pod.effective_limits()["r"], expected, "{pod:?}");
         }
@@ -196,8 +209,11 @@ mod tests {
 
     #[test]
     fn a_sum_beyond_u64_saturates() {
-        let most = |name| Container::new(name).limit("r", u64::MAX);
-        let pod = Pod::new("p").sidecar(most("s")).container(most("a")).container(most("b"));
+        let container_of_max = |name| Container::new(name).limit("r", u64::MAX);
+        let pod = Pod::new("p")
+            .sidecar(container_of_max("s"))
+            .container(container_of_max("a"))
+            .container(container_of_max("b"));
         assert_eq!(pod.effective_limits()["r"], u64::MAX);
     }
 }

@@ -91,12 +91,12 @@ impl PodResourcesLister for Lister {
     ) -> Result<Response<wire::GetPodResourcesResponse>, Status> {
         self.admit_call()?;
         let wire::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
-        let text = format!("pod {pod_name} in namespace {pod_namespace} not found");
+        let message = format!("pod {pod_name} in namespace {pod_namespace} not found");
         let find = move |task: &crate::manager_task::ManagerTask| {
             answer::find(task, &pod_namespace, &pod_name)
         };
-        let found = self.handle.read(find).await.map_err(stopped)?;
-        let pod_resources = Some(found.ok_or_else(|| Status::unknown(text))?);
+        let resources = self.handle.read(find).await.map_err(stopped)?;
+        let pod_resources = Some(resources.ok_or_else(|| Status::unknown(message))?);
         Ok(Response::new(wire::GetPodResourcesResponse { pod_resources }))
     }
 }

@@ -1,4 +1,4 @@
-//! Start of a container: call `PreStartContainer`, allocate missing devices, merge the grants.
+//! Start of a container: call `PreStartContainer`, allocate missing devices, merge the run options.
 
 use crate::{
     admission::allocate_missing,
@@ -47,11 +47,11 @@ pub(crate) async fn start(
     container: &str,
 ) -> Result<RunContainerOptions, StartError> {
     let (uid, name) = (pod.to_owned(), container.to_owned());
-    let found = handle
+    let lookup = handle
         .read(move |task| task.manager.find_container(&uid, &name))
         .await
         .map_err(|_| StartError::Stopped(pod.to_owned()))?;
-    let (pod, container) = found?;
+    let (pod, container) = lookup?;
     start_admitted(handle, &pod, &container).await.map_err(|error| match error {
         ManagerError::Stopped | ManagerError::Panic(_) => StartError::Stopped(pod.uid.clone()),
         error => StartError::CreateContainerConfig(error.to_string()),
@@ -72,8 +72,8 @@ async fn start_admitted(
         };
         pre_start(handle, request).await?;
     }
-    let (uid, starting) = (pod.uid.clone(), container.clone());
-    if handle.read(move |task| task.manager.lacks_devices(&uid, &starting)).await? {
+    let (uid, container_copy) = (pod.uid.clone(), container.clone());
+    if handle.read(move |task| task.manager.lacks_devices(&uid, &container_copy)).await? {
         allocate_missing(handle, pod, container).await?;
     }
     let (pod, name) = (pod.clone(), container.name.clone());
@@ -81,10 +81,10 @@ async fn start_admitted(
 }
 
 async fn pre_start(handle: &ManagerHandle, request: Request) -> Result<(), ManagerError> {
-    let planned = request.clone();
+    let request_copy = request.clone();
     let plan = move |task: &ManagerTask| {
         let timeout = task.config.pre_start_timeout;
-        task.manager.plan_pre_start(&planned).map(|call| (call, timeout))
+        task.manager.plan_pre_start(&request_copy).map(|call| (call, timeout))
     };
     let (Some((plugin, devices)), timeout) = handle.read(plan).await?? else { return Ok(()) };
     let plugin = plugin.map_err(ManagerError::PreStart)?;
@@ -142,25 +142,27 @@ impl Manager {
 // === impl ManagerTask, for the start of containers ===
 
 impl ManagerTask {
-    /// Records the container as running. Returns its merged grant, with the CDI devices of its claims.
+    /// Records the container as running. Returns its merged run options, with the CDI devices of its
+    /// claims.
     fn container_started(
         &mut self,
         pod: &Pod,
         container: &str,
     ) -> Result<RunContainerOptions, ManagerError> {
-        let of_claims = self.dra.claims.cdi_devices(pod, container);
-        let mut cdi_devices = of_claims.map_err(|error| ManagerError::Claims(error.to_string()))?;
+        let claim_devices = self.dra.claims.cdi_devices(pod, container);
+        let mut cdi_devices =
+            claim_devices.map_err(|error| ManagerError::Claims(error.to_string()))?;
         if let Some(record) = self.manager.pods.get_mut(&pod.uid) {
             record.running.insert(container.to_owned());
         }
         let holdings = self.manager.holdings.container(&pod.uid, container);
-        let grants = holdings.into_iter().flatten().map(|(_, holding)| &holding.run_options);
-        let (grant, conflicts) = RunContainerOptions::merge(grants);
+        let all_options = holdings.into_iter().flatten().map(|(_, holding)| &holding.run_options);
+        let (run_options, conflicts) = RunContainerOptions::merge(all_options);
         for conflict in conflicts {
             tracing::warn!(pod = %pod.uid, container, ?conflict, "plugins disagree, the first one wins");
         }
         // Names of claims come before names of plugins. A name in both stays twice.
-        cdi_devices.extend(grant.cdi_devices);
-        Ok(RunContainerOptions { cdi_devices, ..grant })
+        cdi_devices.extend(run_options.cdi_devices);
+        Ok(RunContainerOptions { cdi_devices, ..run_options })
     }
 }

@@ -191,14 +191,14 @@ impl PluginStatus {
 
 impl PodStatus {
     fn of((manager, dra): (&Manager, &Dra), record: &PodRecord) -> Self {
-        let apps: BTreeSet<&str> =
+        let app_containers: BTreeSet<&str> =
             record.pod.containers.iter().map(|container| container.name.as_str()).collect();
         let containers = record
             .pod
             .in_admission_order()
             .map(|container| {
                 let mut status = ContainerStatus::of(manager, record, &container.name);
-                if apps.contains(container.name.as_str()) {
+                if app_containers.contains(container.name.as_str()) {
                     status.claim_health = dra.health_of(&record.pod, &container.name);
                 } else {
                     status.health.clear();

@@ -22,7 +22,11 @@ use script::Script;
 
 /// Compares a transcript with the snapshot of its script.
 fn compare(script: &Script, transcript: &str) {
-    insta::with_settings!({ snapshot_path => "fidelity/snapshots", prepend_module_to_snapshot => false, omit_expression => true }, {
+    insta::with_settings!({
+        snapshot_path => "fidelity/snapshots",
+        prepend_module_to_snapshot => false,
+        omit_expression => true,
+    }, {
         insta::assert_snapshot!(script.name, transcript);
     });
 }
@@ -112,7 +116,7 @@ fn a_real_kubelet_does_what_the_transcripts_say() {
             assert!(differing.is_empty(), "a real kubelet differs in {differing:?}");
         }
         RunMode::Child { script, cgroup } => {
-            let script = scripts.into_iter().find(|known| known.name == script);
+            let script = scripts.into_iter().find(|candidate| candidate.name == script);
             compare_real(&script.expect("a known script"), &cgroup);
         }
     }

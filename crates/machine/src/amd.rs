@@ -48,46 +48,50 @@ struct GpuPartition<'a> {
 /// Devices that AMD's driver creates for the GPUs of a machine.
 pub(crate) fn devices(profile: &MachineProfile, seed: &str) -> Vec<Device> {
     let Some(amd) = &profile.amd else { return Vec::new() };
-    let parts = gpu_partitions(amd, profile.numa.len());
-    let topology = kfd::Topology { amd, numa: &profile.numa, partitions: &parts, seed };
+    let partitions = gpu_partitions(amd, profile.numa.len());
+    let topology = kfd::Topology { amd, numa: &profile.numa, partitions: &partitions, seed };
     let mut devices = vec![topology.device()];
-    for part in &parts {
-        let kfd = part.node.map(|node| topology.gpu(part, node)).unwrap_or_default();
-        let device =
-            if part.partition_index == 0 { gpu(amd, part, seed) } else { partition(amd, part) };
+    for gpu_partition in &partitions {
+        let kfd =
+            gpu_partition.node.map(|node| topology.gpu(gpu_partition, node)).unwrap_or_default();
+        let device = if gpu_partition.partition_index == 0 {
+            gpu(amd, gpu_partition, seed)
+        } else {
+            partition(amd, gpu_partition)
+        };
         devices.push(Device { elsewhere: kfd, ..device });
     }
     devices
 }
 
-/// Parts in the order of KFD's nodes. KFD numbers the NUMA nodes first.
+/// Partitions in the order of KFD's nodes. KFD numbers the NUMA nodes first.
 fn gpu_partitions(amd: &Amd, numa_nodes: usize) -> Vec<GpuPartition<'_>> {
     let mut nodes = numa_nodes..;
-    let mut parts = Vec::new();
+    let mut partitions = Vec::new();
     for (index, gpu) in (0..).zip(&amd.gpus) {
-        let used = gpu.compute.partition_count(amd.card.dies);
-        let present = match amd.partitions {
+        let partition_count = gpu.compute.partition_count(amd.card.dies);
+        let listed_count = match amd.partitions {
             PartitionNames::Underscore => amd.card.dies,
-            PartitionNames::Dot => used,
+            PartitionNames::Dot => partition_count,
         };
-        for nth in 0..present {
-            let node = if nth < used { nodes.next() } else { None };
-            parts.push(GpuPartition { gpu, index, partition_index: nth, node });
+        for partition_index in 0..listed_count {
+            let node = if partition_index < partition_count { nodes.next() } else { None };
+            partitions.push(GpuPartition { gpu, index, partition_index, node });
         }
     }
-    parts
+    partitions
 }
 
-fn gpu(amd: &Amd, part: &GpuPartition<'_>, seed: &str) -> Device {
-    let (card, gpu) = (&amd.card, part.gpu);
+fn gpu(amd: &Amd, partition: &GpuPartition<'_>, seed: &str) -> Device {
+    let (card, gpu) = (&amd.card, partition.gpu);
     let bytes = (card.memory_mib << 20).to_string();
     let modes = "SPX, DPX, QPX, CPX".to_owned();
-    let monitor = format!("hwmon/hwmon{}", part.index);
+    let monitor = format!("hwmon/hwmon{}", partition.index);
     let sensors = SENSORS.iter();
     let sensors = sensors.map(|(file, text)| (format!("{monitor}/{file}"), (*text).to_owned()));
     let files = [
         ("product_name", card.name.clone()),
-        ("unique_id", format!("{:016x}", unique_id(seed, part.index))),
+        ("unique_id", format!("{:016x}", unique_id(seed, partition.index))),
         ("current_compute_partition", gpu.compute.to_string()),
         ("available_compute_partition", modes),
         ("current_memory_partition", gpu.memory.to_string()),
@@ -101,7 +105,7 @@ fn gpu(amd: &Amd, part: &GpuPartition<'_>, seed: &str) -> Device {
     ];
     let files = files.map(|(name, text)| (name.to_owned(), text)).into_iter().chain(sensors);
     Device {
-        name: format!("amd{}", part.index),
+        name: format!("amd{}", partition.index),
         pci: Some(PciFunction {
             path: gpu.path.clone(),
             id: card.pci,
@@ -112,31 +116,31 @@ fn gpu(amd: &Amd, part: &GpuPartition<'_>, seed: &str) -> Device {
         }),
         driver: Some("amdgpu".to_owned()),
         files: files.map(|(name, text)| (name.into(), text)).collect(),
-        children: drm(part.minor(amd)),
+        children: drm(partition.minor(amd)),
         ..Device::default()
     }
 }
 
 /// Partitions after the first are platform devices without a PCI address.
-fn partition(amd: &Amd, part: &GpuPartition<'_>) -> Device {
+fn partition(amd: &Amd, partition: &GpuPartition<'_>) -> Device {
     // The driver numbers partitions across all GPUs.
     let additional = |gpu: &AmdGpu| match amd.partitions {
         PartitionNames::Underscore => amd.card.dies - 1,
         PartitionNames::Dot => gpu.compute.partition_count(amd.card.dies) - 1,
     };
-    let earlier: u32 = amd.gpus[..part.index as usize].iter().map(additional).sum();
-    let number = earlier + part.partition_index - 1;
+    let preceding_count: u32 = amd.gpus[..partition.index as usize].iter().map(additional).sum();
+    let number = preceding_count + partition.partition_index - 1;
     let separator = match amd.partitions {
         PartitionNames::Underscore => '_',
         PartitionNames::Dot => '.',
     };
     let name = format!("amdgpu_xcp{separator}{number}");
     Device {
-        name: format!("amd{}.{}", part.index, part.partition_index),
+        name: format!("amd{}.{}", partition.index, partition.partition_index),
         folder: Some(PathBuf::from("platform").join(&name)),
         bus: Some("platform".to_owned()),
         uevent: BTreeMap::from([("MODALIAS".to_owned(), format!("platform:{name}"))]),
-        children: drm(part.minor(amd)),
+        children: drm(partition.minor(amd)),
         ..Device::default()
     }
 }
@@ -164,7 +168,7 @@ fn unique_id(seed: &str, index: u32) -> u64 {
 // === impl GpuPartition ===
 
 impl GpuPartition<'_> {
-    /// Minor number offset of the part's nodes. The driver reserves minors for every possible partition of
+    /// Minor number offset of the partition's nodes. The driver reserves minors for every possible partition of
     /// a GPU.
     fn minor(&self, amd: &Amd) -> u32 {
         self.index * amd.card.dies + self.partition_index

@@ -113,8 +113,8 @@ const DEFAULT_MHZ: u32 = 333;
 impl BoardAddresses {
     /// Free ports on the local machine.
     pub fn ephemeral() -> Self {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        Self { control: any, data: any }
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self { control: address, data: address }
     }
 }
 
@@ -122,13 +122,15 @@ impl BoardAddresses {
 
 impl Board {
     /// Starts a freshly powered board.
-    pub fn start(at: &BoardAddresses) -> io::Result<Self> {
+    pub fn start(addresses: &BoardAddresses) -> io::Result<Self> {
         let chip = Chip::default();
         chip.model().frequency_mhz = DEFAULT_MHZ;
         let (control, data) = (chip.clone(), chip.clone());
         Ok(Self {
-            control: Server::start(at.control, move |stream| control::serve(stream, &control))?,
-            data: Server::start(at.data, move |stream| data::serve(stream, &data))?,
+            control: Server::start(addresses.control, move |stream| {
+                control::serve(stream, &control);
+            })?,
+            data: Server::start(addresses.data, move |stream| data::serve(stream, &data))?,
             chip,
         })
     }

@@ -43,10 +43,10 @@ impl CpuList {
     pub(crate) fn shared_with(&self, other: &Self) -> Option<u32> {
         let ranges = other.0.iter();
         self.0.iter().find_map(|range| {
-            let meets = |other: &&RangeInclusive<u32>| {
+            let overlaps = |other: &&RangeInclusive<u32>| {
                 other.start() <= range.end() && range.start() <= other.end()
             };
-            ranges.clone().find(meets).map(|other| *other.start().max(range.start()))
+            ranges.clone().find(overlaps).map(|other| *other.start().max(range.start()))
         })
     }
 }

@@ -18,7 +18,7 @@ const SEARCH_DIRS: [&str; 4] = ["", "deps", "..", "../lib/windlass"];
 pub fn driver_from_env() -> Result<Option<PathBuf>, MachineError> {
     match env::var_os(DRIVER_VARIABLE).map(PathBuf::from) {
         Some(path) if !path.is_file() => Err(missing(&[path])),
-        named => Ok(named),
+        path => Ok(path),
     }
 }
 
@@ -29,14 +29,15 @@ pub fn find_driver() -> Result<PathBuf, MachineError> {
     }
     let executable = env::current_exe().unwrap_or_default();
     let folder = executable.parent().map(PathBuf::from).unwrap_or_default();
-    let candidates = SEARCH_DIRS.map(|place| folder.join(place).join(FILE));
+    let candidates = SEARCH_DIRS.map(|dir| folder.join(dir).join(FILE));
     // The newest file wins: `cargo build` writes above `deps`, `cargo test` only inside `deps`.
-    let modified = |path: &&PathBuf| path.metadata().and_then(|found| found.modified()).ok();
-    let found = candidates.iter().filter(|path| path.is_file()).max_by_key(modified);
-    found.cloned().ok_or_else(|| missing(&candidates))
+    let modification_time =
+        |path: &&PathBuf| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    let newest = candidates.iter().filter(|path| path.is_file()).max_by_key(modification_time);
+    newest.cloned().ok_or_else(|| missing(&candidates))
 }
 
-fn missing(looked_at: &[PathBuf]) -> MachineError {
-    let places = looked_at.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
-    MachineError::DriverNotFound { searched_paths: places.join(", ") }
+fn missing(paths: &[PathBuf]) -> MachineError {
+    let paths = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    MachineError::DriverNotFound { searched_paths: paths.join(", ") }
 }

@@ -180,9 +180,10 @@ impl Fault {
     /// Every fault in command line syntax, with its meaning. The examples use GPU 3 and devices of other
     /// kinds.
     pub fn examples() -> impl Iterator<Item = (String, &'static str)> {
-        let of_gpus = table::ROWS.iter().map(|row| (row.example(), row.meaning()));
-        let others = OTHERS.iter().chain(device::EXAMPLES);
-        of_gpus.chain(others.map(|(example, meaning)| ((*example).to_owned(), *meaning)))
+        let gpu_examples = table::ROWS.iter().map(|row| (row.example(), row.meaning()));
+        let other_examples = OTHERS.iter().chain(device::EXAMPLES);
+        gpu_examples
+            .chain(other_examples.map(|(example, meaning)| ((*example).to_owned(), *meaning)))
     }
 
     /// Affected GPU. A new GPU has no index yet.
@@ -222,12 +223,12 @@ impl fmt::Display for Fault {
                 return write!(f, "xid:{code}@{gpu}/{instance}");
             }
             Self::AddGpu => return f.write_str("add"),
-            Self::Device { name, event: what } => return what.write(name, f),
+            Self::Device { name, event } => return event.write(name, f),
             _ => {}
         }
-        let (word, argument) =
+        let (keyword, argument) =
             table::written(self).expect("the table has a row for every GPU fault");
-        f.write_str(word)?;
+        f.write_str(keyword)?;
         if let Some(argument) = argument {
             write!(f, ":{argument}")?;
         }
@@ -250,8 +251,8 @@ impl FromStr for Fault {
     fn from_str(text: &str) -> Result<Self, FaultSyntaxError> {
         let text = text.trim();
         let to_device = || {
-            let (name, what) = DeviceEvent::parse(text)?;
-            Some(Self::Device { name, event: what })
+            let (name, event) = DeviceEvent::parse(text)?;
+            Some(Self::Device { name, event })
         };
         parse(text).or_else(to_device).ok_or_else(|| FaultSyntaxError::of(text))
     }
@@ -261,17 +262,17 @@ fn parse(text: &str) -> Option<Fault> {
     if text == "add" {
         return Some(Fault::AddGpu);
     }
-    let (what, gpu) = text.split_once('@')?;
+    let (keyword_and_argument, gpu) = text.split_once('@')?;
     if let (Some(("xid", code)), Some((gpu, instance))) =
-        (what.split_once(':'), gpu.split_once('/'))
+        (keyword_and_argument.split_once(':'), gpu.split_once('/'))
     {
         let (gpu, instance) = (gpu.parse().ok()?, instance.parse().ok()?);
         return Some(Fault::InstanceXid { gpu, instance, code: code.parse().ok()? });
     }
     let gpu = gpu.parse().ok()?;
-    match what.split_once(':') {
-        Some((word, argument)) => table::read(word, Some(argument), gpu),
-        None => table::read(what, None, gpu),
+    match keyword_and_argument.split_once(':') {
+        Some((keyword, argument)) => table::read(keyword, Some(argument), gpu),
+        None => table::read(keyword_and_argument, None, gpu),
     }
 }
 

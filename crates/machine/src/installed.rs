@@ -35,10 +35,10 @@ pub(crate) fn export_functions(library: &Path, driver: Option<&Driver>) -> io::R
 
 /// Offset of a function's exported or hidden name in the file. Names end with NUL.
 fn offset_of(name: &str, bytes: &[u8]) -> Option<u64> {
-    let rest = &name.as_bytes()[1..];
+    let tail = &name.as_bytes()[1..];
     let is_name = |window: &[u8]| {
         matches!(window[0], EXPORTED_LETTER | HIDDEN_LETTER)
-            && window[1..].strip_prefix(rest).is_some_and(|end| end == [0])
+            && window[1..].strip_prefix(tail).is_some_and(|end| end == [0])
     };
     let offset = bytes.windows(name.len() + 1).position(is_name)?;
     u64::try_from(offset).ok()
@@ -61,8 +61,8 @@ mod tests {
             (Some(driver("615.10")), exported.clone()),
             (None, exported.replace("nvml", "~vml")),
         ] {
-            export_functions(&library, driver.as_ref()).expect("changed");
-            let text = std::fs::read_to_string(&library).expect("text");
+            export_functions(&library, driver.as_ref()).expect("a writable copy");
+            let text = std::fs::read_to_string(&library).expect("UTF-8 text");
             assert_eq!(text, format!("nvml{expected}"));
         }
     }

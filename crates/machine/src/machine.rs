@@ -63,7 +63,7 @@ pub enum MachineError {
          or set WINDLASS_SIM_DRIVER to its path"
     )]
     DriverNotFound {
-        /// Searched places.
+        /// Searched paths, separated by commas.
         searched_paths: String,
     },
     /// An I/O operation failed.
@@ -200,9 +200,9 @@ impl Machine {
     pub fn remove_driver(&self) -> Result<(), MachineError> {
         self.change(|model| {
             model.driver_loaded = false;
-            let spare = self.dir.join(REMOVED_LIBRARY);
+            let removed_library = self.dir.join(REMOVED_LIBRARY);
             with_path("remove", &self.nvml_library(), |library| {
-                ignore_error_kind(io::ErrorKind::NotFound, fs::rename(library, spare))
+                ignore_error_kind(io::ErrorKind::NotFound, fs::rename(library, removed_library))
             })
         })
     }
@@ -211,8 +211,12 @@ impl Machine {
     pub fn install_driver(&self) -> Result<(), MachineError> {
         self.change(|model| {
             model.driver_loaded = model.driver.is_some();
-            let spare = self.dir.join(REMOVED_LIBRARY);
-            if spare.exists() { self.copy_library(&spare, model) } else { Ok(()) }
+            let removed_library = self.dir.join(REMOVED_LIBRARY);
+            if removed_library.exists() {
+                self.copy_library(&removed_library, model)
+            } else {
+                Ok(())
+            }
         })
     }
 
@@ -246,11 +250,11 @@ impl Machine {
         if host.join(MARKER).exists() {
             return Ok(());
         }
-        let known = self.dir.join(LOCK).exists();
-        let all = &[HOST, LIBRARY, UNVERSIONED_LIBRARY, CUDA_LIBRARY, STATE];
-        let places = if known { &[HOST][..] } else { all };
-        let mut places = places.iter().map(|name| self.dir.join(name));
-        match places.find(|path| path.symlink_metadata().is_ok()) {
+        let has_lock_file = self.dir.join(LOCK).exists();
+        let all_names = &[HOST, LIBRARY, UNVERSIONED_LIBRARY, CUDA_LIBRARY, STATE];
+        let names = if has_lock_file { &[HOST][..] } else { all_names };
+        let mut paths = names.iter().map(|name| self.dir.join(name));
+        match paths.find(|path| path.symlink_metadata().is_ok()) {
             Some(path) => Err(MachineError::ForeignFile { path }),
             None => Ok(()),
         }
@@ -259,14 +263,20 @@ impl Machine {
     /// Removes the files of an earlier machine. The tree is renamed first, so that its remains are recognisable after a
     /// crash.
     fn remove_files(&self) -> Result<(), MachineError> {
-        let missing = io::ErrorKind::NotFound;
-        let (host, old) = (self.host_root(), self.dir.join(REMOVED_HOST_DIR));
-        with_path("remove", &old, |old| ignore_error_kind(missing, fs::remove_dir_all(old)))?;
-        with_path("remove", &host, |host| ignore_error_kind(missing, fs::rename(host, &old)))?;
-        with_path("remove", &old, |old| ignore_error_kind(missing, fs::remove_dir_all(old)))?;
+        let not_found = io::ErrorKind::NotFound;
+        let (host, removed_host) = (self.host_root(), self.dir.join(REMOVED_HOST_DIR));
+        with_path("remove", &removed_host, |path| {
+            ignore_error_kind(not_found, fs::remove_dir_all(path))
+        })?;
+        with_path("remove", &host, |host| {
+            ignore_error_kind(not_found, fs::rename(host, &removed_host))
+        })?;
+        with_path("remove", &removed_host, |path| {
+            ignore_error_kind(not_found, fs::remove_dir_all(path))
+        })?;
         [REMOVED_LIBRARY, LIBRARY, UNVERSIONED_LIBRARY, CUDA_LIBRARY].iter().try_for_each(|name| {
             with_path("remove", &self.dir.join(name), |file| {
-                ignore_error_kind(missing, fs::remove_file(file))
+                ignore_error_kind(not_found, fs::remove_file(file))
             })
         })
     }
@@ -275,9 +285,9 @@ impl Machine {
     fn store(&self, model: &Model) -> Result<(), MachineError> {
         let path = self.state_file();
         let json = serde_json::to_vec(model).expect("the model has only string keys");
-        let new = self.dir.join("state.json.new");
-        with_path("write", &new, |new| fs::write(new, json))?;
-        with_path("replace", &path, |path| fs::rename(&new, path))
+        let new_file = self.dir.join("state.json.new");
+        with_path("write", &new_file, |path| fs::write(path, json))?;
+        with_path("replace", &path, |path| fs::rename(&new_file, path))
     }
 
     fn link_libraries(&self) -> Result<(), MachineError> {
@@ -290,10 +300,12 @@ impl Machine {
 
     /// Installs a copy of the driver atomically, so that every process loads a complete library.
     fn copy_library(&self, driver: &Path, model: &Model) -> Result<(), MachineError> {
-        let new = self.dir.join(".new-libnvidia-ml.so.1");
-        with_path("copy the simulated driver", driver, |driver| fs::copy(driver, &new))?;
-        with_path("change", &new, |new| installed::export_functions(new, model.driver.as_ref()))?;
-        with_path("replace", &self.nvml_library(), |library| fs::rename(&new, library))
+        let new_file = self.dir.join(".new-libnvidia-ml.so.1");
+        with_path("copy the simulated driver", driver, |driver| fs::copy(driver, &new_file))?;
+        with_path("change", &new_file, |path| {
+            installed::export_functions(path, model.driver.as_ref())
+        })?;
+        with_path("replace", &self.nvml_library(), |library| fs::rename(&new_file, library))
     }
 }
 

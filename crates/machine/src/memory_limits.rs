@@ -47,7 +47,9 @@ impl Gpu {
     /// Limits that apply to a process of this cgroup: of the cgroup and of its ancestors.
     pub fn applicable_limits(&self, cgroup: &Path) -> impl Iterator<Item = &CgroupLimits> {
         let limits = self.memory_limits.iter();
-        limits.filter(|(limited, _)| cgroup.starts_with(limited)).map(|(_, limits)| limits)
+        limits
+            .filter(|(limited_cgroup, _)| cgroup.starts_with(limited_cgroup))
+            .map(|(_, limits)| limits)
     }
 
     /// Sets the charged memory of a process to `bytes`. If a limit would be exceeded, keeps the old charge and returns
@@ -59,17 +61,17 @@ impl Gpu {
         bytes: u64,
         is_alive: impl Fn(u32) -> bool,
     ) -> bool {
-        let mut limits_above: Vec<_> = self.memory_limits.iter_mut().collect();
-        limits_above.retain(|(limited, _)| cgroup.starts_with(limited));
-        for (_, limits) in &mut limits_above {
+        let mut applicable_limits: Vec<_> = self.memory_limits.iter_mut().collect();
+        applicable_limits.retain(|(limited_cgroup, _)| cgroup.starts_with(limited_cgroup));
+        for (_, limits) in &mut applicable_limits {
             limits.charged.retain(|&other, _| other == process || is_alive(other));
         }
-        let fits = limits_above.iter().all(|(_, limits)| {
-            let own = limits.charged.get(&process).copied().unwrap_or(0);
-            bytes <= own || bytes - own <= limits.remaining(&is_alive)
+        let fits = applicable_limits.iter().all(|(_, limits)| {
+            let current_bytes = limits.charged.get(&process).copied().unwrap_or(0);
+            bytes <= current_bytes || bytes - current_bytes <= limits.remaining(&is_alive)
         });
         if fits {
-            for (_, limits) in limits_above {
+            for (_, limits) in applicable_limits {
                 limits.charged.insert(process, bytes);
             }
         }
@@ -116,7 +118,7 @@ mod tests {
         assert!(!gpu.charge(&cgroup("b"), 3, 5, |_| true), "6 + 5 > 10");
         assert!(gpu.charge(&cgroup("b"), 3, 4, |_| true));
         assert!(gpu.charge(&cgroup("a"), 2, 6, |process| process != 1), "process 1 has exited");
-        gpu.memory_limits.get_mut("/pod/a").expect("there").hard = 1;
+        gpu.memory_limits.get_mut("/pod/a").expect("the limit of /pod/a").hard = 1;
         assert!(
             gpu.charge(&cgroup("a"), 2, 5, |_| true),
             "a decrease, although the limit is lower"

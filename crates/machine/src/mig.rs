@@ -1,4 +1,4 @@
-//! MIG: partition shapes of a GPU, resources of each instance, and placement by the driver.
+//! MIG: GPU instance profiles, resources of each instance, and placement by the driver.
 //!
 //! Names, ids and starts are the same for A100, H100, H200 and B200 (`nvidia-smi mig -lgip` and `-lgipp`).
 //! An A30 has its own. [`InstanceResources`] lists the resources of an instance.
@@ -35,7 +35,7 @@ pub struct GpuInstanceProfile {
     has_media_extensions: bool,
     /// Memory slices of the whole GPU.
     gpu_memory_slices: u32,
-    /// Row of the shape in the tables of [`InstanceResources`].
+    /// Row of the profile in the tables of [`InstanceResources`].
     row: usize,
 }
 
@@ -84,29 +84,29 @@ pub enum MigError {
 // === impl GpuInstanceProfile ===
 
 impl GpuInstanceProfile {
-    /// Shapes of a card, smallest first.
+    /// Profiles of a card, smallest first.
     pub fn of(capability: MigCapability) -> &'static [Self] {
         if capability.slices == tables::QUARTERS { &tables::A30 } else { tables::PROFILES }
     }
 
-    /// Shape with the name `3g.20gb` on a card.
+    /// Profile with this name on a card, such as `3g.20gb`.
     pub fn named(name: &str, capability: MigCapability) -> Option<Self> {
-        Self::of(capability).iter().copied().find(|shape| shape.name(capability) == name)
+        Self::of(capability).iter().copied().find(|profile| profile.name(capability) == name)
     }
 
-    /// True if any card has a shape with the profile id.
+    /// True if any card has a profile with this profile id.
     pub(crate) fn is_profile_id(id: u32) -> bool {
-        tables::PROFILES.iter().chain(&tables::A30).any(|shape| shape.profile_id == id)
+        tables::PROFILES.iter().chain(&tables::A30).any(|profile| profile.profile_id == id)
     }
 
-    /// Shape with the driver's profile id.
+    /// Profile with the driver's profile id.
     pub fn with_profile_id(id: u32, capability: MigCapability) -> Option<Self> {
-        Self::of(capability).iter().copied().find(|shape| shape.profile_id == id)
+        Self::of(capability).iter().copied().find(|profile| profile.profile_id == id)
     }
 
-    /// Shape with the `NVML_GPU_INSTANCE_PROFILE_*` number.
-    pub fn with_nvml_profile(profile: u32, capability: MigCapability) -> Option<Self> {
-        Self::of(capability).iter().copied().find(|shape| shape.nvml_profile == profile)
+    /// Profile with the `NVML_GPU_INSTANCE_PROFILE_*` number.
+    pub fn with_nvml_profile(nvml_profile: u32, capability: MigCapability) -> Option<Self> {
+        Self::of(capability).iter().copied().find(|profile| profile.nvml_profile == nvml_profile)
     }
 
     /// Name on a card, `3g.20gb`: memory slices in GB, halves rounded up.
@@ -119,12 +119,12 @@ impl GpuInstanceProfile {
 
     /// Memory of an instance on a card.
     pub fn memory_mib(&self, card: &Card) -> u64 {
-        let listed = card.mig.and_then(|capability| capability.memory_mib);
+        let exact_sizes = card.mig.and_then(|capability| capability.memory_mib);
         let share =
             card.memory_mib * u64::from(self.memory_slices) / u64::from(self.gpu_memory_slices);
         // Index of 1, 2, 4 and 8 slices, which are powers of two.
-        listed.map_or(share.saturating_sub(RESERVED_MIB), |listed| {
-            listed[self.memory_slices.trailing_zeros() as usize]
+        exact_sizes.map_or(share.saturating_sub(RESERVED_MIB), |exact_sizes| {
+            exact_sizes[self.memory_slices.trailing_zeros() as usize]
         })
     }
 
@@ -132,9 +132,9 @@ impl GpuInstanceProfile {
     pub fn units(&self, card: &Card, capability: MigCapability) -> InstanceResources {
         let table = tables::units(card.architecture, capability);
         let [multiprocessors, copy_engines, decoders, jpeg, optical_flow] = table[self.row];
-        let [of_one_slice, ..] = table[0];
+        let [slice_multiprocessors, ..] = table[0];
         InstanceResources {
-            multiprocessors: multiprocessors * capability.multiprocessors / of_one_slice,
+            multiprocessors: multiprocessors * capability.multiprocessors / slice_multiprocessors,
             copy_engines,
             decoders,
             jpeg,
@@ -142,11 +142,11 @@ impl GpuInstanceProfile {
         }
     }
 
-    /// Maximum number of instances of the shape on one GPU.
+    /// Maximum number of instances of the profile on one GPU.
     pub fn max_instances(&self) -> u32 {
-        let places =
-            u32::try_from(self.possible_starts.len()).expect("a shape has at most seven starts");
-        if self.has_media_extensions { 1 } else { places }
+        let start_count =
+            u32::try_from(self.possible_starts.len()).expect("a profile has at most seven starts");
+        if self.has_media_extensions { 1 } else { start_count }
     }
 
     /// Memory slices of an instance with the given start, as a bit mask.
@@ -163,37 +163,41 @@ impl GpuInstanceProfile {
 
 /// Places instances side by side in the given order, each at the first free start. The driver does the same
 /// without a requested placement. `None` when an instance does not fit.
-pub fn place_instances(shapes: &[GpuInstanceProfile]) -> Option<Vec<u32>> {
-    let mut taken = 0u32;
-    let put = |(index, shape): (usize, &GpuInstanceProfile)| {
-        let same_shape = shapes[..index].iter().filter(|earlier| *earlier == shape).count();
-        let allowed = same_shape < shape.max_instances() as usize;
-        let free = |start: &&u32| taken & shape.slice_mask(**start) == 0;
-        let start = *shape.possible_starts.iter().find(free).filter(|_| allowed)?;
-        taken |= shape.slice_mask(start);
+pub fn place_instances(profiles: &[GpuInstanceProfile]) -> Option<Vec<u32>> {
+    let mut occupied_slices = 0u32;
+    let place = |(index, profile): (usize, &GpuInstanceProfile)| {
+        let same_profile_count =
+            profiles[..index].iter().filter(|earlier| *earlier == profile).count();
+        let is_below_limit = same_profile_count < profile.max_instances() as usize;
+        let is_free = |start: &&u32| occupied_slices & profile.slice_mask(**start) == 0;
+        let start = *profile.possible_starts.iter().find(is_free).filter(|_| is_below_limit)?;
+        occupied_slices |= profile.slice_mask(start);
         Some(start)
     };
-    shapes.iter().enumerate().map(put).collect()
+    profiles.iter().enumerate().map(place).collect()
 }
 
-/// Shapes by their names on a card, each with its start.
+/// Profiles by their names on a card, each with its start.
 pub fn place_by_name<N: AsRef<str>>(
     names: &[N],
     capability: MigCapability,
 ) -> Result<Vec<(GpuInstanceProfile, u32)>, MigError> {
-    let known = || {
-        let names = GpuInstanceProfile::of(capability).iter().map(|shape| shape.name(capability));
+    let profile_names = || {
+        let names =
+            GpuInstanceProfile::of(capability).iter().map(|profile| profile.name(capability));
         names.collect::<Vec<_>>().join(", ")
     };
-    let mut shapes = Vec::new();
+    let mut profiles = Vec::new();
     let mut starts = Vec::new();
     for name in names.iter().map(AsRef::as_ref) {
-        let shape = GpuInstanceProfile::named(name, capability);
-        shapes.push(shape.ok_or_else(|| MigError::UnknownProfile(name.to_owned(), known()))?);
-        starts = place_instances(&shapes)
+        let profile = GpuInstanceProfile::named(name, capability);
+        profiles.push(
+            profile.ok_or_else(|| MigError::UnknownProfile(name.to_owned(), profile_names()))?,
+        );
+        starts = place_instances(&profiles)
             .ok_or_else(|| MigError::InsufficientSlices(name.to_owned()))?;
     }
-    Ok(shapes.into_iter().zip(starts).collect())
+    Ok(profiles.into_iter().zip(starts).collect())
 }
 
 #[cfg(test)]
@@ -207,7 +211,7 @@ mod tests {
 
     fn names(memory_gb: u32) -> Vec<String> {
         let capability = capability(memory_gb);
-        GpuInstanceProfile::of(capability).iter().map(|shape| shape.name(capability)).collect()
+        GpuInstanceProfile::of(capability).iter().map(|profile| profile.name(capability)).collect()
     }
 
     /// Rows as `nvidia-smi mig -lgip` prints them: instances, memory, SMs, decoders, copy engines,
@@ -221,18 +225,18 @@ mod tests {
     #[track_caller]
     fn check_card(card: &Card, expected: &str) {
         let capability = card.mig.expect("it can be partitioned");
-        let rows = GpuInstanceProfile::of(capability).iter().map(|shape| {
-            let units = shape.units(card, capability);
+        let rows = GpuInstanceProfile::of(capability).iter().map(|profile| {
+            let resources = profile.units(card, capability);
             format!(
                 "{:<12} {} {:>6} {:>3} {} {:>2} {} {}\n",
-                shape.name(capability),
-                shape.max_instances(),
-                shape.memory_mib(card),
-                units.multiprocessors,
-                units.decoders,
-                units.copy_engines,
-                units.jpeg,
-                units.optical_flow,
+                profile.name(capability),
+                profile.max_instances(),
+                profile.memory_mib(card),
+                resources.multiprocessors,
+                resources.decoders,
+                resources.copy_engines,
+                resources.jpeg,
+                resources.optical_flow,
             )
         });
         assert_eq!(rows.collect::<String>(), expected);
@@ -307,7 +311,7 @@ mod tests {
             let capability = profile.cards[card].mig.expect("it can be partitioned");
             GpuInstanceProfile::of(capability)
                 .iter()
-                .map(|shape| shape.profile_id)
+                .map(|profile| profile.profile_id)
                 .collect::<Vec<_>>()
         };
         assert_eq!(ids("a30"), [14, 21, 5, 6, 0]);

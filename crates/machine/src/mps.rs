@@ -31,7 +31,7 @@ impl Machine {
             });
         };
         let line = match fault {
-            MpsFault::Refuses(why) => format!("refuse {why}\n"),
+            MpsFault::Refuses(message) => format!("refuse {message}\n"),
             MpsFault::Hangs => "hang\n".to_owned(),
             MpsFault::ServerFault => "fault\n".to_owned(),
         };

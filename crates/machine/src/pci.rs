@@ -39,10 +39,10 @@ pub struct PciPath {
 
 /// Syntax error in an address, id or path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a PCI {what}, write it like `{example}`")]
+#[error("`{text}` is not a PCI {kind}, write it like `{example}`")]
 pub struct PciSyntaxError {
     text: String,
-    what: &'static str,
+    kind: &'static str,
     example: &'static str,
 }
 
@@ -168,9 +168,10 @@ impl PciPath {
         if self.root != other.root {
             return PciDistance::DifferentHostBridges;
         }
-        let shared = self.steps.iter().zip(&other.steps).take_while(|(a, b)| a == b).count();
-        let rest = (self.steps.len() - shared).max(other.steps.len() - shared);
-        match (shared, rest) {
+        let shared_count = self.steps.iter().zip(&other.steps).take_while(|(a, b)| a == b).count();
+        let remaining_count =
+            (self.steps.len() - shared_count).max(other.steps.len() - shared_count);
+        match (shared_count, remaining_count) {
             (0, _) => PciDistance::Phb,
             // Each remaining path has at most the switch's downstream port and the device.
             (_, 0..=2) => PciDistance::Pix,
@@ -190,10 +191,13 @@ impl FromStr for PciPath {
     type Err = PciSyntaxError;
 
     fn from_str(text: &str) -> Result<Self, PciSyntaxError> {
-        let wrong = || PciSyntaxError::new(text, "path", "pci0000:15/0000:15:01.0/0000:1b:00.0");
-        let (root, steps) = text.split_once('/').ok_or_else(wrong)?;
+        let syntax_error =
+            || PciSyntaxError::new(text, "path", "pci0000:15/0000:15:01.0/0000:1b:00.0");
+        let (root, steps) = text.split_once('/').ok_or_else(syntax_error)?;
         let bridge = root.strip_prefix("pci").and_then(|bridge| bridge.split_once(':'));
-        bridge.filter(|(domain, bus)| domain.len() == 4 && bus.len() == 2).ok_or_else(wrong)?;
+        bridge
+            .filter(|(domain, bus)| domain.len() == 4 && bus.len() == 2)
+            .ok_or_else(syntax_error)?;
         let steps = steps.split('/').map(str::parse).collect::<Result<_, _>>()?;
         Ok(Self { root: root.to_owned(), steps })
     }
@@ -202,8 +206,8 @@ impl FromStr for PciPath {
 // === impl PciSyntaxError ===
 
 impl PciSyntaxError {
-    fn new(text: &str, what: &'static str, example: &'static str) -> Self {
-        Self { text: text.to_owned(), what, example }
+    fn new(text: &str, kind: &'static str, example: &'static str) -> Self {
+        Self { text: text.to_owned(), kind, example }
     }
 }
 
@@ -246,8 +250,8 @@ mod tests {
 
     #[test]
     fn invalid_addresses_are_refused_with_an_example() {
-        for wrong in ["", "1b", "0:0:0:0.0", "0000:1b:20.0", "0000:1b:00.8", "x:1b:00.0"] {
-            let error = wrong.parse::<PciAddress>().expect_err(wrong);
+        for invalid in ["", "1b", "0:0:0:0.0", "0000:1b:20.0", "0000:1b:00.8", "x:1b:00.0"] {
+            let error = invalid.parse::<PciAddress>().expect_err(invalid);
             assert!(error.to_string().contains("0000:1b:00.0"), "{error}");
         }
     }

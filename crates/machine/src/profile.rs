@@ -202,8 +202,8 @@ impl MachineProfile {
 
     /// Built-in profile by name.
     pub fn named(name: &str) -> Result<Self, ProfileError> {
-        let found = builtin::ALL.iter().find(|(known, _)| *known == name);
-        let (origin, yaml) = found.ok_or_else(|| ProfileError::unknown(name))?;
+        let builtin = builtin::ALL.iter().find(|(known, _)| *known == name);
+        let (origin, yaml) = builtin.ok_or_else(|| ProfileError::unknown(name))?;
         Self::parse(origin, yaml)
     }
 
@@ -223,14 +223,15 @@ impl MachineProfile {
         Self::parse(name_or_path, &yaml)
     }
 
-    /// Parses a profile and expands [`Self::attached`]. Errors call the text `origin`.
+    /// Parses a profile and expands [`Self::attached`]. Errors name `origin` as the source of the text.
     pub fn parse(origin: &str, yaml: &str) -> Result<Self, ProfileError> {
         let mut profile: Self =
             serde_saphyr::from_str(yaml).map_err(|error| ProfileError::syntax(origin, &error))?;
         let attached = std::mem::take(&mut profile.attached);
-        let valid = profile.validate();
-        let valid = valid.and_then(|()| attached.iter().try_for_each(|more| profile.attach(more)));
-        valid.map_err(|problem| ProfileError::Invalid {
+        let outcome = profile.validate();
+        let outcome =
+            outcome.and_then(|()| attached.iter().try_for_each(|entry| profile.attach(entry)));
+        outcome.map_err(|problem| ProfileError::Invalid {
             origin: origin.to_owned(),
             line: validate::line_of(&problem, yaml),
             problem,

@@ -310,10 +310,11 @@ impl Model {
         let gpus = self.gpus.iter().map(|gpu| &gpu.path);
         let switches = self.switches.iter().filter_map(|switch| switch.path.as_ref());
         let nics = self.nics.iter().map(|nic| &nic.path);
-        let parts = self.nics.iter().flat_map(|nic| nic.virtual_functions().map(|(path, _)| path));
+        let virtual_functions =
+            self.nics.iter().flat_map(|nic| nic.virtual_functions().map(|(path, _)| path));
         let others = self.devices.iter().filter_map(|device| Some(&device.pci.as_ref()?.path));
-        let whole = gpus.chain(switches).chain(nics).chain(others).map(PciPath::address);
-        whole.chain(parts.map(|path| path.address()))
+        let addresses = gpus.chain(switches).chain(nics).chain(others).map(PciPath::address);
+        addresses.chain(virtual_functions.map(|path| path.address()))
     }
 }
 
@@ -338,41 +339,45 @@ impl Gpu {
     /// True if the GPU needs a reset: `NVML_GPU_RECOVERY_ACTION_GPU_RESET`. A row with only corrected
     /// errors can wait for the next reset.
     pub fn needs_reset(&self) -> bool {
-        let broken = self.live.remapped.pending && self.live.ecc_volatile.uncorrected > 0;
-        self.faults.lost || broken
+        let has_broken_row = self.live.remapped.pending && self.live.ecc_volatile.uncorrected > 0;
+        self.faults.lost || has_broken_row
     }
 
     /// Current remote end of an NVLink; `None` for a down or unplugged link.
     pub fn link(&self, port: usize) -> Option<LinkEnd> {
         let end = self.links.get(port).copied().flatten()?;
-        let down = self.faults.links_down >> port & 1 == 1;
-        (!down).then_some(end)
+        let is_down = self.faults.links_down >> port & 1 == 1;
+        (!is_down).then_some(end)
     }
 
     /// True if a fabric manager registers the GPU: a Hopper or newer GPU with switch links.
     pub fn is_on_fabric(&self) -> bool {
-        let on_switch = self.links.iter().any(|link| matches!(link, Some(LinkEnd::Switch(_))));
-        self.card.architecture.has_fabric() && on_switch
+        let has_switch_link =
+            self.links.iter().any(|link| matches!(link, Some(LinkEnd::Switch(_))));
+        self.card.architecture.has_fabric() && has_switch_link
     }
 
     /// MIG devices: GPU instances with their compute instance.
     pub fn mig_devices(&self) -> impl Iterator<Item = (&MigInstance, &ComputeInstance)> {
-        self.mig.iter().flatten().filter_map(|one| Some((one, one.compute.as_ref()?)))
+        self.mig
+            .iter()
+            .flatten()
+            .filter_map(|instance| Some((instance, instance.compute.as_ref()?)))
     }
 }
 
 // === impl MigInstance ===
 
 impl MigInstance {
-    /// Shape of the instance, if the card supports the shape.
+    /// Profile of the instance, if the card supports the profile.
     pub fn gpu_instance_profile(&self, capability: MigCapability) -> Option<GpuInstanceProfile> {
         GpuInstanceProfile::with_profile_id(self.profile_id, capability)
     }
 }
 
 /// Rejects unknown profile ids, which the state file of another version may contain.
-fn valid_profile_id<'a, D: Deserializer<'a>>(from: D) -> Result<u32, D::Error> {
-    let id = u32::deserialize(from)?;
-    let known = GpuInstanceProfile::is_profile_id(id).then_some(id);
-    known.ok_or_else(|| D::Error::custom("unknown MIG profile id"))
+fn valid_profile_id<'a, D: Deserializer<'a>>(deserializer: D) -> Result<u32, D::Error> {
+    let id = u32::deserialize(deserializer)?;
+    let valid_id = GpuInstanceProfile::is_profile_id(id).then_some(id);
+    valid_id.ok_or_else(|| D::Error::custom("unknown MIG profile id"))
 }

@@ -99,14 +99,14 @@ impl Tree {
     /// Updates the folder from the tree `before` to this tree.
     pub(crate) fn update_folder(&self, before: &Self, root: &Path) -> Result<(), MachineError> {
         before.remove_missing(self, root)?;
-        let mut new: Vec<_> = self
+        let mut changed: Vec<_> = self
             .entries
             .iter()
             .filter(|(path, entry)| before.entries.get(*path) != Some(entry))
             .collect();
         // The marker comes first, so that every partial tree is recognisable.
-        new.sort_by_key(|(path, entry)| (path.as_path() != Path::new(MARKER), *entry));
-        new.into_iter().try_for_each(|(path, entry)| entry.create(root, path))
+        changed.sort_by_key(|(path, entry)| (path.as_path() != Path::new(MARKER), *entry));
+        changed.into_iter().try_for_each(|(path, entry)| entry.create(root, path))
     }
 
     /// Removes the entries that the next tree lacks, in reverse order of creation, and then empty folders.
@@ -133,11 +133,11 @@ impl Tree {
 
     /// Applies changed files of devices.
     fn apply_device_changes(&mut self, model: &Model) {
-        for (name, happened) in &model.happened {
+        for (name, changes) in &model.happened {
             let Some(folder) = model.folder_of(name).filter(|folder| self.has(folder)) else {
                 continue;
             };
-            for (path, text) in &happened.files {
+            for (path, text) in &changes.files {
                 let path = folder.join(path);
                 match text {
                     Some(text) => self.file(&path, text),
@@ -172,10 +172,10 @@ impl Tree {
     /// Adds a link to another path of the tree, relative as in sysfs.
     fn link(&mut self, path: impl AsRef<Path>, target: &Path) {
         let path = path.as_ref();
-        let above = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
+        let parent = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
         // The kernel ends a link with the target's name, even where `..` would suffice.
-        let (folder, beside) = (above(path), above(target));
-        let pairs = folder.components().zip(beside.components());
+        let (folder, target_folder) = (parent(path), parent(target));
+        let pairs = folder.components().zip(target_folder.components());
         let shared = pairs.take_while(|(a, b)| a == b).count();
         let up = folder.components().skip(shared).map(|_| Path::new(".."));
         let down = target.components().skip(shared).map(|part| Path::new(part.as_os_str()));
@@ -194,8 +194,8 @@ impl Tree {
 
     /// True if the folder contains an entry.
     fn has(&self, folder: &Path) -> bool {
-        let mut behind = self.entries.range(folder.to_owned()..);
-        behind.next().is_some_and(|(path, _)| path.starts_with(folder))
+        let mut following = self.entries.range(folder.to_owned()..);
+        following.next().is_some_and(|(path, _)| path.starts_with(folder))
     }
 }
 
@@ -207,17 +207,17 @@ impl Entry {
         let path = root.join(path);
         let folder = path.parent().unwrap_or(root);
         with_path("create", folder, fs::create_dir_all)?;
-        let new = root.join(TEMPORARY_NAME);
-        with_path("remove", &new, |new| {
-            ignore_error_kind(io::ErrorKind::NotFound, fs::remove_file(new))
+        let temporary = root.join(TEMPORARY_NAME);
+        with_path("remove", &temporary, |path| {
+            ignore_error_kind(io::ErrorKind::NotFound, fs::remove_file(path))
         })?;
         match self {
-            Self::File(content) => with_path("write", &new, |new| fs::write(new, content))?,
-            Self::Program(text) => with_path("write", &new, |new| program(new, text))?,
-            Self::Link(target) => with_path("link", &new, |new| symlink(target, new))?,
-            Self::Device => with_path("make device node", &new, device)?,
+            Self::File(content) => with_path("write", &temporary, |path| fs::write(path, content))?,
+            Self::Program(text) => with_path("write", &temporary, |path| program(path, text))?,
+            Self::Link(target) => with_path("link", &temporary, |path| symlink(target, path))?,
+            Self::Device => with_path("make device node", &temporary, device)?,
         }
-        with_path("replace", &path, |path| fs::rename(&new, path))
+        with_path("replace", &path, |path| fs::rename(&temporary, path))
     }
 }
 
@@ -228,8 +228,8 @@ fn program(path: &Path, text: &str) -> io::Result<()> {
 
 /// Creates a device node like /dev/null; a plain file where the kernel forbids device nodes.
 fn device(path: &Path) -> io::Result<()> {
-    let everyone = Mode::from_raw_mode(0o666);
-    if mknodat(CWD, path, FileType::CharacterDevice, everyone, makedev(1, 3)).is_err() {
+    let mode = Mode::from_raw_mode(0o666);
+    if mknodat(CWD, path, FileType::CharacterDevice, mode, makedev(1, 3)).is_err() {
         fs::write(path, "")?;
     }
     // Set the mode again, because the umask removes bits.
@@ -240,6 +240,6 @@ fn device(path: &Path) -> io::Result<()> {
 pub(crate) fn ignore_error_kind(kind: io::ErrorKind, result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == kind => Ok(()),
-        other => other,
+        outcome => outcome,
     }
 }

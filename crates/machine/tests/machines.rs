@@ -17,7 +17,8 @@ fn machine(profile: &str) -> (TempDir, Machine) {
     let driver = dir.path().join("driver.so");
     fs::write(&driver, "not loaded").expect("a file");
     let profile = MachineProfile::named(profile).expect("built in");
-    let machine = Machine::create(&dir.path().join("machine"), &profile, &driver).expect("made");
+    let machine =
+        Machine::create(&dir.path().join("machine"), &profile, &driver).expect("a machine");
     (dir, machine)
 }
 
@@ -75,13 +76,15 @@ fn an_ethernet_interface_has_its_own_class() {
 #[test]
 fn a_gpu_and_its_nic_share_a_switch_in_the_device_tree() {
     let (_dir, machine) = machine("dgx-h100");
-    let above = |address: &str| {
+    let switch_folder = |address: &str| {
         let link = machine.host_root().join("sys/bus/pci/devices").join(address);
         let folder = fs::canonicalize(link).expect("a link");
         folder.ancestors().nth(2).map(Path::to_owned).expect("two bridges above")
     };
-    assert_eq!(above("0000:1b:00.0"), above("0000:18:00.0"));
-    assert!(above("0000:1b:00.0").ends_with("sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0"));
+    assert_eq!(switch_folder("0000:1b:00.0"), switch_folder("0000:18:00.0"));
+    assert!(
+        switch_folder("0000:1b:00.0").ends_with("sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0")
+    );
 }
 
 #[test]
@@ -89,7 +92,7 @@ fn mig_instances_have_capabilities_with_the_driver_s_minors() {
     let (_dir, machine) = machine("mig-a100");
     let minors = read(&machine, "proc/driver/nvidia-caps/mig-minors");
     for line in ["config 1", "gpu0/gi7/access 66", "gpu0/gi7/ci0/access 67"] {
-        assert!(minors.lines().any(|found| found == line), "{line}");
+        assert!(minors.lines().any(|other| other == line), "{line}");
     }
     assert!(exists(&machine, "dev/nvidia-caps/nvidia-cap66"));
     let access = read(&machine, "proc/driver/nvidia/capabilities/gpu0/mig/gi7/access");
@@ -101,8 +104,8 @@ fn an_added_gpu_appears_in_the_tree_and_a_removed_gpu_disappears() {
     let (_dir, machine) = machine("dgx-h100");
     machine.inject(&Fault::AddGpu).expect("a ninth GPU");
     let model = machine.model().expect("written");
-    let added = model.gpus.last().expect("nine GPUs");
-    assert_eq!((added.minor, added.address().to_string().as_str()), (8, "0000:e0:00.0"));
+    let added_gpu = model.gpus.last().expect("nine GPUs");
+    assert_eq!((added_gpu.minor, added_gpu.address().to_string().as_str()), (8, "0000:e0:00.0"));
     assert!(exists(&machine, "sys/bus/pci/devices/0000:e0:00.0/vendor"));
     assert!(exists(&machine, "proc/driver/nvidia/gpus/0000:e0:00.0/information"));
 
@@ -111,35 +114,36 @@ fn an_added_gpu_appears_in_the_tree_and_a_removed_gpu_disappears() {
     assert!(!exists(&machine, "dev/nvidia8"));
     machine.inject(&Fault::AddGpu).expect("another one");
     let model = machine.model().expect("written");
-    let again = model.gpus.last().expect("nine GPUs");
-    assert_eq!(again.number, 9, "a number is reused");
+    let second_gpu = model.gpus.last().expect("nine GPUs");
+    assert_eq!(second_gpu.number, 9, "a number is reused");
 }
 
 /// Every path below a folder, with its content and its file identity.
 fn listing(machine: &Machine) -> BTreeMap<PathBuf, (String, u64)> {
     let root = machine.host_root();
-    let mut found = BTreeMap::new();
+    let mut entries = BTreeMap::new();
     let mut folders = vec![root.clone()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("an entry").path();
-            let seen = fs::symlink_metadata(&path).expect("an entry");
-            let what = if seen.is_symlink() {
+            let metadata = fs::symlink_metadata(&path).expect("an entry");
+            let content = if metadata.is_symlink() {
                 assert!(path.exists(), "{} dangles", path.display());
                 format!("-> {}", fs::read_link(&path).expect("a link").display())
-            } else if seen.is_dir() {
+            } else if metadata.is_dir() {
                 folders.push(path.clone());
                 "folder".to_owned()
-            } else if seen.is_file() {
+            } else if metadata.is_file() {
                 String::from_utf8_lossy(&fs::read(&path).expect("a file")).into_owned()
             } else {
                 "node".to_owned()
             };
-            let inode = if seen.is_dir() { 0 } else { seen.ino() };
-            found.insert(path.strip_prefix(&root).expect("below it").to_owned(), (what, inode));
+            let inode = if metadata.is_dir() { 0 } else { metadata.ino() };
+            entries
+                .insert(path.strip_prefix(&root).expect("below it").to_owned(), (content, inode));
         }
     }
-    found
+    entries
 }
 
 #[test]
@@ -147,14 +151,14 @@ fn adding_and_removing_a_gpu_leaves_all_other_files_untouched() {
     for name in ["dgx-h100", "mig-a100", "t4-edge"] {
         let (_dir, machine) = machine(name);
         let before = listing(&machine);
-        let added = machine.model().expect("written").gpus.len();
+        let index = machine.model().expect("written").gpus.len();
         machine.inject(&Fault::AddGpu).expect("one more");
-        let with_it = listing(&machine);
+        let extended = listing(&machine);
         let minors = Path::new("proc/driver/nvidia-caps/mig-minors");
         for (path, entry) in before.iter().filter(|(path, _)| *path != minors) {
-            assert_eq!(with_it.get(path), Some(entry), "{}", path.display());
+            assert_eq!(extended.get(path), Some(entry), "{}", path.display());
         }
-        machine.inject(&Fault::RemoveGpu { gpu: added }).expect("the GPU exists");
+        machine.inject(&Fault::RemoveGpu { gpu: index }).expect("the GPU exists");
         let paths = |listing: &BTreeMap<PathBuf, _>| listing.keys().cloned().collect::<Vec<_>>();
         assert_eq!(paths(&listing(&machine)), paths(&before), "{name}");
     }
@@ -166,8 +170,8 @@ fn without_the_driver_the_tree_has_no_driver_files_and_bindings() {
     let before = listing(&machine);
     machine.remove_driver().expect("removed");
     let without = listing(&machine);
-    let of_driver = |path: &&PathBuf| path.to_string_lossy().contains("nvidia");
-    assert_eq!(without.keys().find(of_driver), None);
+    let is_driver_file = |path: &&PathBuf| path.to_string_lossy().contains("nvidia");
+    assert_eq!(without.keys().find(is_driver_file), None);
     assert!(!exists(&machine, "sys/bus/pci/devices/0000:07:00.0/driver"));
     assert!(!read(&machine, "sys/bus/pci/devices/0000:07:00.0/uevent").contains("DRIVER"));
     assert!(machine.host_root().join("dev").is_dir(), "programs may watch the folder");
@@ -236,23 +240,24 @@ fn a_foreign_folder_is_refused_and_not_touched() {
     let driver = dir.path().join("driver.so");
     fs::write(&driver, "not loaded").expect("a file");
     let profile = MachineProfile::named("t4-edge").expect("built in");
-    let theirs = dir.path().join("theirs");
+    let foreign_dir = dir.path().join("theirs");
     for name in ["host/notes", "libnvidia-ml.so.1", "libcuda.so.1", "state.json"] {
-        let file = theirs.join(name);
-        fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+        let file = foreign_dir.join(name);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("a new folder");
         fs::write(&file, "theirs").expect("a file");
-        let error = Machine::create(&theirs, &profile, &driver).expect_err(name).to_string();
+        let error = Machine::create(&foreign_dir, &profile, &driver).expect_err(name).to_string();
         assert!(error.contains("does not belong to a simulated machine"), "{error}");
         assert_eq!(fs::read_to_string(&file).expect("still there"), "theirs");
-        assert!(!theirs.join("state.lock").exists());
-        fs::remove_dir_all(&theirs).expect("the test's own folder");
+        assert!(!foreign_dir.join("state.lock").exists());
+        fs::remove_dir_all(&foreign_dir).expect("the test's own folder");
     }
-    let machine = Machine::create(&theirs, &profile, &driver).expect("a folder that is missing");
+    let machine =
+        Machine::create(&foreign_dir, &profile, &driver).expect("a folder that is missing");
     machine.remove_driver().expect("removed");
-    Machine::create(&theirs, &profile, &driver).expect("a machine created by the test");
-    let left: Vec<_> = fs::read_dir(&theirs).expect("a folder").collect();
+    Machine::create(&foreign_dir, &profile, &driver).expect("a machine created by the test");
+    let entries: Vec<_> = fs::read_dir(&foreign_dir).expect("a folder").collect();
     // Expected entries: host, three names of the library, state.json, state.lock.
-    assert_eq!(left.len(), 6, "{left:?}");
+    assert_eq!(entries.len(), 6, "{entries:?}");
 }
 
 #[test]

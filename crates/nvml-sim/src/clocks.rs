@@ -98,13 +98,16 @@ export! {
 
 /// Reasons for reduced clocks, as bits of `nvmlClocksEventReason*`.
 fn clock_reasons(gpu: &Gpu) -> c_ulonglong {
-    let slowed = gpu.faults.slowed;
+    let throttle_reasons = gpu.faults.slowed;
     [
         (gpu.live.utilization_percent == 0, sys::nvmlClocksEventReasonGpuIdle),
         // The driver reports a hardware reason together with the general one.
-        (slowed.thermal || slowed.power, sys::nvmlClocksThrottleReasonHwSlowdown),
-        (slowed.thermal, sys::nvmlClocksThrottleReasonHwThermalSlowdown),
-        (slowed.power, sys::nvmlClocksThrottleReasonHwPowerBrakeSlowdown),
+        (
+            throttle_reasons.thermal || throttle_reasons.power,
+            sys::nvmlClocksThrottleReasonHwSlowdown,
+        ),
+        (throttle_reasons.thermal, sys::nvmlClocksThrottleReasonHwThermalSlowdown),
+        (throttle_reasons.power, sys::nvmlClocksThrottleReasonHwPowerBrakeSlowdown),
     ]
     .into_iter()
     .filter_map(|(is_active, reason)| is_active.then_some(c_ulonglong::from(reason)))

@@ -108,15 +108,15 @@ export! {
     fn cuCtxCreate_v2(context: Out<usize>, _flags: c_uint, device: c_int) {
         to_nvml_result(|| {
             let uuid = uuid_of(device)?;
-            let found = find_device(&uuid)?;
-            let gpu = gpu_of(&found);
+            let snapshot = find_device(&uuid)?;
+            let gpu = gpu_of(&snapshot);
             if let Some(CudaFault::Error(code)) = gpu.faults.cuda {
                 return Err(CudaError(code));
             }
             if gpu.compute_mode == PROHIBITED {
                 return Err(CudaError::DEVICE_UNAVAILABLE);
             }
-            let free = free_for_process(&found, 0)?;
+            let free = free_for_process(&snapshot, 0)?;
             if free == 0 {
                 return Err(CudaError::OUT_OF_MEMORY);
             }
@@ -139,22 +139,22 @@ export! {
 
     fn cuMemGetInfo_v2(free_bytes: Out<usize>, total: Out<usize>) {
         to_nvml_result(|| {
-            let found = current_device()?;
+            let snapshot = current_device()?;
             let allocated = with_context(|context| Ok(context.space.allocated()))?;
-            free_bytes.put(as_size(free_for_process(&found, allocated)?)?)?;
-            Ok(total.put(as_size(total_for_process(&found)?)?)?)
+            free_bytes.put(as_size(free_for_process(&snapshot, allocated)?)?)?;
+            Ok(total.put(as_size(total_for_process(&snapshot)?)?)?)
         })
     }
 
     fn cuMemAlloc_v2(address: Out<u64>, bytes: usize) {
         to_nvml_result(|| {
-            let found = current_device()?;
+            let snapshot = current_device()?;
             address.check()?;
             let allocated = with_context(|context| Ok(context.space.allocated()))?;
-            let free = free_for_process(&found, allocated)?;
+            let free = free_for_process(&snapshot, allocated)?;
             let start = with_context(|context| context.space.allocate(bytes as u64, free))?;
             // Another process of the cgroup may have allocated the memory meanwhile.
-            if !charge(&found, with_context(|context| Ok(context.space.allocated()))?)? {
+            if !charge(&snapshot, with_context(|context| Ok(context.space.allocated()))?)? {
                 with_context(|context| context.space.free(start))?;
                 return Err(CudaError::OUT_OF_MEMORY);
             }
@@ -173,8 +173,8 @@ export! {
 
     fn cuMemsetD8_v2(address: u64, value: u8, bytes: usize) {
         to_nvml_result(|| {
-            let found = current_device()?;
-            if gpu_of(&found).faults.cuda == Some(CudaFault::Stale) {
+            let snapshot = current_device()?;
+            if gpu_of(&snapshot).faults.cuda == Some(CudaFault::Stale) {
                 return Ok(());
             }
             with_context(|context| {
@@ -187,11 +187,11 @@ export! {
         })
     }
 
-    fn cuMemcpyDtoH_v2(to: OutArray<u8>, address: u64, bytes: usize) {
+    fn cuMemcpyDtoH_v2(buffer: OutArray<u8>, address: u64, bytes: usize) {
         to_nvml_result(|| {
             current_device()?;
-            let read = with_context(|context| context.space.read(address, bytes as u64))?;
-            Ok(to.put(bytes, &read)?)
+            let content = with_context(|context| context.space.read(address, bytes as u64))?;
+            Ok(buffer.put(bytes, &content)?)
         })
     }
 }
@@ -227,10 +227,10 @@ impl Context {
     /// Publishes the number of zeroed bytes for tests and tools.
     fn publish_zeroed(&self) -> CudaResult {
         let folder = library::machine_dir()?.join(ZEROED_FOLDER);
-        let written = fs::create_dir_all(&folder);
-        let written =
-            written.and_then(|()| fs::write(folder.join(&self.uuid), self.zeroed.to_string()));
-        written.map_err(|_| CudaError::UNKNOWN)
+        let result = fs::create_dir_all(&folder);
+        let result =
+            result.and_then(|()| fs::write(folder.join(&self.uuid), self.zeroed.to_string()));
+        result.map_err(|_| CudaError::UNKNOWN)
     }
 }
 
@@ -245,20 +245,23 @@ fn visible(model: &Model) -> Vec<String> {
         let names = names.split(',').map(|name| name.trim().to_owned());
         return names.take_while(|name| device_with_uuid(model, name).is_some()).collect();
     }
-    let whole = model.gpus.iter().filter(|gpu| gpu.mig.is_none());
-    whole.map(|gpu| gpu.uuid.clone()).collect()
+    let unpartitioned = model.gpus.iter().filter(|gpu| gpu.mig.is_none());
+    unpartitioned.map(|gpu| gpu.uuid.clone()).collect()
 }
 
 /// Unpartitioned GPU or MIG device with this UUID.
 fn device_with_uuid(model: &Model, uuid: &str) -> Option<Device> {
-    let parts = model.gpus.iter().flat_map(|gpu| gpu.mig_devices().map(move |one| (gpu, one)));
-    let mut parts = parts.filter(|(_, (_, compute))| compute.uuid == uuid);
-    let part = || {
-        let (gpu, (instance, compute)) = parts.next()?;
+    let mig_devices = model
+        .gpus
+        .iter()
+        .flat_map(|gpu| gpu.mig_devices().map(move |mig_device| (gpu, mig_device)));
+    let mut mig_devices = mig_devices.filter(|(_, (_, compute))| compute.uuid == uuid);
+    let find_mig_device = || {
+        let (gpu, (instance, compute)) = mig_devices.next()?;
         Some(Device::of_instance(gpu, instance, compute))
     };
-    let whole = model.gpus.iter().find(|gpu| gpu.uuid == uuid && gpu.mig.is_none());
-    whole.map(Device::of_gpu).or_else(part)
+    let gpu = model.gpus.iter().find(|gpu| gpu.uuid == uuid && gpu.mig.is_none());
+    gpu.map(Device::of_gpu).or_else(find_mig_device)
 }
 
 fn uuid_of(ordinal: c_int) -> CudaResult<String> {
@@ -271,14 +274,14 @@ fn uuid_of(ordinal: c_int) -> CudaResult<String> {
 /// Device with this UUID. Blocks while its CUDA fault is a hang.
 fn find_device(uuid: &str) -> CudaResult<DeviceSnapshot> {
     loop {
-        let moment = Generation::current()?;
+        let generation = Generation::current()?;
         let device =
             device_with_uuid(&*library::current_model()?, uuid).ok_or(CudaError::UNKNOWN)?;
-        let found = device.find().map_err(|_| CudaError::UNKNOWN)?;
-        if gpu_of(&found).faults.cuda != Some(CudaFault::Hang) {
-            return Ok(found);
+        let snapshot = device.find().map_err(|_| CudaError::UNKNOWN)?;
+        if gpu_of(&snapshot).faults.cuda != Some(CudaFault::Hang) {
+            return Ok(snapshot);
         }
-        moment.wait(None)?;
+        generation.wait(None)?;
     }
 }
 
@@ -288,12 +291,12 @@ fn current_device() -> CudaResult<DeviceSnapshot> {
     find_device(&uuid)
 }
 
-fn with_context<T>(act: impl FnOnce(&mut Context) -> CudaResult<T>) -> CudaResult<T> {
-    process().context.as_mut().ok_or(CudaError::INVALID_CONTEXT).and_then(act)
+fn with_context<T>(action: impl FnOnce(&mut Context) -> CudaResult<T>) -> CudaResult<T> {
+    process().context.as_mut().ok_or(CudaError::INVALID_CONTEXT).and_then(action)
 }
 
-fn gpu_of(found: &DeviceSnapshot) -> &GpuSnapshot {
-    match found {
+fn gpu_of(snapshot: &DeviceSnapshot) -> &GpuSnapshot {
+    match snapshot {
         DeviceSnapshot::Gpu(gpu) => gpu,
         DeviceSnapshot::Mig(instance) => &instance.gpu,
     }
@@ -301,44 +304,44 @@ fn gpu_of(found: &DeviceSnapshot) -> &GpuSnapshot {
 
 /// Reduces the charge of this process to `allocated` bytes. Faults of the device are ignored.
 fn discharge(uuid: &str, allocated: u64) -> CudaResult {
-    let Ok(machine) = library::current_model() else { return Ok(()) };
-    match machine.gpus.iter().find(|gpu| gpu.uuid == uuid) {
+    let Ok(model) = library::current_model() else { return Ok(()) };
+    match model.gpus.iter().find(|gpu| gpu.uuid == uuid) {
         Some(gpu) => Ok(memory_limits::charge(gpu, allocated).map(drop)?),
         None => Ok(()),
     }
 }
 
 /// Total memory available to this process: the device's, or a lower limit of this process.
-fn total_for_process(found: &DeviceSnapshot) -> CudaResult<u64> {
-    let Memory { total, reserved, .. } = Memory::of(found)?;
-    let usable = total - reserved;
-    Ok(limits(found).map_or(usable, |limited| limited.hard.min(usable)))
+fn total_for_process(snapshot: &DeviceSnapshot) -> CudaResult<u64> {
+    let Memory { total, reserved, .. } = Memory::of(snapshot)?;
+    let usable_bytes = total - reserved;
+    Ok(limits(snapshot).map_or(usable_bytes, |limit| limit.hard.min(usable_bytes)))
 }
 
 /// Limits of this process. A MIG device has no limits.
-fn limits(found: &DeviceSnapshot) -> Option<ProcessLimit> {
-    match found {
+fn limits(snapshot: &DeviceSnapshot) -> Option<ProcessLimit> {
+    match snapshot {
         DeviceSnapshot::Gpu(gpu) => memory_limits::process_limit(gpu),
         DeviceSnapshot::Mig(_) => None,
     }
 }
 
 /// Sets the charge of this process to `allocated` bytes. Returns false if a limit would be exceeded.
-fn charge(found: &DeviceSnapshot, allocated: u64) -> CudaResult<bool> {
-    match found {
+fn charge(snapshot: &DeviceSnapshot, allocated: u64) -> CudaResult<bool> {
+    match snapshot {
         DeviceSnapshot::Gpu(gpu) => Ok(memory_limits::charge(gpu, allocated)?),
         DeviceSnapshot::Mig(_) => Ok(true),
     }
 }
 
 /// Free memory for this process, which already has `allocated` bytes.
-fn free_for_process(found: &DeviceSnapshot, allocated: u64) -> CudaResult<u64> {
+fn free_for_process(snapshot: &DeviceSnapshot, allocated: u64) -> CudaResult<u64> {
     let processes =
-        compute_processes_of(found).iter().map(|process| process.memory_mib * MIB).sum::<u64>();
-    let used = Memory::of(found)?.used + processes + CONTEXT_BYTES + allocated;
-    let Memory { total, reserved, .. } = Memory::of(found)?;
+        compute_processes_of(snapshot).iter().map(|process| process.memory_mib * MIB).sum::<u64>();
+    let used = Memory::of(snapshot)?.used + processes + CONTEXT_BYTES + allocated;
+    let Memory { total, reserved, .. } = Memory::of(snapshot)?;
     let free = (total - reserved).saturating_sub(used);
-    Ok(limits(found).map_or(free, |limited| limited.remaining.min(free)))
+    Ok(limits(snapshot).map_or(free, |limit| limit.remaining.min(free)))
 }
 
 fn as_size(bytes: u64) -> CudaResult<usize> {

@@ -57,28 +57,28 @@ impl AddressSpace {
         self.allocated.remove(&address).map(drop).ok_or(CudaError::INVALID_VALUE)
     }
 
-    pub(crate) fn set(&mut self, at: u64, bytes: u64, value: u8) -> Result<(), CudaError> {
-        self.check_bounds(at, bytes)?;
-        self.writes.push(Write { address: at, bytes, value });
+    pub(crate) fn set(&mut self, address: u64, bytes: u64, value: u8) -> Result<(), CudaError> {
+        self.check_bounds(address, bytes)?;
+        self.writes.push(Write { address, bytes, value });
         Ok(())
     }
 
-    pub(crate) fn read(&self, at: u64, bytes: u64) -> Result<Vec<u8>, CudaError> {
-        self.check_bounds(at, bytes)?;
+    pub(crate) fn read(&self, start: u64, bytes: u64) -> Result<Vec<u8>, CudaError> {
+        self.check_bounds(start, bytes)?;
         let value = |address| {
             let mut newest = self.writes.iter().rev();
-            let written = newest
+            let write = newest
                 .find(|write| (write.address..write.address + write.bytes).contains(&address));
-            written.map_or(RESIDUE, |write| write.value)
+            write.map_or(RESIDUE, |write| write.value)
         };
-        Ok((at..at + bytes).map(value).collect())
+        Ok((start..start + bytes).map(value).collect())
     }
 
     /// Checks that an access stays within one allocation.
-    fn check_bounds(&self, at: u64, bytes: u64) -> Result<(), CudaError> {
-        let before = self.allocated.range(..=at).next_back();
-        let fits =
-            before.is_some_and(|(address, size)| bytes <= address + size - at.min(address + size));
+    fn check_bounds(&self, start: u64, bytes: u64) -> Result<(), CudaError> {
+        let allocation = self.allocated.range(..=start).next_back();
+        let fits = allocation
+            .is_some_and(|(address, size)| bytes <= address + size - start.min(address + size));
         if fits { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
     }
 }

@@ -81,8 +81,8 @@ export! {
     fn nvmlEventSetFree(set: EventSetHandle) {
         library::current_model()?;
         let _exclusive = WAIT_LOCK.write().unwrap_or_else(PoisonError::into_inner);
-        let freed = SETS.lock().unwrap_or_else(PoisonError::into_inner).remove(&set.0.addr());
-        freed.map(drop).ok_or(Status::INVALID_ARGUMENT)
+        let removed = SETS.lock().unwrap_or_else(PoisonError::into_inner).remove(&set.0.addr());
+        removed.map(drop).ok_or(Status::INVALID_ARGUMENT)
     }
 
     fn nvmlDeviceGetSupportedEventTypes(device: Device, types: Out<c_ulonglong>) {
@@ -102,7 +102,11 @@ export! {
         Ok(())
     }
 
-    fn nvmlEventSetWait_v2(set: EventSetHandle, data: Out<sys::nvmlEventData_t>, timeout_ms: c_uint) {
+    fn nvmlEventSetWait_v2(
+        set: EventSetHandle,
+        data: Out<sys::nvmlEventData_t>,
+        timeout_ms: c_uint,
+    ) {
         data.check()?;
         data.put(set.wait(timeout_ms)?)
     }
@@ -165,30 +169,30 @@ impl EventSet {
         registrations.gpus.entry(gpu).or_default().push(Registration { types, since });
     }
 
-    /// Next event, or a timeout. The `Generation` is taken before the read of the log, so an event between the read and the
-    /// wait ends the wait at once.
+    /// Next event, or a timeout. The `Generation` is taken before the read of the log, so an event between the read and
+    /// the wait ends the wait at once.
     fn wait(&self, deadline: Option<Instant>) -> NvmlResult<sys::nvmlEventData_t> {
         loop {
-            let moment = Generation::current()?;
-            let machine = library::current_model()?;
-            if let Some(delivered) = self.next(&machine) {
-                return delivered;
+            let generation = Generation::current()?;
+            let model = library::current_model()?;
+            if let Some(result) = self.next(&model) {
+                return result;
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Err(Status::TIMEOUT);
             }
-            moment.wait(deadline)?;
+            generation.wait(deadline)?;
         }
     }
 
     /// Next event, if there is one. While a GPU of the set is lost, every call returns only that error, as in the real
     /// library. Events of the other GPUs remain queued.
-    fn next(&self, machine: &Model) -> Option<NvmlResult<sys::nvmlEventData_t>> {
+    fn next(&self, model: &Model) -> Option<NvmlResult<sys::nvmlEventData_t>> {
         let mut registrations = self.registrations.lock().unwrap_or_else(PoisonError::into_inner);
-        if registrations.any_lost(machine) {
+        if registrations.any_lost(model) {
             return Some(Err(Status::GPU_IS_LOST));
         }
-        let (event, gpu) = registrations.next_event(machine)?;
+        let (event, gpu) = registrations.next_event(model)?;
         registrations.delivered = event.sequence;
         Some(Ok(data(event, gpu)))
     }
@@ -197,19 +201,21 @@ impl EventSet {
 // === impl Registrations ===
 
 impl Registrations {
-    fn next_event<'a>(&self, machine: &'a Model) -> Option<(&'a Event, &'a Gpu)> {
-        machine.events.after(self.delivered).find_map(|event| {
+    fn next_event<'a>(&self, model: &'a Model) -> Option<(&'a Event, &'a Gpu)> {
+        model.events.after(self.delivered).find_map(|event| {
             let (kind, _) = type_and_data(event.kind);
-            let matches = |one: &Registration| one.types & kind != 0 && event.sequence > one.since;
-            let is_registered = self.gpus.get(&event.gpu)?.iter().any(matches);
-            is_registered.then_some((event, machine.gpu(event.gpu)?))
+            let is_match = |registration: &Registration| {
+                registration.types & kind != 0 && event.sequence > registration.since
+            };
+            let is_registered = self.gpus.get(&event.gpu)?.iter().any(is_match);
+            is_registered.then_some((event, model.gpu(event.gpu)?))
         })
     }
 
     /// True if a GPU of the set is off the bus or removed.
-    fn any_lost(&self, machine: &Model) -> bool {
-        let lost = |number: &u32| machine.gpu(*number).is_none_or(|gpu| gpu.faults.lost);
-        self.gpus.keys().any(lost)
+    fn any_lost(&self, model: &Model) -> bool {
+        let is_lost = |number: &u32| model.gpu(*number).is_none_or(|gpu| gpu.faults.lost);
+        self.gpus.keys().any(is_lost)
     }
 }
 

@@ -64,7 +64,7 @@ impl FabricRegistration {
         let fabric = gpu.machine().fabric.clone().filter(|_| state == COMPLETED);
         let unhealthy_route = sys::NVML_GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE
             << sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY;
-        let (status, mask, summary) = if gpu.faults.fabric {
+        let (status, health_mask, health_summary) = if gpu.faults.fabric {
             (Status::UNKNOWN.0, unhealthy_route, sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY)
         } else {
             let success = sys::nvmlReturn_enum_NVML_SUCCESS;
@@ -74,8 +74,8 @@ impl FabricRegistration {
             fabric: fabric.unwrap_or(NO_CLUSTER),
             state,
             status,
-            health_mask: mask,
-            health_summary: summary,
+            health_mask,
+            health_summary,
         })
     }
 

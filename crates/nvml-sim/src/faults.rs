@@ -44,12 +44,12 @@ fn wait_for_gpu(number: u32) -> NvmlResult<GpuSnapshot> {
         return Ok(gpu);
     }
     loop {
-        let moment = Generation::current()?;
+        let generation = Generation::current()?;
         let gpu = lookup(number)?;
         if !gpu.faults.hang {
             return Ok(gpu);
         }
-        moment.wait(None)?;
+        generation.wait(None)?;
     }
 }
 

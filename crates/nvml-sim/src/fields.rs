@@ -132,11 +132,11 @@ fn remapped(gpu: &GpuSnapshot, id: c_uint) -> NvmlResult<Value> {
 
 fn link_value(gpu: &GpuSnapshot, id: c_uint) -> NvmlResult<Value> {
     let (ports, counts) = (nvlink::ports(gpu)?, gpu.live.nvlink);
-    let on_switch = |link: &&Option<LinkEnd>| matches!(link, Some(LinkEnd::Switch(_)));
+    let is_switch_link = |link: &&Option<LinkEnd>| matches!(link, Some(LinkEnd::Switch(_)));
     match id {
         field_id::NVML_FI_DEV_NVLINK_LINK_COUNT => Ok(Value::Number(ports.links.into())),
         field_id::NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT => {
-            let count = gpu.links.iter().filter(on_switch).count();
+            let count = gpu.links.iter().filter(is_switch_link).count();
             Ok(Value::Number(crate::lookup::as_count(count)?))
         }
         field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON | field_id::NVML_FI_DEV_NVLINK_GET_SPEED => {

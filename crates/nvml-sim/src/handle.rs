@@ -90,9 +90,9 @@ impl Device {
     /// Finds the target. Faults of its GPU delay or fail the call.
     pub(crate) fn find(self) -> NvmlResult<DeviceSnapshot> {
         match DecodedHandle::from_address(self.0.addr()) {
-            Some(packed) if packed.kind == Kind::Gpu => packed.find_gpu().map(DeviceSnapshot::Gpu),
-            Some(packed) if packed.kind == Kind::MigDevice => {
-                packed.find_instance().map(DeviceSnapshot::Mig)
+            Some(handle) if handle.kind == Kind::Gpu => handle.find_gpu().map(DeviceSnapshot::Gpu),
+            Some(handle) if handle.kind == Kind::MigDevice => {
+                handle.find_instance().map(DeviceSnapshot::Mig)
             }
             // An uninitialised library takes precedence over an invalid handle.
             Some(_) | None => library::current_model().and(Err(Status::INVALID_ARGUMENT)),
@@ -109,11 +109,11 @@ impl Device {
 
     /// Finds a GPU, even a lost one.
     pub(crate) fn gpu_even_if_lost(self) -> NvmlResult<GpuSnapshot> {
-        let packed =
-            DecodedHandle::from_address(self.0.addr()).filter(|packed| packed.kind == Kind::Gpu);
-        match packed {
-            Some(packed) => {
-                faults::find_gpu_even_if_lost(packed.number).map(GpuSnapshot::with_garbage_fault)
+        let handle =
+            DecodedHandle::from_address(self.0.addr()).filter(|handle| handle.kind == Kind::Gpu);
+        match handle {
+            Some(handle) => {
+                faults::find_gpu_even_if_lost(handle.number).map(GpuSnapshot::with_garbage_fault)
             }
             None => self.gpu(),
         }
@@ -133,9 +133,9 @@ impl GpuInstance {
     }
 
     pub(crate) fn with_id(gpu: &Gpu, gpu_instance: u32) -> Self {
-        let packed =
+        let handle =
             DecodedHandle { kind: Kind::GpuInstance, gpu_instance, ..DecodedHandle::gpu(gpu) };
-        Self(packed.pointer())
+        Self(handle.pointer())
     }
 
     pub(crate) fn find(self) -> NvmlResult<InstanceSnapshot> {
@@ -157,9 +157,9 @@ impl ComputeInstance {
 
     pub(crate) fn with_ids(gpu: &Gpu, gpu_instance: u32, compute_instance: u32) -> Self {
         let kind = Kind::ComputeInstance;
-        let packed =
+        let handle =
             DecodedHandle { kind, gpu_instance, compute_instance, ..DecodedHandle::gpu(gpu) };
-        Self(packed.pointer())
+        Self(handle.pointer())
     }
 
     pub(crate) fn find(self) -> NvmlResult<InstanceSnapshot> {
@@ -217,11 +217,11 @@ impl Deref for GpuSnapshot {
 impl InstanceSnapshot {
     /// Position among the MIG devices of the GPU.
     pub(crate) fn index(&self) -> usize {
-        let before = self.gpu.mig.iter().flatten().take(self.index);
-        before.filter(|instance| instance.compute.is_some()).count()
+        let earlier_instances = self.gpu.mig.iter().flatten().take(self.index);
+        earlier_instances.filter(|instance| instance.compute.is_some()).count()
     }
 
-    /// Shape of the instance.
+    /// Profile of the instance.
     pub(crate) fn gpu_instance_profile(&self) -> NvmlResult<GpuInstanceProfile> {
         MigInstance::gpu_instance_profile(self, self.gpu.capability()?).ok_or(Status::UNKNOWN)
     }
@@ -298,6 +298,6 @@ impl DecodedHandle {
 
 fn find_instance(address: usize, kind: Kind) -> NvmlResult<InstanceSnapshot> {
     library::current_model()?;
-    let packed = DecodedHandle::from_address(address).filter(|packed| packed.kind == kind);
-    packed.ok_or(Status::INVALID_ARGUMENT)?.find_instance()
+    let handle = DecodedHandle::from_address(address).filter(|handle| handle.kind == kind);
+    handle.ok_or(Status::INVALID_ARGUMENT)?.find_instance()
 }

@@ -114,14 +114,14 @@ export! {
 
     /// Version 1 ends before the slice counts.
     fn nvmlDeviceGetAttributes(device: Device, attributes: Out<[c_uint; 6]>) {
-        let all = crate::instance::attributes(&device.find()?)?;
+        let attributes_v2 = crate::instance::attributes(&device.find()?)?;
         attributes.put([
-            all.multiprocessorCount,
-            all.sharedCopyEngineCount,
-            all.sharedDecoderCount,
-            all.sharedEncoderCount,
-            all.sharedJpegCount,
-            all.sharedOfaCount,
+            attributes_v2.multiprocessorCount,
+            attributes_v2.sharedCopyEngineCount,
+            attributes_v2.sharedDecoderCount,
+            attributes_v2.sharedEncoderCount,
+            attributes_v2.sharedJpegCount,
+            attributes_v2.sharedOfaCount,
         ])
     }
 }

@@ -22,10 +22,10 @@ versioned!(
 type Name = [c_char; 96];
 
 /// Attributes of a MIG device. A GPU is "not supported", as in the real library.
-pub(crate) fn attributes(found: &DeviceSnapshot) -> NvmlResult<sys::nvmlDeviceAttributes_t> {
-    let DeviceSnapshot::Mig(mig) = found else { return Err(Status::NOT_SUPPORTED) };
-    let shape = mig.gpu_instance_profile()?;
-    let info = gpu_instance_profile(shape, &mig.gpu.card)?;
+pub(crate) fn attributes(snapshot: &DeviceSnapshot) -> NvmlResult<sys::nvmlDeviceAttributes_t> {
+    let DeviceSnapshot::Mig(mig) = snapshot else { return Err(Status::NOT_SUPPORTED) };
+    let profile = mig.gpu_instance_profile()?;
+    let info = gpu_instance_profile(profile, &mig.gpu.card)?;
     Ok(sys::nvmlDeviceAttributes_t {
         multiprocessorCount: info.multiprocessorCount,
         sharedCopyEngineCount: info.copyEngineCount,
@@ -33,39 +33,39 @@ pub(crate) fn attributes(found: &DeviceSnapshot) -> NvmlResult<sys::nvmlDeviceAt
         sharedEncoderCount: info.encoderCount,
         sharedJpegCount: info.jpegCount,
         sharedOfaCount: info.ofaCount,
-        gpuInstanceSliceCount: shape.slices,
-        computeInstanceSliceCount: shape.slices,
+        gpuInstanceSliceCount: profile.slices,
+        computeInstanceSliceCount: profile.slices,
         memorySizeMB: info.memorySizeMB,
     })
 }
 
 /// GPU instance profile on a card.
 pub(crate) fn gpu_instance_profile(
-    shape: GpuInstanceProfile,
+    profile: GpuInstanceProfile,
     card: &Card,
 ) -> NvmlResult<sys::nvmlGpuInstanceProfileInfo_t> {
-    let units = shape.units(card, card.mig.ok_or(Status::NOT_SUPPORTED)?);
+    let resources = profile.units(card, card.mig.ok_or(Status::NOT_SUPPORTED)?);
     Ok(sys::nvmlGpuInstanceProfileInfo_t {
-        id: shape.profile_id,
+        id: profile.profile_id,
         isP2pSupported: 0,
-        sliceCount: shape.slices,
-        instanceCount: shape.max_instances(),
-        multiprocessorCount: units.multiprocessors,
-        copyEngineCount: units.copy_engines,
-        decoderCount: units.decoders,
+        sliceCount: profile.slices,
+        instanceCount: profile.max_instances(),
+        multiprocessorCount: resources.multiprocessors,
+        copyEngineCount: resources.copy_engines,
+        decoderCount: resources.decoders,
         encoderCount: 0,
-        jpegCount: units.jpeg,
-        ofaCount: units.optical_flow,
-        memorySizeMB: shape.memory_mib(card),
+        jpegCount: resources.jpeg,
+        ofaCount: resources.optical_flow,
+        memorySizeMB: profile.memory_mib(card),
     })
 }
 
 /// GPU instance profile with its name.
 pub(crate) fn gpu_instance_profile_v2(
-    shape: GpuInstanceProfile,
+    profile: GpuInstanceProfile,
     card: &Card,
 ) -> NvmlResult<sys::nvmlGpuInstanceProfileInfo_v2_t> {
-    let info = gpu_instance_profile(shape, card)?;
+    let info = gpu_instance_profile(profile, card)?;
     Ok(sys::nvmlGpuInstanceProfileInfo_v2_t {
         version: struct_version::<sys::nvmlGpuInstanceProfileInfo_v2_t>(2),
         id: info.id,
@@ -79,16 +79,16 @@ pub(crate) fn gpu_instance_profile_v2(
         jpegCount: info.jpegCount,
         ofaCount: info.ofaCount,
         memorySizeMB: info.memorySizeMB,
-        name: name(shape, card)?,
+        name: name(profile, card)?,
     })
 }
 
 /// GPU instance profile with capabilities in place of the P2P flag.
 pub(crate) fn gpu_instance_profile_v3(
-    shape: GpuInstanceProfile,
+    profile: GpuInstanceProfile,
     card: &Card,
 ) -> NvmlResult<sys::nvmlGpuInstanceProfileInfo_v3_t> {
-    let info = gpu_instance_profile(shape, card)?;
+    let info = gpu_instance_profile(profile, card)?;
     Ok(sys::nvmlGpuInstanceProfileInfo_v3_t {
         version: struct_version::<sys::nvmlGpuInstanceProfileInfo_v3_t>(3),
         id: info.id,
@@ -101,7 +101,7 @@ pub(crate) fn gpu_instance_profile_v3(
         jpegCount: info.jpegCount,
         ofaCount: info.ofaCount,
         memorySizeMB: info.memorySizeMB,
-        name: name(shape, card)?,
+        name: name(profile, card)?,
         capabilities: 0,
     })
 }
@@ -109,39 +109,42 @@ pub(crate) fn gpu_instance_profile_v3(
 /// Compute instance profile within a GPU instance. Its id equals its `NVML_COMPUTE_INSTANCE_PROFILE_*` number.
 pub(crate) fn compute_instance_profile(
     profile: c_uint,
-    within: GpuInstanceProfile,
+    gpu_profile: GpuInstanceProfile,
     card: &Card,
 ) -> NvmlResult<sys::nvmlComputeInstanceProfileInfo_t> {
     let slices = slices_of(profile)?;
-    if slices > within.slices {
+    if slices > gpu_profile.slices {
         return Err(Status::NOT_SUPPORTED);
     }
     let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
-    let whole = gpu_instance_profile(within, card)?;
+    let gpu_instance_info = gpu_instance_profile(gpu_profile, card)?;
     // Only a compute instance that fills the GPU instance gets the SMs beyond its slices.
-    let part = slices * capability.multiprocessors;
-    let multiprocessorCount =
-        if slices == within.slices { whole.multiprocessorCount } else { part };
+    let slice_multiprocessors = slices * capability.multiprocessors;
+    let multiprocessorCount = if slices == gpu_profile.slices {
+        gpu_instance_info.multiprocessorCount
+    } else {
+        slice_multiprocessors
+    };
     Ok(sys::nvmlComputeInstanceProfileInfo_t {
         id: profile,
         sliceCount: slices,
-        instanceCount: within.slices / slices,
+        instanceCount: gpu_profile.slices / slices,
         multiprocessorCount,
-        sharedCopyEngineCount: whole.copyEngineCount,
-        sharedDecoderCount: whole.decoderCount,
-        sharedEncoderCount: whole.encoderCount,
-        sharedJpegCount: whole.jpegCount,
-        sharedOfaCount: whole.ofaCount,
+        sharedCopyEngineCount: gpu_instance_info.copyEngineCount,
+        sharedDecoderCount: gpu_instance_info.decoderCount,
+        sharedEncoderCount: gpu_instance_info.encoderCount,
+        sharedJpegCount: gpu_instance_info.jpegCount,
+        sharedOfaCount: gpu_instance_info.ofaCount,
     })
 }
 
 /// Compute instance profile with its name: `1c.3g.20gb`, or the GPU instance's name for a filling profile.
 pub(crate) fn compute_instance_profile_v2(
     profile: c_uint,
-    within: GpuInstanceProfile,
+    gpu_profile: GpuInstanceProfile,
     card: &Card,
 ) -> NvmlResult<sys::nvmlComputeInstanceProfileInfo_v2_t> {
-    let info = compute_instance_profile(profile, within, card)?;
+    let info = compute_instance_profile(profile, gpu_profile, card)?;
     Ok(sys::nvmlComputeInstanceProfileInfo_v2_t {
         version: struct_version::<sys::nvmlComputeInstanceProfileInfo_v2_t>(2),
         id: info.id,
@@ -153,17 +156,17 @@ pub(crate) fn compute_instance_profile_v2(
         sharedEncoderCount: info.sharedEncoderCount,
         sharedJpegCount: info.sharedJpegCount,
         sharedOfaCount: info.sharedOfaCount,
-        name: compute_name(info.sliceCount, within, card)?,
+        name: compute_name(info.sliceCount, gpu_profile, card)?,
     })
 }
 
 /// Compute instance profile with capabilities.
 pub(crate) fn compute_instance_profile_v3(
     profile: c_uint,
-    within: GpuInstanceProfile,
+    gpu_profile: GpuInstanceProfile,
     card: &Card,
 ) -> NvmlResult<sys::nvmlComputeInstanceProfileInfo_v3_t> {
-    let info = compute_instance_profile(profile, within, card)?;
+    let info = compute_instance_profile(profile, gpu_profile, card)?;
     Ok(sys::nvmlComputeInstanceProfileInfo_v3_t {
         version: struct_version::<sys::nvmlComputeInstanceProfileInfo_v3_t>(3),
         id: info.id,
@@ -175,15 +178,15 @@ pub(crate) fn compute_instance_profile_v3(
         sharedEncoderCount: info.sharedEncoderCount,
         sharedJpegCount: info.sharedJpegCount,
         sharedOfaCount: info.sharedOfaCount,
-        name: compute_name(info.sliceCount, within, card)?,
+        name: compute_name(info.sliceCount, gpu_profile, card)?,
         capabilities: 0,
     })
 }
 
 /// Number of the compute instance profile that fills a GPU instance.
-pub(crate) fn full_compute_profile(shape: GpuInstanceProfile) -> c_uint {
+pub(crate) fn full_compute_profile(profile: GpuInstanceProfile) -> c_uint {
     (0..sys::NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
-        .find(|profile| slices_of(*profile) == Ok(shape.slices))
+        .find(|number| slices_of(*number) == Ok(profile.slices))
         .unwrap_or(sys::NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE)
 }
 
@@ -199,14 +202,14 @@ fn slices_of(profile: c_uint) -> NvmlResult<u32> {
     }
 }
 
-fn name(shape: GpuInstanceProfile, card: &Card) -> NvmlResult<Name> {
+fn name(profile: GpuInstanceProfile, card: &Card) -> NvmlResult<Name> {
     let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
-    Ok(char_array(&format!("MIG {}", shape.name(capability))))
+    Ok(char_array(&format!("MIG {}", profile.name(capability))))
 }
 
-fn compute_name(slices: u32, within: GpuInstanceProfile, card: &Card) -> NvmlResult<Name> {
+fn compute_name(slices: u32, gpu_profile: GpuInstanceProfile, card: &Card) -> NvmlResult<Name> {
     let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
-    let whole = within.name(capability);
-    let part = if slices == within.slices { String::new() } else { format!("{slices}c.") };
-    Ok(char_array(&format!("MIG {part}{whole}")))
+    let gpu_instance_name = gpu_profile.name(capability);
+    let prefix = if slices == gpu_profile.slices { String::new() } else { format!("{slices}c.") };
+    Ok(char_array(&format!("MIG {prefix}{gpu_instance_name}")))
 }

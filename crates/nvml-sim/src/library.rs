@@ -41,7 +41,7 @@ struct Library {
 /// Cached model. The file stays open, so that no newer state file gets its inode number.
 struct CachedModel {
     _file: File,
-    stamp: FileVersion,
+    version: FileVersion,
     model: Arc<Model>,
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn shutdown() -> NvmlResult {
 /// Current model of the machine. Reading an unchanged file needs only the read lock.
 pub(crate) fn current_model() -> NvmlResult<Arc<Model>> {
     let path = read_library().state_file_path()?;
-    let found = fs::metadata(&path).map_err(|_| Status::DRIVER_NOT_LOADED)?;
-    let cached = read_library().cached_at(FileVersion::of(&found));
+    let metadata = fs::metadata(&path).map_err(|_| Status::DRIVER_NOT_LOADED)?;
+    let cached = read_library().cached_at(FileVersion::of(&metadata));
     let model = cached.map_or_else(|| write_library().reload(), Ok)?;
     if model.driver_loaded { Ok(model) } else { Err(Status::DRIVER_NOT_LOADED) }
 }
@@ -120,8 +120,8 @@ pub(crate) fn try_update_gpu<T>(
 
 /// Name of the machine profile. Works before `nvmlInit` too.
 pub(crate) fn profile() -> Option<String> {
-    let known = read_library().state_file.clone();
-    let state_file = known.or_else(|| origin::state_file().map(Arc::from))?;
+    let initialised_path = read_library().state_file.clone();
+    let state_file = initialised_path.or_else(|| origin::state_file().map(Arc::from))?;
     Some(CachedModel::read(&state_file).ok()?.model.profile.clone())
 }
 
@@ -150,10 +150,10 @@ impl Library {
     }
 
     /// Cached model, if the file is unchanged.
-    fn cached_at(&self, now: FileVersion) -> Option<Arc<Model>> {
+    fn cached_at(&self, version: FileVersion) -> Option<Arc<Model>> {
         self.cached
             .as_ref()
-            .filter(|cached| cached.stamp == now)
+            .filter(|cached| cached.version == version)
             .map(|cached| Arc::clone(&cached.model))
     }
 
@@ -169,23 +169,23 @@ impl Library {
 impl CachedModel {
     fn read(path: &Path) -> NvmlResult<Self> {
         let mut file = File::open(path).map_err(|_| Status::DRIVER_NOT_LOADED)?;
-        let found = file.metadata().map_err(|_| Status::DRIVER_NOT_LOADED)?;
+        let metadata = file.metadata().map_err(|_| Status::DRIVER_NOT_LOADED)?;
         let mut json = Vec::new();
         file.read_to_end(&mut json).map_err(|_| Status::DRIVER_NOT_LOADED)?;
         let model = serde_json::from_slice(&json).map_err(|_| Status::UNKNOWN)?;
-        Ok(Self { _file: file, stamp: FileVersion::of(&found), model: Arc::new(model) })
+        Ok(Self { _file: file, version: FileVersion::of(&metadata), model: Arc::new(model) })
     }
 }
 
 // === impl FileVersion ===
 
 impl FileVersion {
-    fn of(found: &Metadata) -> Self {
+    fn of(metadata: &Metadata) -> Self {
         Self {
-            device: found.dev(),
-            inode: found.ino(),
-            size: found.size(),
-            modified: (found.mtime(), found.mtime_nsec()),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
         }
     }
 }

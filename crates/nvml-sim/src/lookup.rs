@@ -68,9 +68,12 @@ fn put_handle(device: Out<Device>, gpu: &Gpu) -> NvmlResult {
 
 /// Returns the handle of a MIG device. A lost GPU is an error.
 fn put_mig_handle(device: Out<Device>, model: &Model, uuid: &str) -> NvmlResult {
-    let devices = model.gpus.iter().flat_map(|gpu| gpu.mig_devices().map(move |one| (gpu, one)));
-    let found = { devices }.find(|(_, (_, compute))| compute.uuid == uuid);
-    let (gpu, (instance, compute)) = found.ok_or(Status::NOT_FOUND)?;
+    let devices = model
+        .gpus
+        .iter()
+        .flat_map(|gpu| gpu.mig_devices().map(move |mig_device| (gpu, mig_device)));
+    let target = { devices }.find(|(_, (_, compute))| compute.uuid == uuid);
+    let (gpu, (instance, compute)) = target.ok_or(Status::NOT_FOUND)?;
     device.check()?;
     faults::find_gpu(gpu.number)?;
     device.put(Device::of_instance(gpu, instance, compute))

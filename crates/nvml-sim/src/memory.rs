@@ -33,10 +33,10 @@ export! {
 
     /// A process with a memory limit gets the limit as the total.
     fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: OutVersioned) {
-        let found = device.find()?;
-        let Memory { total, reserved, used } = match Memory::of_limited_process(&found) {
-            Some(limited) => limited,
-            None => Memory::of(&found)?,
+        let snapshot = device.find()?;
+        let Memory { total, reserved, used } = match Memory::of_limited_process(&snapshot) {
+            Some(process_memory) => process_memory,
+            None => Memory::of(&snapshot)?,
         };
         memory.put(sys::nvmlMemory_v2_t {
             version: struct_version::<sys::nvmlMemory_v2_t>(2),
@@ -60,8 +60,8 @@ export! {
         let bar1Total = match device.find()? {
             DeviceSnapshot::Gpu(gpu) => gpu.card.bar1_mib * MIB,
             DeviceSnapshot::Mig(mig) => {
-                let whole = mig.gpu.card.bar1_mib * MIB;
-                whole / u64::from(mig.gpu.capability()?.memory_slices())
+                let gpu_bar1 = mig.gpu.card.bar1_mib * MIB;
+                gpu_bar1 / u64::from(mig.gpu.capability()?.memory_slices())
                     * u64::from(mig.gpu_instance_profile()?.memory_slices)
             }
         };
@@ -74,8 +74,8 @@ export! {
 // === impl Memory ===
 
 impl Memory {
-    pub(crate) fn of(found: &DeviceSnapshot) -> NvmlResult<Self> {
-        Ok(match found {
+    pub(crate) fn of(snapshot: &DeviceSnapshot) -> NvmlResult<Self> {
+        Ok(match snapshot {
             DeviceSnapshot::Gpu(gpu) => {
                 let total = gpu.card.memory_mib * MIB;
                 let process_memory = gpu.live.processes.iter().map(|process| process.memory_mib);
@@ -91,10 +91,10 @@ impl Memory {
     }
 
     /// Memory as a limited process sees it; `None` without a limit.
-    fn of_limited_process(found: &DeviceSnapshot) -> Option<Self> {
-        let DeviceSnapshot::Gpu(gpu) = found else { return None };
-        let limited = memory_limits::process_limit(gpu)?;
-        let used = limited.hard.saturating_sub(limited.remaining);
-        Some(Self { total: limited.hard, reserved: 0, used })
+    fn of_limited_process(snapshot: &DeviceSnapshot) -> Option<Self> {
+        let DeviceSnapshot::Gpu(gpu) = snapshot else { return None };
+        let limit = memory_limits::process_limit(gpu)?;
+        let used = limit.hard.saturating_sub(limit.remaining);
+        Some(Self { total: limit.hard, reserved: 0, used })
     }
 }

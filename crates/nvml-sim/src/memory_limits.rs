@@ -75,9 +75,10 @@ export! {
         let gpu = device.gpu()?;
         let request = limits.read()?;
         let cgroup = cgroup(request.name_space)?;
-        let found = gpu.memory_limits.get(&cgroup).ok_or(Status::NOT_SUPPORTED)?;
-        let used = found.used(is_alive);
-        limits.put(GetMemoryLimits { soft: found.soft, hard: found.hard, used, ..request })
+        let stored_limits = gpu.memory_limits.get(&cgroup).ok_or(Status::NOT_SUPPORTED)?;
+        let CgroupLimits { soft, hard, .. } = *stored_limits;
+        let used = stored_limits.used(is_alive);
+        limits.put(GetMemoryLimits { soft, hard, used, ..request })
     }
 }
 
@@ -87,11 +88,11 @@ pub(crate) fn process_limit(gpu: &Gpu) -> Option<ProcessLimit> {
         return None;
     }
     let cgroup = own_cgroup()?;
-    let limits_above: Vec<_> =
-        gpu.applicable_limits(&cgroup).filter(|it| it.hard != u64::MAX).collect();
+    let applicable_limits: Vec<_> =
+        gpu.applicable_limits(&cgroup).filter(|limits| limits.hard != u64::MAX).collect();
     Some(ProcessLimit {
-        hard: limits_above.iter().map(|limits| limits.hard).min()?,
-        remaining: limits_above.iter().map(|limits| limits.remaining(is_alive)).min()?,
+        hard: applicable_limits.iter().map(|limits| limits.hard).min()?,
+        remaining: applicable_limits.iter().map(|limits| limits.remaining(is_alive)).min()?,
     })
 }
 

@@ -41,7 +41,7 @@ export! {
         gpu.card.mig.ok_or(Status::NOT_SUPPORTED)?;
         activation.check()?;
         let modes = [MigMode::Off, MigMode::On];
-        let requested = modes.into_iter().find(|it| number_of(*it) == mode);
+        let requested = modes.into_iter().find(|candidate| number_of(*candidate) == mode);
         let requested = requested.ok_or(Status::INVALID_ARGUMENT)?;
         let request = |gpu: &mut Gpu| Ok(gpu.set_mig_mode(requested));
         activation.put(match library::try_update_gpu(gpu.number, request)? {
@@ -67,8 +67,8 @@ export! {
             return Err(Status::INVALID_ARGUMENT);
         }
         // While MIG is off, every index is "not found".
-        let found = gpu.mig_devices().nth(index as usize).ok_or(Status::NOT_FOUND)?;
-        mig.put(Device::of_instance(&gpu, found.0, found.1))
+        let mig_device = gpu.mig_devices().nth(index as usize).ok_or(Status::NOT_FOUND)?;
+        mig.put(Device::of_instance(&gpu, mig_device.0, mig_device.1))
     }
 
     fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device: Device, gpu: Out<Device>) {
@@ -117,11 +117,12 @@ export! {
         count: Out<c_uint>,
     ) {
         let gpu = device.gpu()?;
-        let shape = find_profile_by_id(&gpu, profile_id)?;
-        let size = shape.memory_slices;
+        let profile = find_profile_by_id(&gpu, profile_id)?;
+        let size = profile.memory_slices;
         let placement = |&start| sys::nvmlGpuInstancePlacement_t { start, size };
-        let all: Vec<_> = shape.possible_starts.iter().map(placement).collect();
-        placements.put_or_count(count, &all)
+        let possible_placements: Vec<_> =
+            profile.possible_starts.iter().map(placement).collect();
+        placements.put_or_count(count, &possible_placements)
     }
 
     fn nvmlDeviceGetGpuInstanceRemainingCapacity(
@@ -131,13 +132,14 @@ export! {
     ) {
         let gpu = device.gpu()?;
         let instances = gpu.instances()?;
-        let shape = find_profile_by_id(&gpu, profile_id)?;
-        let taken = gpu.occupied_slices();
-        let free = shape.possible_starts.iter().filter(|start| shape.slice_mask(**start) & taken == 0);
+        let profile = find_profile_by_id(&gpu, profile_id)?;
+        let occupied_slices = gpu.occupied_slices();
+        let is_free = |start: &&u32| profile.slice_mask(**start) & occupied_slices == 0;
+        let free_starts = profile.possible_starts.iter().filter(is_free);
         let same_profile = instances.iter().filter(|instance| instance.profile_id == profile_id);
-        let existing = crate::lookup::as_count(same_profile.count())?;
-        let allowed = shape.max_instances().saturating_sub(existing);
-        count.put(crate::lookup::as_count(free.count())?.min(allowed))
+        let existing_count = crate::lookup::as_count(same_profile.count())?;
+        let remaining_count = profile.max_instances().saturating_sub(existing_count);
+        count.put(crate::lookup::as_count(free_starts.count())?.min(remaining_count))
     }
 
     fn nvmlDeviceGetGpuInstances(
@@ -147,33 +149,33 @@ export! {
         count: Out<c_uint>,
     ) {
         let gpu = device.gpu()?;
-        let all = gpu.instances()?;
+        let gpu_instances = gpu.instances()?;
         find_profile_by_id(&gpu, profile_id)?;
-        let with_profile = all.iter().filter(|mig| mig.profile_id == profile_id);
-        let found: Vec<_> = with_profile.map(|mig| GpuInstance::of(&gpu, mig)).collect();
+        let with_profile = gpu_instances.iter().filter(|mig| mig.profile_id == profile_id);
+        let handles: Vec<_> = with_profile.map(|mig| GpuInstance::of(&gpu, mig)).collect();
         // As in the real function, the caller must provide room for the `instanceCount` of the profile.
-        count.put(crate::lookup::as_count(found.len())?)?;
-        instances.put(found.len(), &found)
+        count.put(crate::lookup::as_count(handles.len())?)?;
+        instances.put(handles.len(), &handles)
     }
 
     fn nvmlDeviceGetGpuInstanceById(device: Device, id: c_uint, instance: Out<GpuInstance>) {
         let gpu = device.gpu()?;
-        let found = gpu.instances()?.iter().find(|mig| mig.gpu_instance == id);
-        instance.put(GpuInstance::of(&gpu, found.ok_or(Status::NOT_FOUND)?))
+        let mig_instance = gpu.instances()?.iter().find(|mig| mig.gpu_instance == id);
+        instance.put(GpuInstance::of(&gpu, mig_instance.ok_or(Status::NOT_FOUND)?))
     }
 
     fn nvmlGpuInstanceGetInfo(
         instance: GpuInstance,
         info: Out<sys::nvmlGpuInstanceInfo_t>,
     ) {
-        let found = instance.find()?;
+        let snapshot = instance.find()?;
         info.put(sys::nvmlGpuInstanceInfo_t {
-            device: Device::of_gpu(&found.gpu).raw(),
-            id: found.gpu_instance,
-            profileId: found.profile_id,
+            device: Device::of_gpu(&snapshot.gpu).raw(),
+            id: snapshot.gpu_instance,
+            profileId: snapshot.profile_id,
             placement: sys::nvmlGpuInstancePlacement_t {
-                start: found.start,
-                size: found.gpu_instance_profile()?.memory_slices,
+                start: snapshot.start,
+                size: snapshot.gpu_instance_profile()?.memory_slices,
             },
         })
     }
@@ -184,9 +186,9 @@ export! {
         _engine_profile: c_uint,
         info: Out<sys::nvmlComputeInstanceProfileInfo_t>,
     ) {
-        let found = instance.find()?;
-        let card = &found.gpu.card;
-        info.put(instance::compute_instance_profile(profile, found.gpu_instance_profile()?, card)?)
+        let snapshot = instance.find()?;
+        let (gpu_profile, card) = (snapshot.gpu_instance_profile()?, &snapshot.gpu.card);
+        info.put(instance::compute_instance_profile(profile, gpu_profile, card)?)
     }
 
     fn nvmlGpuInstanceGetComputeInstanceProfileInfoV(
@@ -195,13 +197,13 @@ export! {
         _engine_profile: c_uint,
         info: OutVersioned,
     ) {
-        let found = instance.find()?;
-        let (shape, card) = (found.gpu_instance_profile()?, &found.gpu.card);
+        let snapshot = instance.find()?;
+        let (gpu_profile, card) = (snapshot.gpu_instance_profile()?, &snapshot.gpu.card);
         let v3 = struct_version::<sys::nvmlComputeInstanceProfileInfo_v3_t>(3);
         if info.version()? == v3 {
-            info.put(instance::compute_instance_profile_v3(profile, shape, card)?)
+            info.put(instance::compute_instance_profile_v3(profile, gpu_profile, card)?)
         } else {
-            info.put(instance::compute_instance_profile_v2(profile, shape, card)?)
+            info.put(instance::compute_instance_profile_v2(profile, gpu_profile, card)?)
         }
     }
 
@@ -211,13 +213,15 @@ export! {
         instances: OutArray<ComputeInstance>,
         count: Out<c_uint>,
     ) {
-        let found = instance.find()?;
-        let is_filling = instance::full_compute_profile(found.gpu_instance_profile()?) == profile_id;
-        let one = found.compute.as_ref().filter(|_| is_filling);
-        let all: Vec<_> =
-            one.iter().map(|one| ComputeInstance::of(&found.gpu, &found, one)).collect();
-        count.put(crate::lookup::as_count(all.len())?)?;
-        instances.put(all.len(), &all)
+        let snapshot = instance.find()?;
+        let full_profile_id = instance::full_compute_profile(snapshot.gpu_instance_profile()?);
+        let compute = snapshot.compute.as_ref().filter(|_| profile_id == full_profile_id);
+        let handles: Vec<_> = compute
+            .iter()
+            .map(|compute| ComputeInstance::of(&snapshot.gpu, &snapshot, compute))
+            .collect();
+        count.put(crate::lookup::as_count(handles.len())?)?;
+        instances.put(handles.len(), &handles)
     }
 
     fn nvmlGpuInstanceGetComputeInstanceById(
@@ -225,10 +229,10 @@ export! {
         id: c_uint,
         compute_instance: Out<ComputeInstance>,
     ) {
-        let found = instance.find()?;
-        let compute = found.compute.as_ref().filter(|compute| compute.id == id);
+        let snapshot = instance.find()?;
+        let compute = snapshot.compute.as_ref().filter(|compute| compute.id == id);
         let compute = compute.ok_or(Status::NOT_FOUND)?;
-        compute_instance.put(ComputeInstance::of(&found.gpu, &found, compute))
+        compute_instance.put(ComputeInstance::of(&snapshot.gpu, &snapshot, compute))
     }
 
     fn nvmlComputeInstanceGetInfo_v2(
@@ -242,12 +246,12 @@ export! {
         instance: ComputeInstance,
         info: Out<ComputeInstanceInfoV1>,
     ) {
-        let all = compute_instance(&instance.find()?)?;
+        let info_v2 = compute_instance(&instance.find()?)?;
         info.put(ComputeInstanceInfoV1 {
-            device: all.device,
-            gpu_instance: all.gpuInstance,
-            id: all.id,
-            profile_id: all.profileId,
+            device: info_v2.device,
+            gpu_instance: info_v2.gpuInstance,
+            id: info_v2.id,
+            profile_id: info_v2.profileId,
         })
     }
 }
@@ -259,14 +263,14 @@ fn number_of(mode: MigMode) -> c_uint {
     }
 }
 
-fn compute_instance(found: &InstanceSnapshot) -> NvmlResult<sys::nvmlComputeInstanceInfo_t> {
-    let shape = found.gpu_instance_profile()?;
+fn compute_instance(snapshot: &InstanceSnapshot) -> NvmlResult<sys::nvmlComputeInstanceInfo_t> {
+    let profile = snapshot.gpu_instance_profile()?;
     Ok(sys::nvmlComputeInstanceInfo_t {
-        device: Device::of_gpu(&found.gpu).raw(),
-        gpuInstance: GpuInstance::of(&found.gpu, found).raw(),
-        id: found.compute()?.id,
-        profileId: instance::full_compute_profile(shape),
-        placement: sys::nvmlComputeInstancePlacement_t { start: 0, size: shape.slices },
+        device: Device::of_gpu(&snapshot.gpu).raw(),
+        gpuInstance: GpuInstance::of(&snapshot.gpu, snapshot).raw(),
+        id: snapshot.compute()?.id,
+        profileId: instance::full_compute_profile(profile),
+        placement: sys::nvmlComputeInstancePlacement_t { start: 0, size: profile.slices },
     })
 }
 
@@ -277,16 +281,16 @@ fn mig_device(device: Device) -> NvmlResult<InstanceSnapshot> {
     }
 }
 
-fn put_profile(gpu: &GpuSnapshot, shape: GpuInstanceProfile, info: OutVersioned) -> NvmlResult {
+fn put_profile(gpu: &GpuSnapshot, profile: GpuInstanceProfile, info: OutVersioned) -> NvmlResult {
     let v3 = struct_version::<sys::nvmlGpuInstanceProfileInfo_v3_t>(3);
     if info.version()? == v3 {
-        info.put(instance::gpu_instance_profile_v3(shape, &gpu.card)?)
+        info.put(instance::gpu_instance_profile_v3(profile, &gpu.card)?)
     } else {
-        info.put(instance::gpu_instance_profile_v2(shape, &gpu.card)?)
+        info.put(instance::gpu_instance_profile_v2(profile, &gpu.card)?)
     }
 }
 
-/// Shape of a profile. A profile known to NVML and absent from the card is "not supported".
+/// Profile by its NVML number. A profile known to NVML and absent from the card is "not supported".
 fn find_profile(gpu: &GpuSnapshot, profile: c_uint) -> NvmlResult<GpuInstanceProfile> {
     if profile >= sys::NVML_GPU_INSTANCE_PROFILE_COUNT {
         return Err(Status::INVALID_ARGUMENT);

@@ -22,8 +22,8 @@ export! {
         instance: Out<GpuInstance>,
     ) {
         instance.check()?;
-        let (gpu, shape) = gpu_and_profile(device, profile_id)?;
-        instance.put(create_gpu_instance(&gpu, shape, None)?)
+        let (gpu, profile) = gpu_and_profile(device, profile_id)?;
+        instance.put(create_gpu_instance(&gpu, profile, None)?)
     }
 
     fn nvmlDeviceCreateGpuInstanceWithPlacement(
@@ -34,17 +34,17 @@ export! {
     ) {
         instance.check()?;
         let requested = placement.read()?;
-        let (gpu, shape) = gpu_and_profile(device, profile_id)?;
-        if requested.size != shape.memory_slices {
+        let (gpu, profile) = gpu_and_profile(device, profile_id)?;
+        if requested.size != profile.memory_slices {
             return Err(Status::INVALID_ARGUMENT);
         }
-        instance.put(create_gpu_instance(&gpu, shape, Some(requested.start))?)
+        instance.put(create_gpu_instance(&gpu, profile, Some(requested.start))?)
     }
 
     fn nvmlGpuInstanceDestroy(instance: GpuInstance) {
-        let found = instance.find()?;
-        let id = found.gpu_instance;
-        library::try_update_gpu(found.gpu.number, |gpu| gpu.destroy_gpu_instance(id))
+        let snapshot = instance.find()?;
+        let id = snapshot.gpu_instance;
+        library::try_update_gpu(snapshot.gpu.number, |gpu| gpu.destroy_gpu_instance(id))
     }
 
     fn nvmlGpuInstanceCreateComputeInstance(
@@ -64,7 +64,8 @@ export! {
     ) {
         compute.check()?;
         let requested = placement.read()?;
-        if (requested.start, requested.size) != (0, instance.find()?.gpu_instance_profile()?.slices) {
+        let slices = instance.find()?.gpu_instance_profile()?.slices;
+        if (requested.start, requested.size) != (0, slices) {
             return Err(Status::INVALID_ARGUMENT);
         }
         compute.put(create_compute_instance(instance, profile_id)?)
@@ -75,35 +76,35 @@ export! {
         profile_id: c_uint,
         count: Out<c_uint>,
     ) {
-        let found = instance.find()?;
-        let fits = profile_id == instance::full_compute_profile(found.gpu_instance_profile()?);
-        count.put((fits && found.compute.is_none()).into())
+        let snapshot = instance.find()?;
+        let fits = profile_id == instance::full_compute_profile(snapshot.gpu_instance_profile()?);
+        count.put((fits && snapshot.compute.is_none()).into())
     }
 
     fn nvmlComputeInstanceDestroy(compute: ComputeInstance) {
-        let found = compute.find()?;
-        let id = found.gpu_instance;
-        library::try_update_gpu(found.gpu.number, |gpu| gpu.destroy_compute_instance(id))
+        let snapshot = compute.find()?;
+        let id = snapshot.gpu_instance;
+        library::try_update_gpu(snapshot.gpu.number, |gpu| gpu.destroy_compute_instance(id))
     }
 }
 
-/// GPU in MIG mode, and the requested shape.
+/// GPU in MIG mode, and the requested profile.
 fn gpu_and_profile(
     device: Device,
     profile_id: c_uint,
 ) -> NvmlResult<(GpuSnapshot, GpuInstanceProfile)> {
     let gpu = device.gpu()?;
     gpu.instances()?;
-    let shape = find_profile_by_id(&gpu, profile_id)?;
-    Ok((gpu, shape))
+    let profile = find_profile_by_id(&gpu, profile_id)?;
+    Ok((gpu, profile))
 }
 
 fn create_gpu_instance(
     gpu: &GpuSnapshot,
-    shape: GpuInstanceProfile,
+    profile: GpuInstanceProfile,
     start: Option<u32>,
 ) -> NvmlResult<GpuInstance> {
-    let id = library::try_update_gpu(gpu.number, |gpu| gpu.create_gpu_instance(shape, start))?;
+    let id = library::try_update_gpu(gpu.number, |gpu| gpu.create_gpu_instance(profile, start))?;
     Ok(GpuInstance::with_id(gpu, id))
 }
 
@@ -111,15 +112,15 @@ fn create_compute_instance(
     instance: GpuInstance,
     profile_id: c_uint,
 ) -> NvmlResult<ComputeInstance> {
-    let found = instance.find()?;
-    if profile_id != instance::full_compute_profile(found.gpu_instance_profile()?) {
+    let snapshot = instance.find()?;
+    if profile_id != instance::full_compute_profile(snapshot.gpu_instance_profile()?) {
         return Err(Status::NOT_SUPPORTED);
     }
-    if let Some(code) = found.gpu.faults.compute_instance_error {
+    if let Some(code) = snapshot.gpu.faults.compute_instance_error {
         return Err(Status(code));
     }
-    let id = found.gpu_instance;
+    let id = snapshot.gpu_instance;
     let compute_id =
-        library::try_update_gpu(found.gpu.number, |gpu| gpu.create_compute_instance(id))?;
-    Ok(ComputeInstance::with_ids(&found.gpu, id, compute_id))
+        library::try_update_gpu(snapshot.gpu.number, |gpu| gpu.create_compute_instance(id))?;
+    Ok(ComputeInstance::with_ids(&snapshot.gpu, id, compute_id))
 }

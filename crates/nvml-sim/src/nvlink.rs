@@ -114,10 +114,11 @@ export! {
 
 /// True if NVLink connects two GPUs: directly, or through switches. All switches of a machine are connected.
 pub(crate) fn are_linked(one: &Gpu, other: &Gpu) -> bool {
-    let on_switch = |link: &Option<LinkEnd>| matches!(link, Some(LinkEnd::Switch(_)));
-    let to_other = Some(LinkEnd::Gpu(other.number));
-    let over_switches = one.links.iter().any(on_switch) && other.links.iter().any(on_switch);
-    one.links.contains(&to_other) || (one.number != other.number && over_switches)
+    let is_switch_link = |link: &Option<LinkEnd>| matches!(link, Some(LinkEnd::Switch(_)));
+    let peer_link = Some(LinkEnd::Gpu(other.number));
+    let over_switches =
+        one.links.iter().any(is_switch_link) && other.links.iter().any(is_switch_link);
+    one.links.contains(&peer_link) || (one.number != other.number && over_switches)
 }
 
 /// NVLink ports of the card. A card without ports is "not supported".
@@ -137,14 +138,10 @@ fn active_end(gpu: &Gpu, link: c_uint) -> NvmlResult<LinkEnd> {
 }
 
 fn remote(gpu: &GpuSnapshot, end: LinkEnd) -> NvmlResult<sys::nvmlPciInfo_t> {
-    let machine = gpu.machine();
+    let model = gpu.machine();
     match end {
-        LinkEnd::Gpu(number) => {
-            machine.gpu(number).map(pci::info_of_gpu).ok_or(Status::GPU_IS_LOST)
-        }
-        LinkEnd::Switch(index) => {
-            machine.switches.get(index).map(switch_info).ok_or(Status::UNKNOWN)
-        }
+        LinkEnd::Gpu(number) => model.gpu(number).map(pci::info_of_gpu).ok_or(Status::GPU_IS_LOST),
+        LinkEnd::Switch(index) => model.switches.get(index).map(switch_info).ok_or(Status::UNKNOWN),
     }
 }
 

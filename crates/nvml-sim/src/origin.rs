@@ -24,11 +24,12 @@ pub(crate) fn state_file() -> Option<PathBuf> {
 
 /// Path of this library, as known to the loader.
 fn library_path() -> Option<PathBuf> {
-    let own: *const c_void = (library_path as fn() -> Option<PathBuf>) as *const c_void;
+    let function_address: *const c_void =
+        (library_path as fn() -> Option<PathBuf>) as *const c_void;
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: dladdr accepts any address, and writes to a valid `Dl_info` (dladdr(3)).
-    let found = unsafe { libc::dladdr(own, info.as_mut_ptr()) };
-    if found == 0 {
+    let status = unsafe { libc::dladdr(function_address, info.as_mut_ptr()) };
+    if status == 0 {
         return None;
     }
     // SAFETY: zeroed above, which is a valid value, and then filled by dladdr.

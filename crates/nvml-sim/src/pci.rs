@@ -51,18 +51,18 @@ export! {
     }
 
     fn nvmlDeviceGetPciInfoExt(device: Device, info: OutVersioned) {
-        let all = info_of(&device.find()?);
+        let base_info = info_of(&device.find()?);
         info.put(sys::nvmlPciInfoExt_t {
             version: struct_version::<sys::nvmlPciInfoExt_t>(1),
-            domain: all.domain,
-            bus: all.bus,
-            device: all.device,
-            pciDeviceId: all.pciDeviceId,
-            pciSubSystemId: all.pciSubSystemId,
+            domain: base_info.domain,
+            bus: base_info.bus,
+            device: base_info.device,
+            pciDeviceId: base_info.pciDeviceId,
+            pciSubSystemId: base_info.pciSubSystemId,
             // Class code of a 3D controller.
             baseClass: 3,
             subClass: 2,
-            busId: all.busId,
+            busId: base_info.busId,
         })
     }
 
@@ -150,8 +150,8 @@ pub(crate) fn info_of_gpu(gpu: &Gpu) -> sys::nvmlPciInfo_t {
 }
 
 /// PCI function of a device. A MIG device has the function of its GPU.
-fn info_of(found: &DeviceSnapshot) -> sys::nvmlPciInfo_t {
-    match found {
+fn info_of(snapshot: &DeviceSnapshot) -> sys::nvmlPciInfo_t {
+    match snapshot {
         DeviceSnapshot::Gpu(gpu) => info_of_gpu(gpu),
         DeviceSnapshot::Mig(mig) => info_of_gpu(&mig.gpu),
     }

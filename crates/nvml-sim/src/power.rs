@@ -33,12 +33,12 @@ export! {
 
     fn nvmlDeviceGetPowerManagementLimitConstraints(
         device: Device,
-        least: Out<c_uint>,
-        most: Out<c_uint>,
+        min: Out<c_uint>,
+        max: Out<c_uint>,
     ) {
         let limit = limit_mw(&device.gpu()?);
-        least.put(limit / 4)?;
-        most.put(limit)
+        min.put(limit / 4)?;
+        max.put(limit)
     }
 
     fn nvmlDeviceGetPowerManagementMode(device: Device, mode: Out<sys::nvmlEnableState_t>) {

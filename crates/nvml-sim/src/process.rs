@@ -23,12 +23,12 @@ export! {
         count: Out<c_uint>,
         infos: OutArray<sys::nvmlProcessInfo_v1_t>,
     ) {
-        let brief = |process: &Process| sys::nvmlProcessInfo_v1_t {
+        let to_info_v1 = |process: &Process| sys::nvmlProcessInfo_v1_t {
             pid: process.pid,
             usedGpuMemory: process.memory_mib.saturating_mul(1024 * 1024),
         };
-        let all: Vec<_> = compute_processes(device)?.iter().map(brief).collect();
-        infos.put_counted(count, &all)
+        let processes: Vec<_> = compute_processes(device)?.iter().map(to_info_v1).collect();
+        infos.put_counted(count, &processes)
     }
 
     fn [nvmlDeviceGetComputeRunningProcesses_v2 nvmlDeviceGetComputeRunningProcesses_v3](
@@ -36,15 +36,15 @@ export! {
         count: Out<c_uint>,
         infos: OutArray<sys::nvmlProcessInfo_v2_t>,
     ) {
-        let full = |process: &Process| sys::nvmlProcessInfo_v2_t {
+        let to_info_v2 = |process: &Process| sys::nvmlProcessInfo_v2_t {
             pid: process.pid,
             usedGpuMemory: process.memory_mib.saturating_mul(1024 * 1024),
             gpuInstanceId: process.gpu_instance.unwrap_or(WHOLE_GPU),
             // Each GPU instance contains one compute instance, with id 0.
             computeInstanceId: process.gpu_instance.map_or(WHOLE_GPU, |_| 0),
         };
-        let all: Vec<_> = compute_processes(device)?.iter().map(full).collect();
-        infos.put_counted(count, &all)
+        let processes: Vec<_> = compute_processes(device)?.iter().map(to_info_v2).collect();
+        infos.put_counted(count, &processes)
     }
 
     /// Returns one current sample for each process with a utilization. A MIG device is "not supported".
@@ -56,7 +56,7 @@ export! {
     ) {
         let gpu = device.gpu()?;
         let now = since_epoch_us();
-        let busy = gpu.live.processes.iter().filter(|process| process.sm_percent > 0);
+        let busy_processes = gpu.live.processes.iter().filter(|process| process.sm_percent > 0);
         let sample = |process: &Process| sys::nvmlProcessUtilizationSample_t {
             pid: process.pid,
             timeStamp: now,
@@ -65,11 +65,11 @@ export! {
             encUtil: 0,
             decUtil: 0,
         };
-        let all: Vec<_> = busy.filter(|_| now > since).map(sample).collect();
-        if all.is_empty() {
+        let new_samples: Vec<_> = busy_processes.filter(|_| now > since).map(sample).collect();
+        if new_samples.is_empty() {
             return Err(Status::NOT_FOUND);
         }
-        samples.put_counted(count, &all)
+        samples.put_counted(count, &new_samples)
     }
 
     /// Simulated processes use neither graphics nor MPS, so these lists are empty.
@@ -97,12 +97,13 @@ fn compute_processes(device: Device) -> NvmlResult<Vec<Process>> {
 }
 
 /// Compute processes on a GPU or in a MIG device.
-pub(crate) fn compute_processes_of(found: &DeviceSnapshot) -> Vec<Process> {
-    match found {
+pub(crate) fn compute_processes_of(snapshot: &DeviceSnapshot) -> Vec<Process> {
+    match snapshot {
         DeviceSnapshot::Gpu(gpu) => gpu.live.processes.clone(),
         DeviceSnapshot::Mig(mig) => {
-            let here = |process: &&Process| process.gpu_instance == Some(mig.gpu_instance);
-            mig.gpu.live.processes.iter().filter(here).cloned().collect()
+            let is_in_instance =
+                |process: &&Process| process.gpu_instance == Some(mig.gpu_instance);
+            mig.gpu.live.processes.iter().filter(is_in_instance).cloned().collect()
         }
     }
 }

@@ -45,8 +45,8 @@ impl Status {
     pub(crate) const UNKNOWN: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN);
 
     /// Status for the driver's refusal to create or destroy a MIG instance.
-    pub(crate) fn from_refusal(refused: MigRefusal) -> Self {
-        match refused {
+    pub(crate) fn from_refusal(refusal: MigRefusal) -> Self {
+        match refusal {
             MigRefusal::MigDisabled => Self::NOT_SUPPORTED,
             MigRefusal::InvalidPlacement | MigRefusal::NotFound => Self::INVALID_ARGUMENT,
             MigRefusal::InsufficientResources => Self::INSUFFICIENT_RESOURCES,
@@ -62,8 +62,8 @@ pub(crate) fn run_call(body: impl FnOnce() -> NvmlResult) -> Code {
     code(catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Status::UNKNOWN)))
 }
 
-fn code(answer: NvmlResult) -> Code {
-    match answer {
+fn code(result: NvmlResult) -> Code {
+    match result {
         Ok(()) => sys::nvmlReturn_enum_NVML_SUCCESS,
         // An injected error may be any number. Zero would report success although no output is written.
         Err(Status(sys::nvmlReturn_enum_NVML_SUCCESS)) => Status::UNKNOWN.0,

@@ -50,8 +50,8 @@ export! {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| Status::NOT_FOUND)?;
         let command = line.split(|byte| *byte == 0).next().unwrap_or_default();
         let command = String::from_utf8_lossy(command);
-        let room = (length as usize).saturating_sub(1);
-        name.put(length, command.get(..room).unwrap_or(&command))
+        let capacity = (length as usize).saturating_sub(1);
+        name.put(length, command.get(..capacity).unwrap_or(&command))
     }
 
     fn nvmlSystemGetHicVersion(count: Out<c_uint>, _entries: OutArray<sys::nvmlHwbcEntry_t>) {

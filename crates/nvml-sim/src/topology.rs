@@ -59,9 +59,9 @@ export! {
     ) {
         let gpu = device.gpu()?;
         let others = gpu.machine().gpus.iter().filter(|other| other.number != gpu.number);
-        let near = others.filter(|other| level_between(&gpu, other) == level);
-        let near: Vec<_> = near.map(Device::of_gpu).collect();
-        devices.put_or_count(count, &near)
+        let nearest_gpus = others.filter(|other| level_between(&gpu, other) == level);
+        let nearest_gpus: Vec<_> = nearest_gpus.map(Device::of_gpu).collect();
+        devices.put_or_count(count, &nearest_gpus)
     }
 
     fn nvmlDeviceGetP2PStatus(
@@ -94,17 +94,17 @@ fn p2p(
     other: &GpuSnapshot,
     index: c_uint,
 ) -> NvmlResult<sys::nvmlGpuP2PStatus_t> {
-    let partitioned = one.mig.is_some() || other.mig.is_some();
-    let linked = nvlink::are_linked(one, other);
-    let possible = match index {
+    let is_partitioned = one.mig.is_some() || other.mig.is_some();
+    let is_linked = nvlink::are_linked(one, other);
+    let is_possible = match index {
         sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_READ
-        | sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_WRITE => !partitioned,
+        | sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_WRITE => !is_partitioned,
         sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK
-        | sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_ATOMICS => linked && !partitioned,
-        sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_PCI => !linked && !partitioned,
+        | sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_ATOMICS => is_linked && !is_partitioned,
+        sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_PCI => !is_linked && !is_partitioned,
         _ => return Err(Status::INVALID_ARGUMENT),
     };
-    Ok(if possible {
+    Ok(if is_possible {
         sys::nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_OK
     } else {
         sys::nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_NOT_SUPPORTED

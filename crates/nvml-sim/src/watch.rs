@@ -118,11 +118,11 @@ fn poll_for_all(
     shared.polled = true;
     drop(shared);
     let remaining = remaining.and_then(|remaining| Timespec::try_from(remaining).ok());
-    let polled = poll(&mut [PollFd::new(&watch, PollFlags::IN)], remaining.as_ref());
+    let result = poll(&mut [PollFd::new(&watch, PollFlags::IN)], remaining.as_ref());
     let mut shared = lock();
     shared.polled = false;
     CHANGED.notify_all();
-    match polled {
+    match result {
         Ok(0) | Err(Errno::INTR) => {}
         Ok(_) => {
             drain(&watch);

@@ -76,17 +76,18 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 pub(super) async fn restart_kubelet(testbed: &Testbed) -> Result<(), CheckError> {
-    let again = testbed.kubelet.restart().await;
-    again.map_err(|error| CheckError::Failed(format!("the embedded kubelet: {error}")))
+    let result = testbed.kubelet.restart().await;
+    result.map_err(|error| CheckError::Failed(format!("the embedded kubelet: {error}")))
 }
 
 /// Condition that all resources are connected again, with the same numbers of devices and healthy devices.
 pub(super) fn all_connected(before: &[ServedResource]) -> impl Fn(&NodeStatus) -> bool {
     |node| {
-        before.iter().all(|it| {
-            let registration = node.plugins.get(&it.resource);
-            matches!(registration, Some(PluginStatus::Connected { .. }))
-                && node.counts(&it.resource) == Some((it.devices.len(), it.healthy_ids().len()))
+        before.iter().all(|served| {
+            let plugin_status = node.plugins.get(&served.resource);
+            let counts = (served.devices.len(), served.healthy_ids().len());
+            matches!(plugin_status, Some(PluginStatus::Connected { .. }))
+                && node.counts(&served.resource) == Some(counts)
         })
     }
 }
@@ -119,25 +120,27 @@ pub(super) async fn restart_program(
 
 /// Waits until all resources are connected again.
 async fn wait_for_registrations(testbed: &mut Testbed, before: &[ServedResource]) -> CheckResult {
-    let took =
+    let elapsed =
         testbed.wait_until("all resources are registered again", all_connected(before)).await?;
-    Ok(format!("{} registered again after {took:.1?}", before.len()))
+    Ok(format!("{} registered again after {elapsed:.1?}", before.len()))
 }
 
 async fn leaks_no_descriptors(testbed: &mut Testbed) -> CheckResult {
     let before = testbed.start_and_wait().await?;
     restart_kubelet(testbed).await?;
     wait_for_registrations(testbed, &before).await?;
-    let first = testbed.process().usage().descriptors;
+    let before_restarts = testbed.process().usage().descriptors;
     for _ in 0..RESTARTS {
         restart_kubelet(testbed).await?;
         wait_for_registrations(testbed, &before).await?;
     }
-    let last = testbed.process().usage().descriptors;
-    if last > first + MAX_DESCRIPTOR_GROWTH {
-        return failed(format!("{first} descriptors before {RESTARTS} restarts, {last} after"));
+    let after_restarts = testbed.process().usage().descriptors;
+    if after_restarts > before_restarts + MAX_DESCRIPTOR_GROWTH {
+        return failed(format!(
+            "{before_restarts} descriptors before {RESTARTS} restarts, {after_restarts} after"
+        ));
     }
-    Ok(format!("{first} descriptors before, {last} after"))
+    Ok(format!("{before_restarts} descriptors before, {after_restarts} after"))
 }
 
 async fn registers_at_each_new_kubelet_socket(testbed: &mut Testbed) -> CheckResult {
@@ -146,23 +149,23 @@ async fn registers_at_each_new_kubelet_socket(testbed: &mut Testbed) -> CheckRes
     if let Err(error) = testbed.kubelet.replace_registration_socket(3) {
         return failed(format!("the embedded kubelet: {error}"));
     }
-    let resource = before[0].resource.clone();
-    let is_again =
-        |event: &Event| matches!(event, Event::Registered { resource: it, .. } if *it == resource);
-    let took = testbed.wait_for_event("another registration", since, is_again).await?;
+    let first = before[0].resource.clone();
+    let is_registration =
+        |event: &Event| matches!(event, Event::Registered { resource, .. } if *resource == first);
+    let elapsed = testbed.wait_for_event("another registration", since, is_registration).await?;
     wait_for_registrations(testbed, &before).await?;
-    Ok(format!("registered again after {took:.1?}"))
+    Ok(format!("registered again after {elapsed:.1?}"))
 }
 
 async fn restores_its_socket(testbed: &mut Testbed) -> CheckResult {
     let before = testbed.start_and_wait().await?;
-    let one = &before[0];
-    let name = one.socket.file_name().unwrap_or_default().display().to_string();
+    let first = &before[0];
+    let name = first.socket.file_name().unwrap_or_default().display().to_string();
     if testbed.kubelet.delete_socket(&name).is_err() {
-        return not_applicable(format!("{} is not in the plugin folder", one.socket.display()));
+        return not_applicable(format!("{} is not in the plugin folder", first.socket.display()));
     }
-    let took = wait_until_dialled(testbed, &one.socket).await?;
-    Ok(format!("{name} answers again after {took:.1?}"))
+    let elapsed = wait_until_dialled(testbed, &first.socket).await?;
+    Ok(format!("{name} answers again after {elapsed:.1?}"))
 }
 
 async fn restores_all_sockets(testbed: &mut Testbed) -> CheckResult {
@@ -198,10 +201,10 @@ async fn registers_after_a_cut_stream(testbed: &mut Testbed) -> CheckResult {
     let before = testbed.start_and_wait().await?;
     let since = testbed.next_sequence();
     testbed.kubelet.close_plugin_connection(&before[0].resource).await;
-    let is_again = |event: &Event| matches!(event, Event::Registered { .. });
-    let took = testbed.wait_for_event("another registration", since, is_again).await?;
+    let is_registration = |event: &Event| matches!(event, Event::Registered { .. });
+    let elapsed = testbed.wait_for_event("another registration", since, is_registration).await?;
     wait_for_registrations(testbed, &before).await?;
-    Ok(format!("registered again after {took:.1?}"))
+    Ok(format!("registered again after {elapsed:.1?}"))
 }
 
 async fn survives_a_kubelet_downtime(testbed: &mut Testbed) -> CheckResult {
@@ -215,19 +218,19 @@ async fn survives_a_kubelet_downtime(testbed: &mut Testbed) -> CheckResult {
 
 async fn keeps_the_device_of_a_container(testbed: &mut Testbed) -> CheckResult {
     let before = testbed.start_with_devices().await?;
-    let Some(one) = before.iter().find(|it| it.healthy_ids().len() > 1) else {
+    let Some(served) = before.iter().find(|served| served.healthy_ids().len() > 1) else {
         return not_applicable("no resource has two healthy devices");
     };
-    let pod = Pod::new("first").container(Container::new("c").limit(&one.resource, 1));
+    let pod = Pod::new("first").container(Container::new("c").limit(&served.resource, 1));
     let uid = pod.uid.clone();
     let admission = testbed.admit_pod(pod).await?;
-    let first = admission.allocation("c", &one.resource).map(ContainerAllocation::ids);
+    let first = admission.allocation("c", &served.resource).map(ContainerAllocation::ids);
     if let Err(error) = testbed.kubelet.start_container(&uid, "c").await {
         return failed(format!("the container does not start: {error}"));
     }
     restart_kubelet(testbed).await?;
     wait_for_registrations(testbed, &before).await?;
-    let second = testbed.admit("second", &one.resource, 1).await?;
+    let second = testbed.admit("second", &served.resource, 1).await?;
     match first {
         Some(first) if second.iter().any(|id| first.contains(id)) => {
             failed(format!("both pods have {second:?}"))

@@ -86,18 +86,18 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 async fn repeats_its_response(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
-    for served in &all {
+    let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    for served in &resources {
         let mut client = served.dial().await?;
         let request = allocate_request(&[vec![served.healthy_ids()[0].clone()]]);
-        let what = format!("Allocate of {}", served.resource);
-        let first = call_ok_within(&what, limit, client.allocate(request.clone())).await?;
-        let second = call_ok_within(&what, limit, client.allocate(request)).await?;
+        let call_name = format!("Allocate of {}", served.resource);
+        let first = call_ok_within(&call_name, limit, client.allocate(request.clone())).await?;
+        let second = call_ok_within(&call_name, limit, client.allocate(request)).await?;
         if first != second {
-            return failed(format!("{what}: first {first:?}, then {second:?}"));
+            return failed(format!("{call_name}: first {first:?}, then {second:?}"));
         }
     }
-    Ok(format!("equal responses, {} resources", all.len()))
+    Ok(format!("equal responses, {} resources", resources.len()))
 }
 
 async fn refuses_unknown_devices(testbed: &mut Testbed) -> CheckResult {
@@ -105,7 +105,7 @@ async fn refuses_unknown_devices(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn refuses_partly_unknown_requests(testbed: &mut Testbed) -> CheckResult {
-    check_refuses(testbed, |known| vec![known, "no-such-device".to_owned()]).await
+    check_refuses(testbed, |healthy_id| vec![healthy_id, "no-such-device".to_owned()]).await
 }
 
 async fn refuses_long_ids(testbed: &mut Testbed) -> CheckResult {
@@ -114,17 +114,17 @@ async fn refuses_long_ids(testbed: &mut Testbed) -> CheckResult {
 
 /// Checks that every resource refuses the ids made from a healthy one, and then still grants the healthy one.
 async fn check_refuses(testbed: &mut Testbed, ids: impl Fn(String) -> Vec<String>) -> CheckResult {
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     let mut refusal = String::new();
-    for served in &all {
-        let (mut client, known) = (served.dial().await?, served.healthy_ids()[0].clone());
-        let what = format!("Allocate of {}", served.resource);
-        let request = allocate_request(&[ids(known.clone())]);
-        refusal = match call_within(&what, limit, client.allocate(request)).await? {
-            Ok(_) => return failed(format!("{what}: granted")),
+    for served in &resources {
+        let (mut client, healthy_id) = (served.dial().await?, served.healthy_ids()[0].clone());
+        let call_name = format!("Allocate of {}", served.resource);
+        let request = allocate_request(&[ids(healthy_id.clone())]);
+        refusal = match call_within(&call_name, limit, client.allocate(request)).await? {
+            Ok(_) => return failed(format!("{call_name}: granted")),
             Err(status) => status.message().chars().take(120).collect(),
         };
-        let request = allocate_request(&[vec![known]]);
+        let request = allocate_request(&[vec![healthy_id]]);
         call_ok_within("a valid Allocate afterwards", limit, client.allocate(request)).await?;
     }
     testbed.check_alive()?;
@@ -132,78 +132,87 @@ async fn check_refuses(testbed: &mut Testbed, ids: impl Fn(String) -> Vec<String
 }
 
 async fn answers_each_container(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
-    for served in &all {
+    let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    for served in &resources {
         let mut client = served.dial().await?;
         let ids: Vec<_> = served.healthy_ids().into_iter().rev().take(3).collect();
         let containers: Vec<_> = ids.iter().map(|id| vec![id.clone()]).collect();
-        let what = format!("Allocate of {} for {} containers", served.resource, ids.len());
-        let together =
-            call_ok_within(&what, limit, client.allocate(allocate_request(&containers))).await?;
-        let mut alone = Vec::new();
+        let call_name = format!("Allocate of {} for {} containers", served.resource, ids.len());
+        let joint_response =
+            call_ok_within(&call_name, limit, client.allocate(allocate_request(&containers)))
+                .await?;
+        let mut separate_responses = Vec::new();
         for container in containers {
-            let answer =
-                call_ok_within(&what, limit, client.allocate(allocate_request(&[container])))
+            let response =
+                call_ok_within(&call_name, limit, client.allocate(allocate_request(&[container])))
                     .await?;
-            alone.extend(answer.container_responses);
+            separate_responses.extend(response.container_responses);
         }
-        if together.container_responses != alone {
-            let together = together.container_responses;
-            return failed(format!("{what}: {together:?}; in separate calls {alone:?}"));
+        if joint_response.container_responses != separate_responses {
+            return failed(format!(
+                "{call_name}: {:?}; in separate calls {separate_responses:?}",
+                joint_response.container_responses
+            ));
         }
     }
-    Ok(format!("as in separate calls, {} resources", all.len()))
+    Ok(format!("as in separate calls, {} resources", resources.len()))
 }
 
 async fn survives_empty_requests(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
-    for served in &all {
+    let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    for served in &resources {
         let mut client = served.dial().await?;
         for request in [allocate_request(&[]), allocate_request(&[Vec::new()])] {
             let containers = request.container_requests.len();
-            let what = format!("Allocate of nothing for {containers} containers");
-            if let Ok(answer) = call_within(&what, limit, client.allocate(request)).await?
-                && answer.container_responses.len() != containers
+            let call_name = format!("Allocate of nothing for {containers} containers");
+            if let Ok(response) = call_within(&call_name, limit, client.allocate(request)).await?
+                && response.container_responses.len() != containers
             {
-                return failed(format!("{what}: {} responses", answer.container_responses.len()));
+                return failed(format!(
+                    "{call_name}: {} responses",
+                    response.container_responses.len()
+                ));
             }
         }
         let request = allocate_request(&[vec![served.healthy_ids()[0].clone()]]);
         call_ok_within("a valid Allocate afterwards", limit, client.allocate(request)).await?;
     }
     testbed.check_alive()?;
-    Ok(format!("{} resources answer or refuse", all.len()))
+    Ok(format!("{} resources answer or refuse", resources.len()))
 }
 
 async fn counts_a_device_once(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
-    for served in &all {
+    let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    for served in &resources {
         let (mut client, id) = (served.dial().await?, served.healthy_ids()[0].clone());
-        let what = format!("Allocate of {} twice {id}", served.resource);
-        let once = allocate_request(&[vec![id.clone()]]);
-        let once = call_ok_within(&what, limit, client.allocate(once)).await?;
-        let twice = allocate_request(&[vec![id.clone(), id]]);
-        if let Ok(twice) = call_within(&what, limit, client.allocate(twice)).await?
+        let call_name = format!("Allocate of {} twice {id}", served.resource);
+        let request = allocate_request(&[vec![id.clone()]]);
+        let once = call_ok_within(&call_name, limit, client.allocate(request)).await?;
+        let request = allocate_request(&[vec![id.clone(), id]]);
+        if let Ok(twice) = call_within(&call_name, limit, client.allocate(request)).await?
             && twice != once
         {
-            return failed(format!("{what}: {twice:?}; with the id once: {once:?}"));
+            return failed(format!("{call_name}: {twice:?}; with the id once: {once:?}"));
         }
     }
-    Ok(format!("counted once or refused, {} resources", all.len()))
+    Ok(format!("counted once or refused, {} resources", resources.len()))
 }
 
 async fn allocates_all_in_one_call(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     let mut largest = 0;
-    for served in &all {
+    for served in &resources {
         let mut client = served.dial().await?;
-        let what = format!("Allocate of all of {}", served.resource);
+        let call_name = format!("Allocate of all of {}", served.resource);
         let request = allocate_request(&[served.healthy_ids()]);
-        let answer = call_ok_within(&what, limit, client.allocate(request)).await?;
-        if answer.container_responses.len() != 1 {
-            return failed(format!("{what}: {} responses", answer.container_responses.len()));
+        let response = call_ok_within(&call_name, limit, client.allocate(request)).await?;
+        if response.container_responses.len() != 1 {
+            return failed(format!(
+                "{call_name}: {} responses",
+                response.container_responses.len()
+            ));
         }
-        largest = largest.max(prost::Message::encoded_len(&answer));
+        largest = largest.max(prost::Message::encoded_len(&response));
     }
     if largest > GRPC_MESSAGE_LIMIT {
         return failed(format!("a response of {largest} bytes"));
@@ -212,23 +221,23 @@ async fn allocates_all_in_one_call(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn answers_fast(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
-    let mut delays = CallDurations::of(testbed.process());
-    for served in &all {
+    let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    let mut durations = CallDurations::of(testbed.process());
+    for served in &resources {
         let (mut client, healthy) = (served.dial().await?, served.healthy_ids());
         for id in healthy.iter().cycle().take(SEQUENTIAL_CALLS) {
             let started_at = Instant::now();
             let request = allocate_request(&[vec![id.clone()]]);
             call_ok_within("Allocate", limit, client.allocate(request)).await?;
-            delays.push(started_at.elapsed());
+            durations.push(started_at.elapsed());
         }
     }
-    delays.check_median(testbed.process())
+    durations.check_median(testbed.process())
 }
 
 async fn answers_in_parallel(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
-    for served in &all {
+    let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    for served in &resources {
         let (client, healthy, mut calls) =
             (served.dial().await?, served.healthy_ids(), JoinSet::new());
         for id in healthy.iter().cycle().take(PARALLEL_CALLS) {
@@ -237,16 +246,16 @@ async fn answers_in_parallel(testbed: &mut Testbed) -> CheckResult {
                 call_ok_within("Allocate", limit, client.allocate(request)).await
             });
         }
-        for answer in calls.join_all().await {
-            answer?;
+        for response in calls.join_all().await {
+            response?;
         }
     }
-    Ok(format!("{PARALLEL_CALLS} in parallel, {} resources", all.len()))
+    Ok(format!("{PARALLEL_CALLS} in parallel, {} resources", resources.len()))
 }
 
 async fn survives_cancelled_calls(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
-    for served in &all {
+    let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    for served in &resources {
         let (client, healthy) = (served.dial().await?, served.healthy_ids());
         for id in healthy.iter().cycle().take(SEQUENTIAL_CALLS) {
             let (mut client, request) = (client.clone(), allocate_request(&[vec![id.clone()]]));
@@ -260,5 +269,5 @@ async fn survives_cancelled_calls(testbed: &mut Testbed) -> CheckResult {
             .await?;
     }
     testbed.check_alive()?;
-    Ok(format!("{SEQUENTIAL_CALLS} cancelled, {} resources", all.len()))
+    Ok(format!("{SEQUENTIAL_CALLS} cancelled, {} resources", resources.len()))
 }

@@ -41,7 +41,8 @@ pub(super) fn device_names(folders: &[PathBuf]) -> BTreeSet<String> {
 }
 
 fn spec(path: &Path) -> Option<Spec> {
-    let is_spec = path.extension().is_some_and(|it| it == "json" || it == "yaml");
+    let is_spec =
+        path.extension().is_some_and(|extension| extension == "json" || extension == "yaml");
     let text = is_spec.then(|| fs::read_to_string(path).ok())??;
     serde_saphyr::from_str(&text).ok()
 }
@@ -53,13 +54,14 @@ impl<'a> Name<'a> {
     pub(super) fn parse(text: &'a str) -> Option<Self> {
         let (kind, device) = text.split_once('=')?;
         let (vendor, class) = kind.split_once('/')?;
-        let all = |text: &str, extra: &str| {
-            let is_known = |c: char| c.is_ascii_alphanumeric() || extra.contains(c);
-            !text.is_empty() && text.chars().all(is_known)
+        let has_only = |text: &str, punctuation: &str| {
+            let is_allowed = |c: char| c.is_ascii_alphanumeric() || punctuation.contains(c);
+            !text.is_empty() && text.chars().all(is_allowed)
         };
-        let starts = |text: &str| text.starts_with(|c: char| c.is_ascii_alphabetic());
-        let is_kind = starts(vendor) && all(vendor, "_-.") && starts(class) && all(class, "_-");
-        (is_kind && all(device, "_-.:")).then_some(Self { kind, device })
+        let starts_with_letter = |text: &str| text.starts_with(|c: char| c.is_ascii_alphabetic());
+        let is_vendor = starts_with_letter(vendor) && has_only(vendor, "_-.");
+        let is_class = starts_with_letter(class) && has_only(class, "_-");
+        (is_vendor && is_class && has_only(device, "_-.:")).then_some(Self { kind, device })
     }
 }
 
@@ -80,7 +82,7 @@ mod tests {
     fn devices_are_found_in_json_and_yaml_specs() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let write = |name: &str, text: &str| {
-            fs::write(folder.path().join(name), text).expect("written");
+            fs::write(folder.path().join(name), text).expect("the folder is writable");
         };
         write("a.json", r#"{"cdiVersion": "0.5.0", "kind": "a.b/c", "devices": [{"name": "x"}]}"#);
         write("b.yaml", "cdiVersion: 0.5.0\nkind: a.b/d\ndevices:\n- name: '0'\n");

@@ -44,8 +44,8 @@ fn hook(hook: Option<&String>, flag: &str) -> Result<String, CheckError> {
 
 /// Ids of the unhealthy devices.
 fn unhealthy(node: &NodeStatus) -> BTreeSet<String> {
-    let all = ServedResource::all(node).into_iter().flat_map(|served| served.devices);
-    all.filter(|device| !device.is_healthy()).map(|device| device.id).collect()
+    let devices = ServedResource::all(node).into_iter().flat_map(|served| served.devices);
+    devices.filter(|device| !device.is_healthy()).map(|device| device.id).collect()
 }
 
 /// Makes a device fail and waits until the kubelet lists it as unhealthy. Returns the resources before the fault, and
@@ -53,13 +53,14 @@ fn unhealthy(node: &NodeStatus) -> BTreeSet<String> {
 async fn fail_one(testbed: &mut Testbed) -> Result<(Vec<ServedResource>, String), CheckError> {
     let fail = hook(testbed.subject.hooks.fail.as_ref(), "--fail")?;
     let before = testbed.start_with_devices().await?;
-    let already = unhealthy(&testbed.kubelet.status());
+    let unhealthy_before = unhealthy(&testbed.kubelet.status());
     testbed.run_hook(&fail).await?;
-    let is_reported = |node: &NodeStatus| unhealthy(node).difference(&already).next().is_some();
+    let is_reported =
+        |node: &NodeStatus| unhealthy(node).difference(&unhealthy_before).next().is_some();
     testbed.wait_until("a device is Unhealthy", is_reported).await?;
-    let now = unhealthy(&testbed.kubelet.status());
-    let new = now.difference(&already).next().cloned();
-    new.map_or_else(
+    let unhealthy_after = unhealthy(&testbed.kubelet.status());
+    let failed_id = unhealthy_after.difference(&unhealthy_before).next().cloned();
+    failed_id.map_or_else(
         || not_applicable("the device was healthy again at once"),
         |id| Ok((before, id)),
     )
@@ -77,13 +78,15 @@ async fn a_fault_is_reported(testbed: &mut Testbed) -> CheckResult {
 
 async fn a_failed_device_stays_listed(testbed: &mut Testbed) -> CheckResult {
     let (before, _) = fail_one(testbed).await?;
-    let count =
-        |all: &[ServedResource]| all.iter().map(|served| served.devices.len()).sum::<usize>();
-    let (was, is) = (count(&before), count(&ServedResource::all(&testbed.kubelet.status())));
-    if was == is {
-        Ok(format!("{is} devices as before"))
+    let count = |resources: &[ServedResource]| {
+        resources.iter().map(|served| served.devices.len()).sum::<usize>()
+    };
+    let after = ServedResource::all(&testbed.kubelet.status());
+    let (count_before, count_after) = (count(&before), count(&after));
+    if count_before == count_after {
+        Ok(format!("{count_after} devices as before"))
     } else {
-        failed(format!("{was} devices, then {is}"))
+        failed(format!("{count_before} devices, then {count_after}"))
     }
 }
 
@@ -91,26 +94,26 @@ async fn a_recovery_is_reported(testbed: &mut Testbed) -> CheckResult {
     let heal = hook(testbed.subject.hooks.heal.as_ref(), "--heal")?;
     let (_, id) = fail_one(testbed).await?;
     testbed.run_hook(&heal).await?;
-    let took = testbed
+    let elapsed = testbed
         .wait_until(&format!("{id} is Healthy"), |node| !unhealthy(node).contains(&id))
         .await?;
-    Ok(format!("{id} is Healthy after {took:.1?}"))
+    Ok(format!("{id} is Healthy after {elapsed:.1?}"))
 }
 
 async fn a_fault_is_reported_on_every_stream(testbed: &mut Testbed) -> CheckResult {
     let fail = hook(testbed.subject.hooks.fail.as_ref(), "--fail")?;
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits);
+    let (resources, limits) = (testbed.start_with_devices().await?, testbed.subject.limits);
     let mut streams = Vec::new();
-    for served in &all {
+    for served in &resources {
         streams.push(
-            open_list_stream(&served.resource, limit.answer, &mut served.dial().await?).await?.0,
+            open_list_stream(&served.resource, limits.answer, &mut served.dial().await?).await?.0,
         );
     }
     testbed.run_hook(&fail).await?;
     for mut stream in streams {
-        if stream.wait_for_unhealthy(limit.react).await {
+        if stream.wait_for_unhealthy(limits.react).await {
             return Ok("reported on a stream that the kubelet did not open".to_owned());
         }
     }
-    failed(format!("not reported on another stream within {:?}", limit.react))
+    failed(format!("not reported on another stream within {:?}", limits.react))
 }

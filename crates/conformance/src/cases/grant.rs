@@ -58,35 +58,39 @@ pub(super) const CASES: &[Case] = &[
         id: "C08",
         sentence: "gives each container at least one edit",
         source: "cm/devicemanager/manager.go, GetDeviceRunContainerOptions",
-        check: |testbed| Box::pin(check_responses(testbed, |it| Some(any_edit(it)))),
+        check: |testbed| Box::pin(check_responses(testbed, |response| Some(any_edit(response)))),
     },
 ];
 
-/// Check of a response for a flaw; `None` if the response has no item that it checks.
+/// Check of a response; `None` if the response has no item that it checks.
 type ResponseCheck = fn(&ContainerAllocateResponse) -> Option<Result<(), String>>;
 
 /// Allocates every healthy device alone, and checks each response.
-async fn check_responses(testbed: &mut Testbed, flaw: ResponseCheck) -> CheckResult {
-    let mut seen = 0;
+async fn check_responses(testbed: &mut Testbed, check: ResponseCheck) -> CheckResult {
+    let mut count = 0;
     for response in responses(testbed).await? {
-        match flaw(&response) {
-            Some(Err(why)) => return failed(why),
-            Some(Ok(())) => seen += 1,
+        match check(&response) {
+            Some(Err(reason)) => return failed(reason),
+            Some(Ok(())) => count += 1,
             None => {}
         }
     }
-    if seen == 0 { not_applicable("no response has one") } else { Ok(format!("{seen} responses")) }
+    if count == 0 {
+        not_applicable("no response has one")
+    } else {
+        Ok(format!("{count} responses"))
+    }
 }
 
 async fn responses(testbed: &mut Testbed) -> Result<Vec<ContainerAllocateResponse>, CheckError> {
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     let mut responses = Vec::new();
-    for served in &all {
+    for served in &resources {
         let mut client = served.dial().await?;
         for id in served.healthy_ids() {
-            let what = format!("Allocate of {id}");
+            let call_name = format!("Allocate of {id}");
             let response =
-                call_ok_within(&what, limit, client.allocate(allocate_request(&[vec![id]])))
+                call_ok_within(&call_name, limit, client.allocate(allocate_request(&[vec![id]])))
                     .await?;
             responses.extend(response.container_responses);
         }
@@ -96,20 +100,20 @@ async fn responses(testbed: &mut Testbed) -> Result<Vec<ContainerAllocateRespons
 
 /// Checks each item. `flaw` describes a defect of an item. `None` if there are no items.
 fn check_each<'a, T: 'a>(
-    all: impl IntoIterator<Item = &'a T>,
+    items: impl IntoIterator<Item = &'a T>,
     flaw: impl Fn(&T) -> Option<String>,
 ) -> Option<Result<(), String>> {
-    let mut all = all.into_iter().peekable();
-    all.peek()?;
-    Some(all.find_map(flaw).map_or(Ok(()), Err))
+    let mut items = items.into_iter().peekable();
+    items.peek()?;
+    Some(items.find_map(flaw).map_or(Ok(()), Err))
 }
 
 fn device_nodes(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    check_each(&response.devices, |it| path_flaw(&it.host_path, &it.container_path))
+    check_each(&response.devices, |node| path_flaw(&node.host_path, &node.container_path))
 }
 
 fn mounts(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    check_each(&response.mounts, |it| path_flaw(&it.host_path, &it.container_path))
+    check_each(&response.mounts, |mount| path_flaw(&mount.host_path, &mount.container_path))
 }
 
 fn path_flaw(host: &str, container: &str) -> Option<String> {
@@ -123,10 +127,10 @@ fn path_flaw(host: &str, container: &str) -> Option<String> {
 }
 
 fn permissions(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    check_each(&response.devices, |it| {
-        let letters = &it.permissions;
+    check_each(&response.devices, |node| {
+        let letters = &node.permissions;
         let is_known = !letters.is_empty() && letters.chars().all(|c| "rwm".contains(c));
-        (!is_known).then(|| format!("{} has permissions {letters:?}", it.host_path))
+        (!is_known).then(|| format!("{} has permissions {letters:?}", node.host_path))
     })
 }
 
@@ -164,30 +168,32 @@ fn is_annotation_key(key: &str) -> bool {
 }
 
 fn cdi_names(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    check_each(&response.cdi_devices, |it| {
-        cdi::Name::parse(&it.name).is_none().then(|| format!("{:?} is not a CDI name", it.name))
+    check_each(&response.cdi_devices, |device| {
+        let is_name = cdi::Name::parse(&device.name).is_some();
+        (!is_name).then(|| format!("{:?} is not a CDI name", device.name))
     })
 }
 
 fn any_edit(response: &ContainerAllocateResponse) -> Result<(), String> {
-    let parts = [
+    let counts = [
         response.devices.len(),
         response.mounts.len(),
         response.envs.len(),
         response.annotations.len(),
         response.cdi_devices.len(),
     ];
-    if parts.iter().sum::<usize>() > 0 { Ok(()) } else { Err("a response is empty".into()) }
+    if counts.iter().sum::<usize>() > 0 { Ok(()) } else { Err("a response is empty".into()) }
 }
 
 async fn cdi_names_are_resolved(testbed: &mut Testbed) -> CheckResult {
-    let all = responses(testbed).await?;
-    let names: Vec<_> = all.iter().flat_map(|it| &it.cdi_devices).map(|it| &it.name).collect();
+    let responses = responses(testbed).await?;
+    let devices = responses.iter().flat_map(|response| &response.cdi_devices);
+    let names: Vec<_> = devices.map(|device| &device.name).collect();
     if names.is_empty() {
         return not_applicable("no response has a CDI name");
     }
-    let known = cdi::device_names(&testbed.cdi_dirs());
-    match names.iter().find(|name| !known.contains(name.as_str())) {
+    let names_in_specs = cdi::device_names(&testbed.cdi_dirs());
+    match names.iter().find(|name| !names_in_specs.contains(name.as_str())) {
         Some(name) => failed(format!("{name} is in no CDI spec of {:?}", testbed.cdi_dirs())),
         None => Ok(format!("{} names", names.len())),
     }

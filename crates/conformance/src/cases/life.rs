@@ -94,26 +94,28 @@ async fn handles_sigterm(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn closes_its_streams(testbed: &mut Testbed) -> CheckResult {
-    let served = testbed.start_and_wait().await?;
+    let resources = testbed.start_and_wait().await?;
     // Measured before the exit: the kernel closes the streams of a process that has ended.
     let (started_at, limit) =
         (std::time::Instant::now(), testbed.subject.limits.stop / STREAM_CLOSE_DIVISOR);
     testbed.process().signal(Signal::TERM);
     let is_gone = |node: &windlass_kubelet_sim::NodeStatus| {
-        served.iter().all(|it| node.counts(&it.resource).is_none_or(|(_, free)| free == 0))
+        resources
+            .iter()
+            .all(|served| node.counts(&served.resource).is_none_or(|(_, healthy)| healthy == 0))
     };
     match testbed.kubelet.wait_for(is_gone, limit).await {
-        Ok(_) => Ok(format!("{} withdrawn after {:.1?}", served.len(), started_at.elapsed())),
+        Ok(_) => Ok(format!("{} withdrawn after {:.1?}", resources.len(), started_at.elapsed())),
         Err(_) => failed(format!("its devices are allocatable {limit:?} after SIGTERM")),
     }
 }
 
 async fn removes_its_socket(testbed: &mut Testbed) -> CheckResult {
-    let served = testbed.start_and_wait().await?;
+    let resources = testbed.start_and_wait().await?;
     terminate(testbed).await?;
-    match served.iter().find(|it| it.socket.exists()) {
-        Some(it) => failed(format!("{} still exists", it.socket.display())),
-        None => Ok(format!("{} removed", served.len())),
+    match resources.iter().find(|served| served.socket.exists()) {
+        Some(served) => failed(format!("{} still exists", served.socket.display())),
+        None => Ok(format!("{} removed", resources.len())),
     }
 }
 
@@ -129,8 +131,8 @@ async fn is_idle(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn leaks_nothing(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
-    let (mut client, healthy) = (all[0].dial().await?, all[0].healthy_ids());
+    let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    let (mut client, healthy) = (resources[0].dial().await?, resources[0].healthy_ids());
     let mut before = testbed.process().usage();
     for (number, id) in healthy.iter().cycle().take(WARM_UP_REQUESTS + REQUESTS).enumerate() {
         if number == WARM_UP_REQUESTS {
@@ -140,10 +142,12 @@ async fn leaks_nothing(testbed: &mut Testbed) -> CheckResult {
         call_ok_within("Allocate", limit, client.allocate(request)).await?;
     }
     let after = testbed.process().usage();
-    let grown = after.resident_kib.saturating_sub(before.resident_kib);
-    let opened = after.descriptors.saturating_sub(before.descriptors);
-    let evidence = format!("{grown} KiB and {opened} descriptors more after {REQUESTS} requests");
-    if grown > MAX_GROWTH_KIB || opened > MAX_DESCRIPTOR_GROWTH {
+    let growth_kib = after.resident_kib.saturating_sub(before.resident_kib);
+    let opened_descriptors = after.descriptors.saturating_sub(before.descriptors);
+    let evidence = format!(
+        "{growth_kib} KiB and {opened_descriptors} descriptors more after {REQUESTS} requests"
+    );
+    if growth_kib > MAX_GROWTH_KIB || opened_descriptors > MAX_DESCRIPTOR_GROWTH {
         failed(evidence)
     } else {
         Ok(evidence)

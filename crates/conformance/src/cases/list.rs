@@ -106,9 +106,9 @@ pub(super) const CASES: &[Case] = &[
 async fn lists(
     testbed: &mut Testbed,
 ) -> Result<Vec<(ServedResource, Vec<wire::Device>)>, CheckError> {
-    let (all, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
+    let (resources, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
     let mut lists = Vec::new();
-    for served in all {
+    for served in resources {
         let (_stream, devices) =
             open_list_stream(&served.resource, limit, &mut served.dial().await?).await?;
         lists.push((served, devices));
@@ -121,32 +121,36 @@ async fn check_devices(
     testbed: &mut Testbed,
     flaw: impl Fn(&wire::Device) -> Option<String>,
 ) -> CheckResult {
-    let all = lists(testbed).await?;
+    let lists = lists(testbed).await?;
     let devices =
-        || all.iter().flat_map(|(served, devices)| devices.iter().map(move |it| (served, it)));
-    match devices().find_map(|(served, it)| Some((served, it, flaw(it)?))) {
-        Some((served, it, why)) => failed(format!("{} of {} {why}", it.id, served.resource)),
+        || lists.iter().flat_map(|(served, list)| list.iter().map(move |device| (served, device)));
+    match devices().find_map(|(served, device)| Some((served, device, flaw(device)?))) {
+        Some((served, device, flaw)) => {
+            failed(format!("{} of {} {flaw}", device.id, served.resource))
+        }
         None => Ok(format!("{} devices", devices().count())),
     }
 }
 
 async fn ids_belong_to_one_resource(testbed: &mut Testbed) -> CheckResult {
-    let served = testbed.start_and_wait().await?;
-    let mut owners = BTreeMap::new();
-    let all = served.iter().flat_map(|it| it.devices.iter().map(move |device| (it, &device.id)));
-    for (ServedResource { resource, .. }, id) in all {
-        if let Some(other) = owners.insert(id, resource) {
+    let resources = testbed.start_and_wait().await?;
+    let mut resource_by_id = BTreeMap::new();
+    let ids = resources
+        .iter()
+        .flat_map(|served| served.devices.iter().map(move |device| (served, &device.id)));
+    for (ServedResource { resource, .. }, id) in ids {
+        if let Some(other) = resource_by_id.insert(id, resource) {
             return failed(format!("{id} is listed by {other} and by {resource}"));
         }
     }
-    Ok(format!("{} ids", owners.len()))
+    Ok(format!("{} ids", resource_by_id.len()))
 }
 
 async fn devices_are_listed_once(testbed: &mut Testbed) -> CheckResult {
     for (served, devices) in lists(testbed).await? {
-        let mut seen = BTreeSet::new();
-        if let Some(twice) = devices.iter().find(|it| !seen.insert(&it.id)) {
-            return failed(format!("{} lists {} twice", served.resource, twice.id));
+        let mut ids = BTreeSet::new();
+        if let Some(duplicate) = devices.iter().find(|device| !ids.insert(&device.id)) {
+            return failed(format!("{} lists {} twice", served.resource, duplicate.id));
         }
     }
     Ok("every id once".to_owned())
@@ -174,30 +178,30 @@ async fn topology_names_a_node(testbed: &mut Testbed) -> CheckResult {
         if nodes.is_empty() {
             return Some("has a topology without a node".to_owned());
         }
-        let bad = nodes.iter().find(|node| node.id < 0)?;
-        Some(format!("is on NUMA node {}", bad.id))
+        let invalid = nodes.iter().find(|node| node.id < 0)?;
+        Some(format!("is on NUMA node {}", invalid.id))
     };
     check_devices(testbed, flaw).await
 }
 
 async fn streams_are_independent(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
-    for served in &all {
+    let (resources, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
+    for served in &resources {
         let since = testbed.next_sequence();
-        let (first, mut one) =
+        let (first_stream, mut first_list) =
             open_list_stream(&served.resource, limit, &mut served.dial().await?).await?;
-        let (second, mut other) =
+        let (second_stream, mut second_list) =
             open_list_stream(&served.resource, limit, &mut served.dial().await?).await?;
-        for list in [&mut one, &mut other] {
+        for list in [&mut first_list, &mut second_list] {
             // The kubelet keeps devices in a map, so their order is free.
             list.sort_by(|a, b| a.id.cmp(&b.id));
         }
-        if one != other {
-            return failed(format!("{}: {one:?} and {other:?}", served.resource));
+        if first_list != second_list {
+            return failed(format!("{}: {first_list:?} and {second_list:?}", served.resource));
         }
-        for ListStream(mut stream) in [first, second] {
-            if let Ok(ended @ (None | Some(Err(_)))) = timeout(limit, stream.next()).await {
-                return failed(format!("{}: a stream ended: {ended:?}", served.resource));
+        for ListStream(mut stream) in [first_stream, second_stream] {
+            if let Ok(end @ (None | Some(Err(_)))) = timeout(limit, stream.next()).await {
+                return failed(format!("{}: a stream ended: {end:?}", served.resource));
             }
         }
         let (events, _) = testbed.events().since(since);
@@ -208,23 +212,23 @@ async fn streams_are_independent(testbed: &mut Testbed) -> CheckResult {
             return failed(format!("the kubelet's own stream ended: {event:?}"));
         }
     }
-    Ok(format!("two more streams beside the kubelet's, {} resources", all.len()))
+    Ok(format!("two more streams beside the kubelet's, {} resources", resources.len()))
 }
 
 async fn sends_no_lists_when_idle(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
+    let (resources, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
     let (ListStream(mut stream), _) =
-        open_list_stream(&all[0].resource, limit, &mut all[0].dial().await?).await?;
-    let mut messages = 0;
+        open_list_stream(&resources[0].resource, limit, &mut resources[0].dial().await?).await?;
+    let mut lists = 0;
     let count_lists = async {
         while let Some(Ok(_)) = stream.next().await {
-            messages += 1;
+            lists += 1;
         }
     };
-    let _over = timeout(IDLE_TIME, count_lists).await;
-    match messages {
-        0..=MAX_LISTS => Ok(format!("{messages} lists in {IDLE_TIME:?}")),
-        more => failed(format!("{more} lists in {IDLE_TIME:?}, without a change of devices")),
+    let _timeout = timeout(IDLE_TIME, count_lists).await;
+    match lists {
+        0..=MAX_LISTS => Ok(format!("{lists} lists in {IDLE_TIME:?}")),
+        _ => failed(format!("{lists} lists in {IDLE_TIME:?}, without a change of devices")),
     }
 }
 
@@ -254,9 +258,11 @@ async fn ids_survive_a_kubelet_restart(testbed: &mut Testbed) -> CheckResult {
 }
 
 fn same_ids(testbed: &Testbed, before: &[ServedResource]) -> CheckResult {
-    let ids = |all: &[ServedResource]| -> BTreeMap<String, BTreeSet<String>> {
-        let of = |it: &ServedResource| it.devices.iter().map(|device| device.id.clone()).collect();
-        all.iter().map(|it| (it.resource.clone(), of(it))).collect()
+    let ids = |resources: &[ServedResource]| -> BTreeMap<String, BTreeSet<String>> {
+        let device_ids = |served: &ServedResource| {
+            served.devices.iter().map(|device| device.id.clone()).collect()
+        };
+        resources.iter().map(|served| (served.resource.clone(), device_ids(served))).collect()
     };
     let (before, after) = (ids(before), ids(&ServedResource::all(&testbed.kubelet.status())));
     if before == after {
@@ -267,8 +273,8 @@ fn same_ids(testbed: &Testbed, before: &[ServedResource]) -> CheckResult {
 }
 
 async fn closed_streams_are_released(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
-    let (served, mut client) = (&all[0], all[0].dial().await?);
+    let (resources, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
+    let (served, mut client) = (&resources[0], resources[0].dial().await?);
     for _ in 0..WARM_UP_STREAMS {
         open_list_stream(&served.resource, limit, &mut client).await?;
     }
@@ -277,23 +283,25 @@ async fn closed_streams_are_released(testbed: &mut Testbed) -> CheckResult {
         open_list_stream(&served.resource, limit, &mut client).await?;
     }
     let after = testbed.process().usage();
-    let grown = after.resident_kib.saturating_sub(before.resident_kib);
-    if grown > MAX_GROWTH_KIB {
-        return failed(format!("{grown} KiB more after {STREAMS} closed streams"));
+    let growth_kib = after.resident_kib.saturating_sub(before.resident_kib);
+    if growth_kib > MAX_GROWTH_KIB {
+        return failed(format!("{growth_kib} KiB more after {STREAMS} closed streams"));
     }
-    Ok(format!("{grown} KiB more after {STREAMS} closed streams"))
+    Ok(format!("{growth_kib} KiB more after {STREAMS} closed streams"))
 }
 
 async fn unread_streams_block_no_call(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
-    for served in &all {
-        let mut first = served.dial().await?;
-        let what = format!("ListAndWatch of {}", served.resource);
-        let _unread = call_ok_within(&what, limit, first.list_and_watch(wire::Empty {})).await?;
-        let mut second = served.dial().await?;
-        open_list_stream(&served.resource, limit, &mut second).await?;
+    let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    for served in &resources {
+        let mut first_client = served.dial().await?;
+        let call_name = format!("ListAndWatch of {}", served.resource);
+        let _unread =
+            call_ok_within(&call_name, limit, first_client.list_and_watch(wire::Empty {})).await?;
+        let mut second_client = served.dial().await?;
+        open_list_stream(&served.resource, limit, &mut second_client).await?;
         let request = allocate_request(&[vec![served.healthy_ids()[0].clone()]]);
-        call_ok_within("Allocate beside an unread stream", limit, second.allocate(request)).await?;
+        call_ok_within("Allocate beside an unread stream", limit, second_client.allocate(request))
+            .await?;
     }
-    Ok(format!("{} resources answer", all.len()))
+    Ok(format!("{} resources answer", resources.len()))
 }

@@ -58,9 +58,9 @@ async fn largest_resource(
     testbed: &mut Testbed,
     at_least: usize,
 ) -> Result<ServedResource, CheckError> {
-    let all = testbed.start_with_devices().await?;
-    let largest = all.into_iter().max_by_key(|it| it.healthy_ids().len());
-    match largest.filter(|it| it.healthy_ids().len() >= at_least) {
+    let resources = testbed.start_with_devices().await?;
+    let largest = resources.into_iter().max_by_key(|served| served.healthy_ids().len());
+    match largest.filter(|served| served.healthy_ids().len() >= at_least) {
         Some(served) => Ok(served),
         None => not_applicable(format!("no resource has {at_least} healthy devices")),
     }
@@ -87,9 +87,9 @@ async fn serves_two_containers(testbed: &mut Testbed) -> CheckResult {
     let container = |name: &str| Container::new(name).limit(&served.resource, 1);
     let pod = Pod::new("two").container(container("a")).container(container("b"));
     let admission = testbed.admit_pod(pod).await?;
-    let of =
+    let ids =
         |name: &str| admission.allocation(name, &served.resource).map(ContainerAllocation::ids);
-    match (of("a"), of("b")) {
+    match (ids("a"), ids("b")) {
         (Some(a), Some(b)) if a.is_disjoint(&b) => Ok(format!("{a:?} and {b:?}")),
         other => failed(format!("the containers have {other:?}")),
     }
@@ -107,11 +107,11 @@ async fn serves_again(testbed: &mut Testbed) -> CheckResult {
 
 async fn serves_init_containers(testbed: &mut Testbed) -> CheckResult {
     let served = largest_resource(testbed, 1).await?;
-    let limit = |name: &str| Container::new(name).limit(&served.resource, 1);
-    let pod = Pod::new("init").init_container(limit("i")).container(limit("c"));
+    let container = |name: &str| Container::new(name).limit(&served.resource, 1);
+    let pod = Pod::new("init").init_container(container("i")).container(container("c"));
     let admission = testbed.admit_pod(pod).await?;
     match admission.allocation("c", &served.resource) {
-        Some(it) => Ok(format!("the app has {:?}", it.ids())),
+        Some(allocation) => Ok(format!("the app has {:?}", allocation.ids())),
         None => failed("the app has no device"),
     }
 }
@@ -131,9 +131,9 @@ async fn serves_after_a_kill(testbed: &mut Testbed) -> CheckResult {
 async fn allows_container_starts(testbed: &mut Testbed) -> CheckResult {
     let served = largest_resource(testbed, 1).await?;
     testbed.admit("pod", &served.resource, 1).await?;
-    for time in ["first", "second"] {
+    for ordinal in ["first", "second"] {
         if let Err(error) = testbed.kubelet.start_container(&uid("pod"), "c").await {
-            return failed(format!("{time} start: {error}"));
+            return failed(format!("{ordinal} start: {error}"));
         }
         testbed.kubelet.stop_container(&uid("pod"), "c").await;
     }
@@ -141,9 +141,9 @@ async fn allows_container_starts(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn answers_before_a_start(testbed: &mut Testbed) -> CheckResult {
-    let mut all = testbed.start_with_devices().await?;
-    all.retain(|it| it.options.pre_start_required);
-    let Some(served) = all.first().cloned() else {
+    let mut resources = testbed.start_with_devices().await?;
+    resources.retain(|served| served.options.pre_start_required);
+    let Some(served) = resources.first().cloned() else {
         return not_applicable("no resource requests PreStartContainer");
     };
     testbed.admit("pod", &served.resource, 1).await?;

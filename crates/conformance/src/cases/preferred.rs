@@ -98,17 +98,17 @@ pub(super) const CASES: &[Case] = &[
 async fn resources_with_preference(
     testbed: &mut Testbed,
 ) -> Result<Vec<(ServedResource, Client)>, CheckError> {
-    let mut announcing = Vec::new();
+    let mut resources = Vec::new();
     for served in testbed.start_with_devices().await? {
         if served.options.get_preferred_allocation_available {
             let client = served.dial().await?;
-            announcing.push((served, client));
+            resources.push((served, client));
         }
     }
-    if announcing.is_empty() {
+    if resources.is_empty() {
         return not_applicable("GetDevicePluginOptions does not announce GetPreferredAllocation");
     }
-    Ok(announcing)
+    Ok(resources)
 }
 
 fn request_for(
@@ -131,13 +131,15 @@ async fn get_preferred_allocation(
     request: wire::PreferredAllocationRequest,
 ) -> Result<Vec<String>, CheckError> {
     let limit = testbed.subject.limits.answer;
-    let first = &request.container_requests[0];
-    let (size, must) = (first.allocation_size, first.must_include_device_i_ds.clone());
-    let what = format!("GetPreferredAllocation of {size} with {must:?}");
-    let answer = call_ok_within(&what, limit, client.get_preferred_allocation(request)).await?;
-    match answer.container_responses.as_slice() {
-        [one] => Ok(one.device_i_ds.clone()),
-        other => failed(format!("{what}: {} responses", other.len())),
+    let container = &request.container_requests[0];
+    let (size, must_include) =
+        (container.allocation_size, container.must_include_device_i_ds.clone());
+    let call_name = format!("GetPreferredAllocation of {size} with {must_include:?}");
+    let response =
+        call_ok_within(&call_name, limit, client.get_preferred_allocation(request)).await?;
+    match response.container_responses.as_slice() {
+        [response] => Ok(response.device_i_ds.clone()),
+        responses => failed(format!("{call_name}: {} responses", responses.len())),
     }
 }
 
@@ -150,15 +152,15 @@ async fn every_size(testbed: &mut Testbed) -> CheckResult {
     for (served, mut client) in resources_with_preference(testbed).await? {
         let ids = served.healthy_ids();
         for size in 1..=ids.len() {
-            let answer = get_preferred_allocation(
+            let preferred = get_preferred_allocation(
                 testbed,
                 &mut client,
                 request_for(&ids, &[], size_of(size)),
             )
             .await?;
-            let different: BTreeSet<_> = answer.iter().collect();
-            if different.len() != size || answer.len() != size {
-                return failed(format!("{}: {size} of {ids:?}: {answer:?}", served.resource));
+            let distinct: BTreeSet<_> = preferred.iter().collect();
+            if distinct.len() != size || preferred.len() != size {
+                return failed(format!("{}: {size} of {ids:?}: {preferred:?}", served.resource));
             }
             requests += 1;
         }
@@ -171,13 +173,16 @@ async fn includes_required_devices(testbed: &mut Testbed) -> CheckResult {
     for (served, mut client) in resources_with_preference(testbed).await? {
         let ids = served.healthy_ids();
         for id in &ids {
-            let must = [id.clone()];
+            let must_include = [id.clone()];
             let size = size_of(ids.len().min(2));
-            let answer =
-                get_preferred_allocation(testbed, &mut client, request_for(&ids, &must, size))
-                    .await?;
-            if !answer.contains(id) {
-                return failed(format!("{}: {id} is not in {answer:?}", served.resource));
+            let preferred = get_preferred_allocation(
+                testbed,
+                &mut client,
+                request_for(&ids, &must_include, size),
+            )
+            .await?;
+            if !preferred.contains(id) {
+                return failed(format!("{}: {id} is not in {preferred:?}", served.resource));
             }
             requests += 1;
         }
@@ -191,9 +196,9 @@ async fn prefers_available_devices(testbed: &mut Testbed) -> CheckResult {
         if ids.len() > 1 {
             ids.remove(0);
         }
-        let answer =
+        let preferred =
             get_preferred_allocation(testbed, &mut client, request_for(&ids, &[], 1)).await?;
-        if let Some(id) = answer.iter().find(|id| !ids.contains(id)) {
+        if let Some(id) = preferred.iter().find(|id| !ids.contains(id)) {
             return failed(format!("{}: {id} is not in {ids:?}", served.resource));
         }
     }
@@ -205,14 +210,14 @@ async fn prefers_the_same(testbed: &mut Testbed) -> CheckResult {
         let ids = served.healthy_ids();
         let size = size_of(ids.len().div_ceil(2));
         let reversed: Vec<_> = ids.iter().rev().cloned().collect();
-        let mut answers = BTreeSet::new();
+        let mut preferences = BTreeSet::new();
         for ids in [&ids, &reversed, &ids] {
-            let answer =
+            let preferred =
                 get_preferred_allocation(testbed, &mut client, request_for(ids, &[], size)).await?;
-            answers.insert(answer.into_iter().collect::<BTreeSet<_>>());
+            preferences.insert(preferred.into_iter().collect::<BTreeSet<_>>());
         }
-        if answers.len() > 1 {
-            return failed(format!("{}: {answers:?}", served.resource));
+        if preferences.len() > 1 {
+            return failed(format!("{}: {preferences:?}", served.resource));
         }
     }
     Ok("the same devices three times".to_owned())
@@ -221,33 +226,37 @@ async fn prefers_the_same(testbed: &mut Testbed) -> CheckResult {
 async fn answers_each_container(testbed: &mut Testbed) -> CheckResult {
     let limit = testbed.subject.limits.answer;
     for (served, mut client) in resources_with_preference(testbed).await? {
-        let one = request_for(&served.healthy_ids(), &[], 1).container_requests;
-        let request =
-            wire::PreferredAllocationRequest { container_requests: [one.clone(), one].concat() };
-        let what = format!("GetPreferredAllocation of {}", served.resource);
-        let answer = call_ok_within(&what, limit, client.get_preferred_allocation(request)).await?;
-        let sizes: Vec<_> =
-            answer.container_responses.iter().map(|it| it.device_i_ds.len()).collect();
+        let single = request_for(&served.healthy_ids(), &[], 1).container_requests;
+        let container_requests = [single.clone(), single].concat();
+        let request = wire::PreferredAllocationRequest { container_requests };
+        let call_name = format!("GetPreferredAllocation of {}", served.resource);
+        let response =
+            call_ok_within(&call_name, limit, client.get_preferred_allocation(request)).await?;
+        let sizes: Vec<_> = response
+            .container_responses
+            .iter()
+            .map(|container| container.device_i_ds.len())
+            .collect();
         if sizes != [1, 1] {
-            return failed(format!("{what}: for two containers {sizes:?} devices"));
+            return failed(format!("{call_name}: for two containers {sizes:?} devices"));
         }
     }
     Ok("one response each".to_owned())
 }
 
 async fn answers_fast(testbed: &mut Testbed) -> CheckResult {
-    let announcing = resources_with_preference(testbed).await?;
-    let mut delays = CallDurations::of(testbed.process());
-    for (served, mut client) in announcing {
+    let resources = resources_with_preference(testbed).await?;
+    let mut durations = CallDurations::of(testbed.process());
+    for (served, mut client) in resources {
         let ids = served.healthy_ids();
         for size in (1..=ids.len()).cycle().take(SEQUENTIAL_CALLS) {
             let started_at = Instant::now();
             get_preferred_allocation(testbed, &mut client, request_for(&ids, &[], size_of(size)))
                 .await?;
-            delays.push(started_at.elapsed());
+            durations.push(started_at.elapsed());
         }
     }
-    delays.check_median(testbed.process())
+    durations.check_median(testbed.process())
 }
 
 async fn survives_odd_sizes(testbed: &mut Testbed) -> CheckResult {
@@ -272,9 +281,10 @@ async fn check_survives(
         let ids = served.healthy_ids();
         let call = client.get_preferred_allocation(invalid(&ids));
         outcome = match call_within("an invalid GetPreferredAllocation", limit, call).await? {
-            Ok(answer) => {
-                let ids = answer.container_responses.first().map(|it| it.device_i_ds.len());
-                format!("answered with {} devices", ids.unwrap_or(0))
+            Ok(response) => {
+                let container = response.container_responses.first();
+                let count = container.map_or(0, |container| container.device_i_ds.len());
+                format!("answered with {count} devices")
             }
             Err(status) => format!("refused: {}", status.message()),
         };

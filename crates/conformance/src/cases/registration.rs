@@ -80,13 +80,13 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 async fn registers(testbed: &mut Testbed) -> CheckResult {
-    let served = testbed.start_and_wait().await?;
-    let names: Vec<_> = served.iter().map(|it| it.resource.as_str()).collect();
+    let resources = testbed.start_and_wait().await?;
+    let names: Vec<_> = resources.iter().map(|served| served.resource.as_str()).collect();
     Ok(format!("registered {}", names.join(", ")))
 }
 
 async fn is_never_refused(testbed: &mut Testbed) -> CheckResult {
-    let served = testbed.start_and_wait().await?;
+    let resources = testbed.start_and_wait().await?;
     let (events, _) = testbed.events().since(0);
     let refusal = events.iter().find_map(|event| match event {
         Event::RegistrationRefused { resource, message } => Some((resource, message)),
@@ -94,30 +94,33 @@ async fn is_never_refused(testbed: &mut Testbed) -> CheckResult {
     });
     match refusal {
         Some((resource, message)) => failed(format!("{resource}: {message}")),
-        None => Ok(format!("{} registered, none refused", served.len())),
+        None => Ok(format!("{} registered, none refused", resources.len())),
     }
 }
 
 async fn socket_is_in_the_folder(testbed: &mut Testbed) -> CheckResult {
-    let (served, folder) = (testbed.start_and_wait().await?, testbed.kubelet.config().plugin_dir());
-    match served.iter().find(|it| it.socket.parent() != Some(&folder)) {
-        Some(it) => failed(format!("{} is served at {}", it.resource, it.socket.display())),
-        None => Ok(format!("{} in the folder", served.len())),
+    let (resources, folder) =
+        (testbed.start_and_wait().await?, testbed.kubelet.config().plugin_dir());
+    match resources.iter().find(|served| served.socket.parent() != Some(&folder)) {
+        Some(served) => {
+            failed(format!("{} is served at {}", served.resource, served.socket.display()))
+        }
+        None => Ok(format!("{} in the folder", resources.len())),
     }
 }
 
 async fn registers_once(testbed: &mut Testbed) -> CheckResult {
-    let served = testbed.start_and_wait().await?;
+    let resources = testbed.start_and_wait().await?;
     let since = testbed.next_sequence();
     sleep(WATCH_TIME).await;
     let (events, _) = testbed.events().since(since);
-    let again = events.iter().find_map(|event| match event {
+    let second_registration = events.iter().find_map(|event| match event {
         Event::Registered { resource, .. } => Some(resource),
         _ => None,
     });
-    match again {
+    match second_registration {
         Some(resource) => failed(format!("{resource} registered again without a reason")),
-        None => Ok(format!("{} registered, and not again in {WATCH_TIME:?}", served.len())),
+        None => Ok(format!("{} registered, and not again in {WATCH_TIME:?}", resources.len())),
     }
 }
 
@@ -136,8 +139,8 @@ async fn waits_for_the_kubelet(testbed: &mut Testbed) -> CheckResult {
         return failed(format!("used {percent} % of a processor while it waited for the kubelet"));
     }
     restart_kubelet(testbed).await?;
-    let served = testbed.wait_for_resources(testbed.subject.limits.recover).await?;
-    Ok(format!("{} registered; {percent} % of a processor while it waited", served.len()))
+    let resources = testbed.wait_for_resources(testbed.subject.limits.recover).await?;
+    Ok(format!("{} registered; {percent} % of a processor while it waited", resources.len()))
 }
 
 async fn tries_again(testbed: &mut Testbed) -> CheckResult {
@@ -148,35 +151,35 @@ async fn tries_again(testbed: &mut Testbed) -> CheckResult {
     testbed.wait_for_event("a first registration", 0, is_refused).await?;
     testbed.kubelet.set_faults(Faults::default());
     let limit = testbed.subject.limits.recover;
-    let served = testbed.wait_for_resources(limit).await?;
-    Ok(format!("{} registered after a refusal", served.len()))
+    let resources = testbed.wait_for_resources(limit).await?;
+    Ok(format!("{} registered after a refusal", resources.len()))
 }
 
 async fn survives_an_unanswered_registration(testbed: &mut Testbed) -> CheckResult {
-    let hang = Faults { registration: RegistrationFault::Hang, ..Faults::default() };
-    testbed.kubelet.set_faults(hang);
+    let faults = Faults { registration: RegistrationFault::Hang, ..Faults::default() };
+    testbed.kubelet.set_faults(faults);
     testbed.start()?;
     sleep(DOWNTIME).await;
     testbed.check_alive()?;
     testbed.kubelet.set_faults(Faults::default());
     restart_kubelet(testbed).await?;
-    let served = testbed.wait_for_resources(testbed.subject.limits.recover).await?;
-    Ok(format!("{} registered with the next kubelet", served.len()))
+    let resources = testbed.wait_for_resources(testbed.subject.limits.recover).await?;
+    Ok(format!("{} registered with the next kubelet", resources.len()))
 }
 
 async fn leaves_other_files_alone(testbed: &mut Testbed) -> CheckResult {
     let folder = testbed.kubelet.config().plugin_dir();
     let failed_setup =
         |error: std::io::Error| CheckError::Failed(format!("cannot set up the test: {error}"));
-    let other = folder.join("another-plugin.sock");
-    let _listener = UnixListener::bind(&other).map_err(failed_setup)?;
+    let socket = folder.join("another-plugin.sock");
+    let _listener = UnixListener::bind(&socket).map_err(failed_setup)?;
     let file = folder.join("another-file");
     fs::write(&file, "theirs").map_err(failed_setup)?;
     testbed.start_and_wait().await?;
     let limit = testbed.subject.limits.stop;
     testbed.process().signal(rustix::process::Signal::TERM);
     testbed.process().wait_for_exit(limit).await;
-    for path in [&other, &file, &folder.join(KUBELET_SOCKET)] {
+    for path in [&socket, &file, &folder.join(KUBELET_SOCKET)] {
         if !path.exists() {
             let name = path.file_name().unwrap_or_default().display().to_string();
             return failed(format!("{name} was deleted"));
@@ -186,12 +189,12 @@ async fn leaves_other_files_alone(testbed: &mut Testbed) -> CheckResult {
         Ok(text) if text == "theirs" => {
             Ok("a socket, a file and the kubelet's socket are intact".into())
         }
-        other => failed(format!("a file of another plugin reads {other:?}")),
+        result => failed(format!("a file of another plugin reads {result:?}")),
     }
 }
 
 async fn starts_over_its_old_socket(testbed: &mut Testbed) -> CheckResult {
     let before = testbed.start_and_wait().await?;
-    let took = restart_program(testbed, &before).await?;
-    Ok(format!("{} registered again {took:.1?} after the kill", before.len()))
+    let elapsed = restart_program(testbed, &before).await?;
+    Ok(format!("{} registered again {elapsed:.1?} after the kill", before.len()))
 }

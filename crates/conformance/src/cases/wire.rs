@@ -90,31 +90,32 @@ enum InvalidInput {
 struct BytesCodec;
 
 async fn options_are_the_same(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
-    for served in &all {
+    let (resources, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
+    for served in &resources {
         let mut client = served.dial().await?;
         let mut request = Request::new(wire::Empty {});
         request.set_timeout(limit);
         let call = client.get_device_plugin_options(request);
-        let now = call_ok_within("GetDevicePluginOptions", limit, call).await?;
-        let (then, preferred) = (served.options, now.get_preferred_allocation_available);
-        if now.pre_start_required != then.pre_start_required
-            || preferred != then.get_preferred_allocation_available
+        let options = call_ok_within("GetDevicePluginOptions", limit, call).await?;
+        let registered = served.options;
+        if options.pre_start_required != registered.pre_start_required
+            || options.get_preferred_allocation_available
+                != registered.get_preferred_allocation_available
         {
-            return failed(format!("{}: {then:?}, then {now:?}", served.resource));
+            return failed(format!("{}: {registered:?}, then {options:?}", served.resource));
         }
     }
-    Ok(format!("{} resources", all.len()))
+    Ok(format!("{} resources", resources.len()))
 }
 
 async fn unknown_calls_are_unimplemented(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
-    for served in &all {
+    let (resources, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
+    for served in &resources {
         let call = call_raw(served, "/v1beta1.DevicePlugin/NoSuchCall", Bytes::new());
-        let Ok(answer) = timeout(limit, call).await else {
+        let Ok(result) = timeout(limit, call).await else {
             return failed(format!("no answer within {limit:?}"));
         };
-        match answer? {
+        match result? {
             Err(status) if status.code() == Code::Unimplemented => {}
             Err(status) => return failed(format!("{:?}: {}", status.code(), status.message())),
             Ok(_) => return failed("answered"),
@@ -124,32 +125,32 @@ async fn unknown_calls_are_unimplemented(testbed: &mut Testbed) -> CheckResult {
     Ok("Unimplemented".to_owned())
 }
 
-async fn survives_invalid_input(testbed: &mut Testbed, garbage: InvalidInput) -> CheckResult {
-    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
-    for served in &all {
-        let open = send(served, garbage, limit).await?;
+async fn survives_invalid_input(testbed: &mut Testbed, input: InvalidInput) -> CheckResult {
+    let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    for served in &resources {
+        let open_connections = send(served, input, limit).await?;
         let request = allocate_request(&[vec![served.healthy_ids()[0].clone()]]);
         let call = async {
             served.dial().await?.allocate(request).await.map_err(|status| allocate_failure(&status))
         };
         match timeout(limit, call).await {
-            Ok(Ok(_)) => drop(open),
+            Ok(Ok(_)) => drop(open_connections),
             Ok(Err(error)) => return Err(error),
             Err(_) => return failed(format!("{}: no answer within {limit:?}", served.resource)),
         }
     }
     testbed.check_alive()?;
-    Ok(format!("{} resources answer afterwards", all.len()))
+    Ok(format!("{} resources answer afterwards", resources.len()))
 }
 
 /// Sends invalid input. Returns the connections that stay open during the next call.
 async fn send(
     served: &ServedResource,
-    garbage: InvalidInput,
+    input: InvalidInput,
     limit: Duration,
 ) -> Result<Vec<UnixStream>, CheckError> {
     const ALLOCATE: &str = "/v1beta1.DevicePlugin/Allocate";
-    match garbage {
+    match input {
         // Any response passes.
         InvalidInput::Message => {
             drop(timeout(limit, call_raw(served, ALLOCATE, Bytes::from_static(&[0xff; 64]))).await);
@@ -167,11 +168,11 @@ async fn send(
             let _ = timeout(Duration::from_millis(200), stream.read(&mut [0; 64])).await;
         }
         InvalidInput::Silence => {
-            let mut silent = Vec::new();
+            let mut connections = Vec::new();
             for _ in 0..SILENT_CONNECTIONS {
-                silent.push(connect(served).await?);
+                connections.push(connect(served).await?);
             }
-            return Ok(silent);
+            return Ok(connections);
         }
     }
     Ok(Vec::new())
@@ -193,9 +194,9 @@ async fn call_raw(
     if let Err(error) = grpc.ready().await {
         return failed(format!("{}: {error}", served.resource));
     }
-    let answer =
+    let result =
         grpc.unary(Request::new(message), PathAndQuery::from_static(path), BytesCodec).await;
-    Ok(answer.map(tonic::Response::into_inner))
+    Ok(result.map(tonic::Response::into_inner))
 }
 
 fn allocate_failure(status: &Status) -> CheckError {

@@ -38,11 +38,11 @@ impl Load {
 
     /// Longest time that one thread was queued, from this measurement to `now`.
     pub(crate) fn max_queue_time_until(&self, now: &Self) -> Duration {
-        let wait = |(thread, times): (&OsString, &ThreadTimes)| {
+        let queue_time = |(thread, times): (&OsString, &ThreadTimes)| {
             let before = self.threads.get(thread).copied().unwrap_or_default();
             times.since(before).queue_time
         };
-        now.threads.iter().map(wait).max().unwrap_or_default()
+        now.threads.iter().map(queue_time).max().unwrap_or_default()
     }
 
     /// Sum of the threads' loads from this measurement to `now`, in percent of one uncontended processor.
@@ -66,13 +66,13 @@ impl ThreadTimes {
     /// Times of a thread, from `schedstat` of proc(5), which has nanoseconds. `None` if the thread has just exited.
     fn of(task: &Path) -> Option<Self> {
         let text = fs::read_to_string(task.join("schedstat")).ok()?;
-        let mut nanos = text.split_whitespace().map(|it| it.parse().map(Duration::from_nanos));
+        let mut nanos = text.split_whitespace().map(|word| word.parse().map(Duration::from_nanos));
         Some(Self { run_time: nanos.next()?.ok()?, queue_time: nanos.next()?.ok()? })
     }
 
     fn since(self, before: Self) -> Self {
-        let ran = self.run_time.saturating_sub(before.run_time);
-        Self { run_time: ran, queue_time: self.queue_time.saturating_sub(before.queue_time) }
+        let run_time = self.run_time.saturating_sub(before.run_time);
+        Self { run_time, queue_time: self.queue_time.saturating_sub(before.queue_time) }
     }
 
     fn share_of(self, elapsed: Duration) -> f64 {
@@ -87,9 +87,9 @@ mod tests {
     use super::*;
 
     fn load(at: Instant, threads: &[(&str, u64, u64)]) -> Load {
-        let times = |&(thread, ran, waited): &(&str, _, _)| {
-            let [ran, waited] = [ran, waited].map(Duration::from_millis);
-            (thread.into(), ThreadTimes { run_time: ran, queue_time: waited })
+        let times = |&(thread, run_time, queue_time): &(&str, _, _)| {
+            let [run_time, queue_time] = [run_time, queue_time].map(Duration::from_millis);
+            (thread.into(), ThreadTimes { run_time, queue_time })
         };
         Load { at, threads: threads.iter().map(times).collect() }
     }
@@ -113,6 +113,9 @@ mod tests {
     #[test]
     fn this_program_has_run_times() {
         let own = Load::of(["/proc/self"].iter());
-        assert!(own.threads.values().any(|it| !it.run_time.is_zero()), "no thread has a run time");
+        assert!(
+            own.threads.values().any(|times| !times.run_time.is_zero()),
+            "no thread has a run time"
+        );
     }
 }

@@ -32,20 +32,21 @@ pub(crate) enum ClaimRequest {
 
 impl ClaimRequest {
     fn to_json(self) -> Value {
-        let class = json!({"deviceClassName": CLASS, "count": 1, "allocationMode": "ExactCount"});
+        let exact_request =
+            json!({"deviceClassName": CLASS, "count": 1, "allocationMode": "ExactCount"});
         match self {
-            Self::Device => json!({"name": "one", "exactly": class}),
+            Self::Device => json!({"name": "one", "exactly": exact_request}),
             Self::FirstAvailable => {
-                let mut first = class;
-                first["name"] = "best".into();
-                json!({"name": "one", "firstAvailable": [first]})
+                let mut subrequest = exact_request;
+                subrequest["name"] = "best".into();
+                json!({"name": "one", "firstAvailable": [subrequest]})
             }
             Self::Exclusive | Self::Share => {
                 let expression =
                     format!("device.allowMultipleAllocations == {}", self == Self::Share);
-                let mut chosen = class;
-                chosen["selectors"] = json!([{"cel": {"expression": expression}}]);
-                json!({"name": "one", "exactly": chosen})
+                let mut request_with_selector = exact_request;
+                request_with_selector["selectors"] = json!([{"cel": {"expression": expression}}]);
+                json!({"name": "one", "exactly": request_with_selector})
             }
         }
     }
@@ -85,14 +86,14 @@ impl Testbed {
         loop {
             match self.cluster.schedule(pod) {
                 Ok(scheduled) => return Ok(scheduled),
-                Err(why @ SchedulingError::NoNode { .. }) if started_at.elapsed() >= limit => {
-                    return not_applicable(format!("no device fits the claim: {why}"));
+                Err(error @ SchedulingError::NoNode { .. }) if started_at.elapsed() >= limit => {
+                    return not_applicable(format!("no device fits the claim: {error}"));
                 }
                 Err(SchedulingError::NoNode { .. }) => sleep(POLL_INTERVAL).await,
-                Err(why) => {
+                Err(error) => {
                     return failed(format!(
-                        "cannot set up the test: {why}: {:?}",
-                        std::error::Error::source(&why)
+                        "cannot set up the test: {error}: {:?}",
+                        std::error::Error::source(&error)
                     ));
                 }
             }
@@ -100,14 +101,14 @@ impl Testbed {
         }
     }
 
-    /// Allocated claims with a device each: up to `most`, or one for each device.
+    /// Allocated claims with a device each: up to `limit`, or one for each device.
     pub(crate) async fn create_claims(
         &mut self,
         driver: &Driver,
-        most: usize,
+        limit: usize,
     ) -> Result<Vec<ResourceClaim>, CheckError> {
         let mut claims = vec![self.create_claim(driver, "claim-0", ClaimRequest::Device).await?];
-        for number in 1..most {
+        for number in 1..limit {
             let name = format!("claim-{number}");
             self.store_claim(&unallocated(&name, ClaimRequest::Device));
             match self.cluster.schedule(&pod(&name, &name)) {
@@ -124,10 +125,12 @@ impl Testbed {
     }
 
     fn put_class(&self, driver: &Driver) {
-        let of_driver = format!("device.driver == {:?}", driver.name);
-        let expressions = [Some(of_driver), self.subject.devices.clone()];
-        let selectors =
-            expressions.into_iter().flatten().map(|it| json!({"cel": {"expression": it}}));
+        let is_of_driver = format!("device.driver == {:?}", driver.name);
+        let expressions = [Some(is_of_driver), self.subject.devices.clone()];
+        let selectors = expressions
+            .into_iter()
+            .flatten()
+            .map(|expression| json!({"cel": {"expression": expression}}));
         self.cluster.objects().put(&from_json::<DeviceClass>(json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": CLASS},
             "spec": {"selectors": selectors.collect::<Vec<_>>()},

@@ -52,9 +52,9 @@ impl Driver {
         let request = NodePrepareResourcesRequest { claims: ids(claims) };
         let mut client = self.client.clone();
         let call = client.node_prepare_resources(request);
-        let answer = call_within("NodePrepareResources", CALL_LIMIT, call).await?;
-        let each = |(uid, one): (String, _)| (uid, devices_or_error(one));
-        Ok(answer.map(|answer| answer.claims.into_iter().map(each).collect()))
+        let result = call_within("NodePrepareResources", CALL_LIMIT, call).await?;
+        let to_entry = |(uid, response): (String, _)| (uid, devices_or_error(response));
+        Ok(result.map(|response| response.claims.into_iter().map(to_entry).collect()))
     }
 
     /// Same as [`Driver::call_prepare`]. An error of the whole call fails the case.
@@ -63,8 +63,8 @@ impl Driver {
         claims: &[&ResourceClaim],
     ) -> Result<PrepareResults, CheckError> {
         self.call_prepare(claims).await?.or_else(|status| {
-            let (code, why) = (status.code(), status.message());
-            failed(format!("the call fails for all claims: {code:?}: {why}"))
+            let (code, message) = (status.code(), status.message());
+            failed(format!("the call fails for all claims: {code:?}: {message}"))
         })
     }
 
@@ -81,15 +81,18 @@ impl Driver {
         let request = NodeUnprepareResourcesRequest { claims: ids(claims) };
         let mut client = self.client.clone();
         let call = client.node_unprepare_resources(request);
-        let answer =
+        let response =
             call_within("NodeUnprepareResources", CALL_LIMIT, call).await?.map_err(|status| {
                 CheckError::Failed(format!("NodeUnprepareResources: {}", status.message()))
             })?;
         for claim in ids(claims) {
-            match answer.claims.get(&claim.uid) {
+            match response.claims.get(&claim.uid) {
                 None => return failed(format!("the response lacks claim {}", claim.name)),
-                Some(one) if !one.error.is_empty() => {
-                    return failed(format!("claim {} is not released: {}", claim.name, one.error));
+                Some(result) if !result.error.is_empty() => {
+                    return failed(format!(
+                        "claim {} is not released: {}",
+                        claim.name, result.error
+                    ));
                 }
                 Some(_) => {}
             }
@@ -100,11 +103,11 @@ impl Driver {
 
 /// Devices of a claim in a response. A claim without devices fails the case.
 pub(crate) fn devices(
-    answer: &PrepareResults,
+    results: &PrepareResults,
     claim: &ResourceClaim,
 ) -> Result<Vec<Device>, CheckError> {
     let name = claim.metadata.name.as_deref().unwrap_or_default();
-    match answer.get(claim.metadata.uid.as_deref().unwrap_or_default()) {
+    match results.get(claim.metadata.uid.as_deref().unwrap_or_default()) {
         None => failed(format!("the response lacks claim {name}")),
         Some(Err(error)) => failed(format!("claim {name} is not prepared: {error}")),
         Some(Ok(devices)) if devices.is_empty() => failed(format!("claim {name} has no device")),
@@ -113,9 +116,9 @@ pub(crate) fn devices(
 }
 
 fn devices_or_error(
-    one: windlass_kubelet_api::dra::v1::NodePrepareResourceResponse,
+    response: windlass_kubelet_api::dra::v1::NodePrepareResourceResponse,
 ) -> Result<Vec<Device>, String> {
-    if one.error.is_empty() { Ok(one.devices) } else { Err(one.error) }
+    if response.error.is_empty() { Ok(response.devices) } else { Err(response.error) }
 }
 
 fn ids(claims: &[&ResourceClaim]) -> Vec<Claim> {
@@ -203,20 +206,23 @@ impl Testbed {
         driver: &Driver,
     ) -> Result<Vec<ResourceSlice>, CheckError> {
         let limit = self.subject.limits.start;
-        let (started_at, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
+        let (started_at, mut unchanged_since, mut slices) =
+            (Instant::now(), Instant::now(), Vec::new());
         loop {
-            let now = self.slices(driver);
-            if now != seen {
-                (seen, quiet_since) = (now, Instant::now());
+            let current = self.slices(driver);
+            if current != slices {
+                (slices, unchanged_since) = (current, Instant::now());
             }
-            let are_complete = seen.iter().all(|slice| is_complete(slice, &seen));
-            if are_complete && !devices_in(&seen).is_empty() && quiet_since.elapsed() >= SETTLE_TIME
+            let are_complete = slices.iter().all(|slice| is_complete(slice, &slices));
+            if are_complete
+                && !devices_in(&slices).is_empty()
+                && unchanged_since.elapsed() >= SETTLE_TIME
             {
-                return Ok(seen);
+                return Ok(slices);
             }
             self.check_alive()?;
             if started_at.elapsed() >= limit {
-                let (count, name) = (seen.len(), &driver.name);
+                let (count, name) = (slices.len(), &driver.name);
                 return failed(format!(
                     "after {limit:?}, the {count} slices of {name} form no complete pools with \
                      devices"
@@ -229,18 +235,19 @@ impl Testbed {
 
 /// Pool and name of each device in slices.
 pub(crate) fn devices_in(slices: &[ResourceSlice]) -> BTreeSet<(&str, &str)> {
-    let mut all = BTreeSet::new();
+    let mut names = BTreeSet::new();
     for slice in slices {
-        let pool = slice.spec.pool.name.as_str();
-        all.extend(slice.spec.devices.iter().flatten().map(|it| (pool, it.name.as_str())));
+        let (pool, devices) = (slice.spec.pool.name.as_str(), slice.spec.devices.iter().flatten());
+        names.extend(devices.map(|device| (pool, device.name.as_str())));
     }
-    all
+    names
 }
 
 /// True if the slices contain the number of slices that this slice's pool declares.
-fn is_complete(slice: &ResourceSlice, all: &[ResourceSlice]) -> bool {
-    let same = |it: &&ResourceSlice| it.spec.pool == slice.spec.pool;
-    i64::try_from(all.iter().filter(same).count()) == Ok(slice.spec.pool.resource_slice_count)
+fn is_complete(slice: &ResourceSlice, slices: &[ResourceSlice]) -> bool {
+    let is_of_pool = |other: &&ResourceSlice| other.spec.pool == slice.spec.pool;
+    i64::try_from(slices.iter().filter(is_of_pool).count())
+        == Ok(slice.spec.pool.resource_slice_count)
 }
 
 fn registration(event: &Event) -> Option<(&str, &Path, DraService)> {

@@ -26,11 +26,11 @@ pub(crate) type Client = DevicePluginClient<Channel>;
 impl ServedResource {
     /// All resources that are connected and have sent a list, by name.
     pub(crate) fn all(node: &NodeStatus) -> Vec<Self> {
-        let served = |(resource, registration): (&String, &PluginStatus)| {
-            let PluginStatus::Connected { endpoint, options } = registration else { return None };
+        let served = |(resource, status): (&String, &PluginStatus)| {
+            let PluginStatus::Connected { endpoint, options } = status else { return None };
             let devices = node.resources.get(resource)?.devices.values().cloned().collect();
-            let (resource, socket) = (resource.clone(), endpoint.clone());
-            Some(Self { resource, socket, options: *options, devices })
+            let (resource, socket, options) = (resource.clone(), endpoint.clone(), *options);
+            Some(Self { resource, socket, options, devices })
         };
         node.plugins.iter().filter_map(served).collect()
     }

@@ -55,7 +55,7 @@ pub struct ClaimState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct DriverState {
-    /// Devices in the driver's order. `None` before the driver's answer, or after an answer without devices.
+    /// Devices in the driver's order. `None` before the driver's response, or after a response without devices.
     pub devices: Option<Vec<Device>>,
 }
 
@@ -232,7 +232,7 @@ mod tests {
             let checkpoint = Checkpoint { claims: Some(claims) };
             let json = checkpoint.to_json();
             assert!(json.ends_with(&format!(",\"Checksum\":{checksum}}}")), "{json}");
-            assert_eq!(Checkpoint::parse(&json).expect("own document"), checkpoint);
+            assert_eq!(Checkpoint::parse(&json).expect("the checkpoint parses"), checkpoint);
         }
     }
 
@@ -240,13 +240,13 @@ mod tests {
     fn a_kubelet_that_never_had_a_claim_writes_null() {
         let json = Checkpoint::default().to_json();
         assert!(json.contains(r#"\"ClaimInfoStateList\":null}""#), "{json}");
-        assert_eq!(Checkpoint::parse(&json).expect("own document"), Checkpoint::default());
+        assert_eq!(Checkpoint::parse(&json).expect("the checkpoint parses"), Checkpoint::default());
     }
 
     #[test]
     fn a_changed_byte_fails_the_checksum() {
         let json = Checkpoint::default().to_json().replacen("v1", "v2", 1);
-        let error = Checkpoint::parse(&json).expect_err("corrupt");
+        let error = Checkpoint::parse(&json).expect_err("the checkpoint is corrupt");
         assert!(matches!(error, CheckpointError::Corrupt { .. }), "{error}");
         Checkpoint::parse_unverified(&json).expect("parses without the checksum");
     }

@@ -33,7 +33,7 @@ pub struct ContainerAdmission {
 pub struct ContainerAllocation {
     /// Device ids by NUMA node; -1 for devices without a node.
     pub devices: BTreeMap<i64, Vec<String>>,
-    /// The plugin's answer to `Allocate`.
+    /// Run options from the plugin's answer to `Allocate`.
     pub run_options: RunContainerOptions,
     /// The `GetPreferredAllocation` call of this admission, if the kubelet made one.
     pub preference: Option<PreferredAllocationCall>,
@@ -61,18 +61,18 @@ impl Admission {
     pub(super) fn of(
         manager: &Manager,
         pod: &Pod,
-        mut questions: PreferredAllocationCalls,
+        mut preferred_calls: PreferredAllocationCalls,
     ) -> Self {
         let containers = pod.in_admission_order().map(|container| {
             let holdings = manager.holdings.container(&pod.uid, &container.name);
             let resources = holdings.into_iter().flatten().map(|(resource, holding)| {
                 let key = (container.name.clone(), resource.clone());
-                let allotment = ContainerAllocation {
+                let allocation = ContainerAllocation {
                     devices: holding.by_numa.clone(),
                     run_options: holding.run_options.clone(),
-                    preference: questions.remove(&key),
+                    preference: preferred_calls.remove(&key),
                 };
-                (resource.clone(), allotment)
+                (resource.clone(), allocation)
             });
             ContainerAdmission { name: container.name.clone(), resources: resources.collect() }
         });
@@ -82,7 +82,11 @@ impl Admission {
 
     /// Devices of a resource, allocated to a container.
     pub fn allocation(&self, container: &str, resource: &str) -> Option<&ContainerAllocation> {
-        self.containers.iter().find(|found| found.name == container)?.resources.get(resource)
+        self.containers
+            .iter()
+            .find(|admission| admission.name == container)?
+            .resources
+            .get(resource)
     }
 }
 

@@ -91,7 +91,7 @@ impl fmt::Display for RejectionReason {
             Self::UnexpectedAdmissionError => f.write_str("UnexpectedAdmissionError"),
             Self::TopologyAffinityError => f.write_str("TopologyAffinityError"),
             Self::OutOf(resource) => write!(f, "OutOf{resource}"),
-            Self::KubeletEnded => f.write_str("KubeletGone"),
+            Self::KubeletEnded => f.write_str("KubeletEnded"),
         }
     }
 }

@@ -30,8 +30,8 @@ impl Manager {
     /// collects garbage.
     pub(super) fn requests(&mut self, pod: &str, container: &Container) -> Vec<Request> {
         self.switch_to_pod(pod);
-        let known = container.limits.iter().filter(|(resource, _)| self.is_known(resource));
-        let requests: Vec<Request> = known
+        let limits = container.limits.iter().filter(|(resource, _)| self.is_known(resource));
+        let requests: Vec<Request> = limits
             .map(|(resource, quantity)| Request {
                 pod: pod.to_owned(),
                 container: container.name.clone(),
@@ -85,17 +85,17 @@ impl ManagerTask {
         &mut self,
         request: &Request,
         devices: DeviceIds,
-        answer: Result<Option<ContainerResponse>, RpcError>,
+        response: Result<Option<ContainerResponse>, RpcError>,
     ) -> Result<(), ManagerError> {
-        let outcome = match answer {
+        let outcome = match response {
             Err(error) => {
                 self.manager.recompute_allocated();
                 Err(ManagerError::Allocate(error))
             }
             Ok(None) => Err(ManagerError::EmptyResponse),
-            Ok(Some(answer)) => self
+            Ok(Some(response)) => self
                 .manager
-                .record_allocation(request, &devices, answer)
+                .record_allocation(request, &devices, response)
                 .map_err(ManagerError::from),
         };
         self.events.push(match &outcome {

@@ -82,13 +82,15 @@ impl Rewriter {
         while !bytes.is_empty() {
             bytes = match self.state {
                 State::Preface(missing) => {
-                    let (rest, left) = copy_unchanged(bytes, missing, out);
-                    self.state = if left == 0 { State::FrameHeader } else { State::Preface(left) };
+                    let (rest, missing) = copy_unchanged(bytes, missing, out);
+                    self.state =
+                        if missing == 0 { State::FrameHeader } else { State::Preface(missing) };
                     rest
                 }
                 State::Body(missing) => {
-                    let (rest, left) = copy_unchanged(bytes, missing, out);
-                    self.state = if left == 0 { State::FrameHeader } else { State::Body(left) };
+                    let (rest, missing) = copy_unchanged(bytes, missing, out);
+                    self.state =
+                        if missing == 0 { State::FrameHeader } else { State::Body(missing) };
                     rest
                 }
                 State::FrameHeader => {
@@ -112,8 +114,8 @@ impl Rewriter {
     /// Appends bytes to `partial` until it has this length. Returns the rest.
     fn collect<'a>(&mut self, bytes: &'a [u8], length: usize) -> &'a [u8] {
         let count = bytes.len().min(length - self.partial.len());
-        let (more, rest) = bytes.split_at(count);
-        self.partial.extend_from_slice(more);
+        let (head, rest) = bytes.split_at(count);
+        self.partial.extend_from_slice(head);
         rest
     }
 
@@ -198,8 +200,8 @@ fn rewrite_block(frames: &[Frame], replacement: &Replacement) -> Option<Vec<u8>>
 /// Copies up to `missing` bytes to `out`. Returns the rest of the bytes, and the number still missing.
 fn copy_unchanged<'a>(bytes: &'a [u8], missing: usize, out: &mut Vec<u8>) -> (&'a [u8], usize) {
     let count = bytes.len().min(missing);
-    let (passed, rest) = bytes.split_at(count);
-    out.extend_from_slice(passed);
+    let (head, rest) = bytes.split_at(count);
+    out.extend_from_slice(head);
     (rest, missing - count)
 }
 
@@ -231,15 +233,15 @@ mod tests {
     fn check(input: &[u8], expected: &[u8]) {
         let input = [PREFACE, input].concat();
         let expected = [PREFACE, expected].concat();
-        let pushed = |parts: &mut dyn Iterator<Item = &[u8]>| {
+        let rewrite = |parts: &mut dyn Iterator<Item = &[u8]>| {
             let (mut rewriter, mut out) = (Rewriter::default(), Vec::new());
             parts.for_each(|part| rewriter.push(part, &mut out));
             out
         };
-        assert_eq!(pushed(&mut input.chunks(1)), expected);
+        assert_eq!(rewrite(&mut input.chunks(1)), expected);
         for cut in 0..=input.len() {
             let (head, tail) = input.split_at(cut);
-            assert_eq!(pushed(&mut [head, tail].into_iter()), expected, "cut at {cut}");
+            assert_eq!(rewrite(&mut [head, tail].into_iter()), expected, "cut at {cut}");
         }
     }
 

@@ -31,7 +31,7 @@ pub(crate) struct OutgoingAuthorityShim<S> {
     rewriter: Rewriter,
     /// Rewritten bytes.
     rewritten: Vec<u8>,
-    /// Number of bytes in `ready` that the socket took already.
+    /// Number of bytes in `rewritten` that the socket consumed already.
     consumed: usize,
 }
 
@@ -75,8 +75,8 @@ impl<S: AsyncWrite + Unpin> OutgoingAuthorityShim<S> {
     /// Writes all rewritten bytes to the socket.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.consumed < self.rewritten.len() {
-            let waiting = &self.rewritten[self.consumed..];
-            match ready!(Pin::new(&mut self.inner).poll_write(cx, waiting))? {
+            let unwritten = &self.rewritten[self.consumed..];
+            match ready!(Pin::new(&mut self.inner).poll_write(cx, unwritten))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 count => self.consumed += count,
             }

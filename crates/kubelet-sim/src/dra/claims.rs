@@ -56,8 +56,8 @@ impl Claims {
     }
 
     fn get_mut(&mut self, id: &ClaimId) -> Result<&mut Claim, ClaimError> {
-        let found = self.by_name.get_mut(&key(&id.namespace, &id.name));
-        found.ok_or_else(|| unknown(&id.namespace, &id.name))
+        let claim = self.by_name.get_mut(&key(&id.namespace, &id.name));
+        claim.ok_or_else(|| unknown(&id.namespace, &id.name))
     }
 
     /// Adds a pod to the users of a claim, and the claim if it is new. Fails if the claim of this name
@@ -83,9 +83,9 @@ impl Claims {
         devices: Vec<Device>,
     ) -> Result<(), ClaimError> {
         let drivers = &mut self.get_mut(id)?.state.drivers;
-        let known = &mut drivers.entry(driver.to_owned()).or_default().devices;
+        let driver_devices = &mut drivers.entry(driver.to_owned()).or_default().devices;
         if !devices.is_empty() {
-            known.get_or_insert_default().extend(devices);
+            driver_devices.get_or_insert_default().extend(devices);
         }
         Ok(())
     }
@@ -113,10 +113,10 @@ impl Claims {
 
     /// Claims with users that are not active, grouped by user.
     pub(crate) fn stale(&self, active: &BTreeSet<String>) -> Vec<ClaimRelease> {
-        let mut stale = BTreeMap::<String, ClaimRelease>::new();
+        let mut releases = BTreeMap::<String, ClaimRelease>::new();
         for claim in self.iter() {
             for pod in claim.state.pod_uids.iter().filter(|pod| !active.contains(*pod)) {
-                let release = stale.entry(pod.clone()).or_insert_with(|| ClaimRelease {
+                let release = releases.entry(pod.clone()).or_insert_with(|| ClaimRelease {
                     pod: pod.clone(),
                     namespace: claim.state.namespace.clone(),
                     names: Vec::new(),
@@ -124,7 +124,7 @@ impl Claims {
                 release.names.push(claim.state.claim_name.clone());
             }
         }
-        stale.into_values().collect()
+        releases.into_values().collect()
     }
 
     /// CDI device names for a container, in the order of the pod's claims. Fails for an unknown claim.
@@ -134,10 +134,10 @@ impl Claims {
         container: &str,
     ) -> Result<Vec<String>, ClaimError> {
         let mut names = Vec::new();
-        for claim in &pod.claims {
-            for claim_use in claim.uses_of(container) {
-                let known = self.get(&claim.id.namespace, &claim.id.name)?;
-                names.extend(known.cdi_devices(claim_use.request.as_deref()));
+        for pod_claim in &pod.claims {
+            for claim_use in pod_claim.uses_of(container) {
+                let claim = self.get(&pod_claim.id.namespace, &pod_claim.id.name)?;
+                names.extend(claim.cdi_devices(claim_use.request.as_deref()));
             }
         }
         Ok(names)
@@ -145,11 +145,16 @@ impl Claims {
 
     /// UIDs of the pods with a claim for this device.
     pub(crate) fn users(&self, driver: &str, pool: &str, device: &str) -> BTreeSet<String> {
-        let uses = |claim: &&Claim| {
+        let has_device = |claim: &&Claim| {
             let mut devices = claim.devices().filter(|(name, _)| *name == driver);
-            devices.any(|(_, found)| found.pool_name == pool && found.device_name == device)
+            devices.any(|(_, claim_device)| {
+                claim_device.pool_name == pool && claim_device.device_name == device
+            })
         };
-        self.iter().filter(uses).flat_map(|claim| claim.state.pod_uids.iter().cloned()).collect()
+        self.iter()
+            .filter(has_device)
+            .flat_map(|claim| claim.state.pod_uids.iter().cloned())
+            .collect()
     }
 }
 
@@ -224,19 +229,19 @@ mod tests {
         PodClaim::new("gpus", ClaimId::new("claim")).driver("a.b").driver("c.d")
     }
 
-    fn prepared() -> Claims {
+    fn prepared_claims() -> Claims {
         let mut claims = Claims::default();
-        claims.add_user(&claim(), "pod").expect("new");
+        claims.add_user(&claim(), "pod").expect("a new claim");
         let devices = vec![device("one", &["big"]), device("two", &["small"]), device("all", &[])];
-        claims.add_devices(&claim().id, "a.b", devices).expect("known");
+        claims.add_devices(&claim().id, "a.b", devices).expect("a known claim");
         claims
     }
 
     #[test]
     fn a_container_gets_the_devices_of_the_requests_that_it_uses() {
         let pod = Pod::new("p").claim(claim().used_by("all").request_used_by("big", "some"));
-        let claims = prepared();
-        let names = |container| claims.cdi_devices(&pod, container).expect("known");
+        let claims = prepared_claims();
+        let names = |container| claims.cdi_devices(&pod, container).expect("a known claim");
         assert_eq!(names("all"), ["v/c=one", "v/c=two", "v/c=all"]);
         assert_eq!(names("some"), ["v/c=one", "v/c=all"]);
         assert_eq!(names("none"), [""; 0]);
@@ -249,7 +254,7 @@ mod tests {
 
     #[test]
     fn another_claim_with_the_same_name_is_refused() {
-        let mut claims = prepared();
+        let mut claims = prepared_claims();
         let mut other = claim();
         other.id.uid = "other".to_owned();
         let error = claims.add_user(&other, "next").expect_err("the old claim exists");
@@ -262,7 +267,7 @@ mod tests {
 
     #[test]
     fn only_the_last_pod_releases_a_claim() {
-        let mut claims = prepared();
+        let mut claims = prepared_claims();
         claims.add_user(&claim(), "second").expect("the same claim");
         assert_eq!(claims.remove_user("pod", "default", "claim"), None);
         assert!(claims.remove_user("second", "default", "claim").is_some());
@@ -271,8 +276,8 @@ mod tests {
 
     #[test]
     fn restored_claims_equal_the_saved_ones_and_count_as_unprepared() {
-        let mut claims = prepared();
-        claims.set_prepared(&claim().id).expect("known");
+        let mut claims = prepared_claims();
+        claims.set_prepared(&claim().id).expect("a known claim");
         let restored = Claims::restore(claims.to_checkpoint());
         assert!(restored.iter().all(|claim| !claim.is_prepared));
         assert_eq!(restored.to_checkpoint(), claims.to_checkpoint());

@@ -49,7 +49,10 @@ pub(super) async fn registration(socket: &Path) -> Result<Channel, Error> {
     let socket = socket.to_owned();
     let connect = move || {
         let (socket, authority) = (socket.clone(), authority.clone());
-        async move { Ok(OutgoingAuthorityShim::new(UnixStream::connect(socket).await?, &authority)) }
+        async move {
+            let stream = UnixStream::connect(socket).await?;
+            Ok(OutgoingAuthorityShim::new(stream, &authority))
+        }
     };
     endpoint.connect_with_connector(Connector { connect }).await
 }
@@ -82,8 +85,8 @@ where
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let connecting = (self.connect)();
-        Box::pin(async move { connecting.await.map(TokioIo::new) })
+        let connection = (self.connect)();
+        Box::pin(async move { connection.await.map(TokioIo::new) })
     }
 }
 
@@ -155,16 +158,16 @@ mod tests {
     async fn authorities(listener: UnixListener) -> Vec<String> {
         let (stream, _) = listener.accept().await.expect("accepted");
         let mut server = h2::server::handshake(stream).await.expect("HTTP/2 handshake");
-        let mut seen = Vec::new();
-        while seen.len() < 2 {
-            let (request, mut answer) =
+        let mut called_authorities = Vec::new();
+        while called_authorities.len() < 2 {
+            let (request, mut response) =
                 server.accept().await.expect("a call").expect("h2 accepts the authority");
-            seen.push(request.uri().authority().expect("an authority").to_string());
-            answer.send_reset(h2::Reason::REFUSED_STREAM);
+            called_authorities.push(request.uri().authority().expect("an authority").to_string());
+            response.send_reset(h2::Reason::REFUSED_STREAM);
         }
         // Serves until the client disconnects, so that the client reads the resets.
         while server.accept().await.is_some() {}
-        seen
+        called_authorities
     }
 
     #[tokio::test]
@@ -174,13 +177,13 @@ mod tests {
             let channel = registration(&path).await.expect("connected");
             let mut client = RegistrationClient::new(channel);
             for _ in 0..2 {
-                let refused = client.get_info(InfoRequest {}).await.expect_err("reset");
-                assert_eq!(refused.code(), Code::Unavailable);
+                let status = client.get_info(InfoRequest {}).await.expect_err("reset");
+                assert_eq!(status.code(), Code::Unavailable);
             }
         };
-        let (seen, ()) = tokio::join!(authorities(listener), call);
-        let expected = path.to_str().expect("text").replace('/', "%2F");
-        assert_eq!(seen, [expected.clone(), expected]);
+        let (called_authorities, ()) = tokio::join!(authorities(listener), call);
+        let expected = path.to_str().expect("a UTF-8 path").replace('/', "%2F");
+        assert_eq!(called_authorities, [expected.clone(), expected]);
     }
 
     #[tokio::test]
@@ -191,12 +194,12 @@ mod tests {
         let call = async {
             let mut client = DraResourceHealthClient::new(channel);
             for _ in 0..2 {
-                let watching = client.node_watch_resources(NodeWatchResourcesRequest {});
-                watching.await.expect_err("reset");
+                let watch = client.node_watch_resources(NodeWatchResourcesRequest {});
+                watch.await.expect_err("reset");
                 assert!(*is_connected.borrow());
             }
         };
-        let (seen, ()) = tokio::join!(authorities(listener), call);
-        assert_eq!(seen, ["localhost"; 2]);
+        let (called_authorities, ()) = tokio::join!(authorities(listener), call);
+        assert_eq!(called_authorities, ["localhost"; 2]);
     }
 }

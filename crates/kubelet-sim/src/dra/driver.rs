@@ -17,7 +17,7 @@ use windlass_kubelet_api::dra::{
         dra_resource_health_client::DraResourceHealthClient,
     },
     v1::{self, dra_plugin_client::DraPluginClient},
-    v1beta1::{self, dra_plugin_client::DraPluginClient as OldClient},
+    v1beta1::{self, dra_plugin_client::DraPluginClient as V1Beta1PluginClient},
 };
 
 use super::{ClaimId, connector};
@@ -85,9 +85,9 @@ impl fmt::Display for DraService {
 }
 
 /// A list of strings, as Go's `%q` prints it.
-fn quoted(words: &[String]) -> String {
-    let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
-    format!("[{}]", words.join(" "))
+fn quoted(strings: &[String]) -> String {
+    let strings: Vec<String> = strings.iter().map(|string| format!("{string:?}")).collect();
+    format!("[{}]", strings.join(" "))
 }
 
 // === impl Driver ===
@@ -127,17 +127,17 @@ impl Driver {
                 let claims = claims.iter().map(to_v1).collect();
                 let request = self.request(v1::NodePrepareResourcesRequest { claims });
                 let mut client = DraPluginClient::new(self.channel.clone());
-                let answer = self.call(client.node_prepare_resources(request)).await?;
-                Ok(to_answers(answer.claims, |claim| {
+                let response = self.call(client.node_prepare_resources(request)).await?;
+                Ok(to_answers(response.claims, |claim| {
                     (claim.error, claim.devices.into_iter().map(from_v1).collect())
                 }))
             }
             DraService::V1Beta1 => {
                 let claims = claims.iter().map(to_v1beta1).collect();
                 let request = self.request(v1beta1::NodePrepareResourcesRequest { claims });
-                let mut client = OldClient::new(self.channel.clone());
-                let answer = self.call(client.node_prepare_resources(request)).await?;
-                Ok(to_answers(answer.claims, |claim| {
+                let mut client = V1Beta1PluginClient::new(self.channel.clone());
+                let response = self.call(client.node_prepare_resources(request)).await?;
+                Ok(to_answers(response.claims, |claim| {
                     (claim.error, claim.devices.into_iter().map(from_v1beta1).collect())
                 }))
             }
@@ -151,15 +151,15 @@ impl Driver {
                 let claims = claims.iter().map(to_v1).collect();
                 let request = self.request(v1::NodeUnprepareResourcesRequest { claims });
                 let mut client = DraPluginClient::new(self.channel.clone());
-                let answer = self.call(client.node_unprepare_resources(request)).await?;
-                Ok(to_answers(answer.claims, |claim| (claim.error, Vec::new())))
+                let response = self.call(client.node_unprepare_resources(request)).await?;
+                Ok(to_answers(response.claims, |claim| (claim.error, Vec::new())))
             }
             DraService::V1Beta1 => {
                 let claims = claims.iter().map(to_v1beta1).collect();
                 let request = self.request(v1beta1::NodeUnprepareResourcesRequest { claims });
-                let mut client = OldClient::new(self.channel.clone());
-                let answer = self.call(client.node_unprepare_resources(request)).await?;
-                Ok(to_answers(answer.claims, |claim| (claim.error, Vec::new())))
+                let mut client = V1Beta1PluginClient::new(self.channel.clone());
+                let response = self.call(client.node_unprepare_resources(request)).await?;
+                Ok(to_answers(response.claims, |claim| (claim.error, Vec::new())))
             }
         }
     }
@@ -195,11 +195,11 @@ fn to_answers<T>(
     claims: BTreeMap<String, T>,
     parts: impl Fn(T) -> (String, Vec<Device>),
 ) -> ClaimResults {
-    let to_answer = |(uid, claim)| match parts(claim) {
+    let to_result = |(uid, claim)| match parts(claim) {
         (error, devices) if error.is_empty() => (uid, Ok(devices)),
         (error, _) => (uid, Err(error)),
     };
-    claims.into_iter().map(to_answer).collect()
+    claims.into_iter().map(to_result).collect()
 }
 
 fn to_v1(claim: &ClaimId) -> v1::Claim {

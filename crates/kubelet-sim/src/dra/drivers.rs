@@ -27,7 +27,7 @@ impl Drivers {
     /// Adds the newest endpoint of a driver.
     pub(crate) fn add(&mut self, driver: Driver) -> Result<(), EndpointAlreadyRegistered> {
         let endpoints = self.by_name.entry(driver.name.clone()).or_default();
-        if endpoints.iter().any(|known| known.endpoint() == driver.endpoint()) {
+        if endpoints.iter().any(|other| other.endpoint() == driver.endpoint()) {
             let endpoint = driver.endpoint().to_owned();
             return Err(EndpointAlreadyRegistered { driver: driver.name, endpoint });
         }
@@ -38,7 +38,7 @@ impl Drivers {
     /// Removes and closes an endpoint.
     pub(crate) fn remove(&mut self, name: &str, endpoint: &Path) {
         let Some(endpoints) = self.by_name.get_mut(name) else { return };
-        let removed = endpoints.extract_if(.., |known| known.endpoint() == endpoint);
+        let removed = endpoints.extract_if(.., |other| other.endpoint() == endpoint);
         removed.for_each(|driver| driver.close());
         if endpoints.is_empty() {
             self.by_name.remove(name);
@@ -52,8 +52,8 @@ impl Drivers {
         }
         let endpoints = self.by_name.get(name).map(Vec::as_slice).unwrap_or_default();
         let connected = endpoints.iter().rev().find(|driver| *driver.connected.borrow());
-        let chosen = connected.or(endpoints.last()).cloned();
-        chosen.ok_or_else(|| ClaimError::NotRegistered(name.to_owned()))
+        let driver = connected.or(endpoints.last()).cloned();
+        driver.ok_or_else(|| ClaimError::NotRegistered(name.to_owned()))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &Vec<Driver>)> {

@@ -70,20 +70,20 @@ impl HealthCache {
 
     /// Removes a driver's reports.
     pub(crate) fn clear(&mut self, driver: &str) {
-        self.devices.retain(|(known, _, _), _| known != driver);
+        self.devices.retain(|(name, _, _), _| name != driver);
     }
 
     /// Current health of a device; `Unknown` if its report is missing or expired.
     pub(crate) fn get(&self, driver: &str, pool: &str, device: &str) -> DeviceHealth {
         let key = (driver.to_owned(), pool.to_owned(), device.to_owned());
-        let current = self.devices.get(&key).filter(|report| report.expires_at() > Instant::now());
-        current.map(|report| report.health.clone()).unwrap_or_default()
+        let report = self.devices.get(&key).filter(|report| report.expires_at() > Instant::now());
+        report.map(|report| report.health.clone()).unwrap_or_default()
     }
 
     /// Time at which the next report expires.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
         let now = Instant::now();
-        self.devices.values().map(HealthReport::expires_at).filter(|at| *at > now).min()
+        self.devices.values().map(HealthReport::expires_at).filter(|expiry| *expiry > now).min()
     }
 }
 
@@ -129,8 +129,8 @@ impl fmt::Display for ResourceHealthStatus {
 /// Cuts a message to [`MAX_MESSAGE_BYTES`], with `...` at its end.
 fn shortened(mut message: String) -> String {
     if message.len() > MAX_MESSAGE_BYTES {
-        let room = MAX_MESSAGE_BYTES - "...".len();
-        let end = (0..=room).rev().find(|end| message.is_char_boundary(*end));
+        let max_text_bytes = MAX_MESSAGE_BYTES - "...".len();
+        let end = (0..=max_text_bytes).rev().find(|end| message.is_char_boundary(*end));
         message.truncate(end.expect("the beginning is a boundary"));
         message.push_str("...");
     }
@@ -150,7 +150,7 @@ mod tests {
             health: health.into(),
             last_updated_time: 0,
             health_check_timeout_seconds: seconds,
-            message: "why".to_owned(),
+            message: "overheated".to_owned(),
         })
     }
 
@@ -162,8 +162,11 @@ mod tests {
         tokio::time::advance(Duration::from_secs(20)).await;
         assert_eq!(cache.update("drv", vec![report(HealthStatus::Unhealthy, -1)]).len(), 0);
         tokio::time::advance(Duration::from_secs(20)).await;
-        let known = cache.get("drv", "pool", "dev");
-        assert_eq!((known.health, &*known.message), (ResourceHealthStatus::Unhealthy, "why"));
+        let current = cache.get("drv", "pool", "dev");
+        assert_eq!(
+            (current.health, &*current.message),
+            (ResourceHealthStatus::Unhealthy, "overheated")
+        );
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!(cache.get("drv", "pool", "dev"), DeviceHealth::default());
         assert_eq!(cache.update("drv", vec![report(HealthStatus::Unhealthy, 5)]).len(), 1);
@@ -174,7 +177,7 @@ mod tests {
     #[test]
     fn a_long_message_is_cut_to_1024_bytes() {
         assert_eq!(shortened("x".repeat(1024)).len(), 1024);
-        let cut = shortened("ü".repeat(600));
-        assert!(cut.len() <= 1024 && cut.ends_with("..."), "{cut}");
+        let message = shortened("ü".repeat(600));
+        assert!(message.len() <= 1024 && message.ends_with("..."), "{message}");
     }
 }

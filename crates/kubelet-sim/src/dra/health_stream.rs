@@ -38,13 +38,13 @@ async fn read_streams(handle: &ManagerHandle, driver: &Driver) -> Result<(), Kub
     loop {
         let reason = read_stream(handle, driver).await?;
         let (name, endpoint) = (driver.name.clone(), driver.endpoint().to_owned());
-        let end = move |task: &mut ManagerTask| {
+        let record_end = move |task: &mut ManagerTask| {
             task.dra.health.clear(&name);
             task.events.push(Event::HealthStreamEnded { driver: name, endpoint, reason });
             task.config.dra.health_retry_delay
         };
-        let pause = handle.update(end).await?;
-        tokio::time::sleep(pause).await;
+        let retry_delay = handle.update(record_end).await?;
+        tokio::time::sleep(retry_delay).await;
     }
 }
 

@@ -41,11 +41,11 @@ impl PodWorkers {
     pub(crate) async fn cancel_and_lock(&self, pod: &str) -> WorkerGuard {
         let worker = self.worker(pod);
         worker.cancelled.cancel();
-        let fresh = CancellationToken::new();
-        if let Some(current) = self.by_pod().get_mut(pod) {
-            current.cancelled = fresh.clone();
+        let token = CancellationToken::new();
+        if let Some(stored_worker) = self.by_pod().get_mut(pod) {
+            stored_worker.cancelled = token.clone();
         }
-        WorkerGuard { _lock: worker.lock.lock_owned().await, cancelled: fresh }
+        WorkerGuard { _lock: worker.lock.lock_owned().await, cancelled: token }
     }
 
     /// The pod's worker, possibly a new one. Drops the workers that no caller uses.
@@ -78,16 +78,16 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_a_pod_cancels_its_work_and_pods_do_not_wait_for_each_other() {
         let workers = PodWorkers::default();
-        let stuck = async {
+        let work = async {
             let guard = workers.lock("pod").await;
             guard.run(pending::<()>()).await
         };
-        let end = async {
+        let release = async {
             workers.lock("other").await.run(async {}).await.expect("another pod");
             let guard = workers.cancel_and_lock("pod").await;
             guard.run(async { "released" }).await
         };
-        assert_eq!(tokio::join!(stuck, end), (None, Some("released")));
+        assert_eq!(tokio::join!(work, release), (None, Some("released")));
         workers.lock("next").await;
         assert_eq!(workers.by_pod().len(), 1, "unused workers are dropped");
     }

@@ -34,11 +34,11 @@ pub(super) struct Batch {
 
 /// Prepares the pod's claims. Skips claims that were prepared since the kubelet's start.
 pub(crate) async fn prepare(handle: &ManagerHandle, pod: &Pod) -> Result<(), ClaimError> {
-    let planned = pod.clone();
-    let (batches, claims) = handle.update(move |task| task.plan_prepare(&planned)).await??;
+    let pod_copy = pod.clone();
+    let (batches, claims) = handle.update(move |task| task.plan_prepare(&pod_copy)).await??;
     for batch in batches {
-        let answer = batch.run(handle).await?;
-        handle.update(move |task| task.store_devices(&batch, answer)).await??;
+        let results = batch.run(handle).await?;
+        handle.update(move |task| task.store_devices(&batch, results)).await??;
     }
     let uid = pod.uid.clone();
     handle.update(move |task| task.claims_prepared(&uid, &claims)).await?
@@ -49,26 +49,26 @@ pub(crate) async fn prepare(handle: &ManagerHandle, pod: &Pod) -> Result<(), Cla
 impl Batch {
     /// Makes the call, and logs call and answer as events.
     pub(super) async fn run(&self, handle: &ManagerHandle) -> Result<ClaimResults, ClaimError> {
-        let called = Event::DriverCalled {
+        let call_event = Event::DriverCalled {
             call: self.call,
             pod: self.pod.clone(),
             driver: self.driver.name.clone(),
             endpoint: self.driver.endpoint().to_owned(),
             claims: self.claims.clone(),
         };
-        handle.read(move |task| task.events.push(called)).await?;
-        let answer = match self.call {
+        handle.read(move |task| task.events.push(call_event)).await?;
+        let outcome = match self.call {
             ClaimCall::Prepare => self.driver.prepare(&self.claims).await,
             ClaimCall::Unprepare => self.driver.unprepare(&self.claims).await,
         };
-        let answered = self.answer_event(&answer);
-        handle.read(move |task| task.events.push(answered)).await?;
-        answer.map_err(|error| ClaimError::Call { call: self.call, error })
+        let answer_event = self.answer_event(&outcome);
+        handle.read(move |task| task.events.push(answer_event)).await?;
+        outcome.map_err(|error| ClaimError::Call { call: self.call, error })
     }
 
-    fn answer_event(&self, answer: &Result<ClaimResults, RpcError>) -> Event {
-        let error = match answer {
-            Ok(answers) => answers.values().find_map(|answer| answer.clone().err()),
+    fn answer_event(&self, outcome: &Result<ClaimResults, RpcError>) -> Event {
+        let error = match outcome {
+            Ok(results) => results.values().find_map(|result| result.clone().err()),
             Err(error) => Some(error.to_string()),
         };
         let (driver, pod) = (self.driver.name.clone(), self.pod.clone());
@@ -79,12 +79,12 @@ impl Batch {
     /// and finally if a claim has no answer.
     pub(super) fn check_answer<T>(
         &self,
-        answer: BTreeMap<String, Result<T, String>>,
+        results: BTreeMap<String, Result<T, String>>,
         mut store: impl FnMut(&ClaimId, T) -> Result<(), ClaimError>,
     ) -> Result<(), ClaimError> {
         let call = self.call;
-        let count = self.claims.len().saturating_sub(answer.len());
-        for (uid, result) in answer {
+        let count = self.claims.len().saturating_sub(results.len());
+        for (uid, result) in results {
             let claim = self.claims.iter().find(|claim| claim.uid == uid);
             let claim = claim.ok_or(ClaimError::UnknownUid { call, uid })?;
             let name = claim.name.clone();
@@ -101,8 +101,8 @@ impl ManagerTask {
     /// that these calls prepare.
     fn plan_prepare(&mut self, pod: &Pod) -> Result<(Vec<Batch>, Vec<ClaimId>), ClaimError> {
         let names = pod.claims.iter().flat_map(|claim| &claim.drivers);
-        let found = names.map(|name| Ok((name.clone(), self.dra.drivers.find(name)?)));
-        let drivers: BTreeMap<String, Driver> = found.collect::<Result<_, ClaimError>>()?;
+        let lookups = names.map(|name| Ok((name.clone(), self.dra.drivers.find(name)?)));
+        let drivers: BTreeMap<String, Driver> = lookups.collect::<Result<_, ClaimError>>()?;
         let mut batches = BTreeMap::<String, Batch>::new();
         let mut unprepared = Vec::new();
         for pod_claim in &pod.claims {
@@ -127,11 +127,11 @@ impl ManagerTask {
         Ok((batches.into_values().collect(), unprepared))
     }
 
-    fn store_devices(&mut self, batch: &Batch, answer: ClaimResults) -> Result<(), ClaimError> {
+    fn store_devices(&mut self, batch: &Batch, results: ClaimResults) -> Result<(), ClaimError> {
         let claims = &mut self.dra.claims;
         let store =
             |claim: &ClaimId, devices| claims.add_devices(claim, &batch.driver.name, devices);
-        batch.check_answer(answer, store)
+        batch.check_answer(results, store)
     }
 
     /// Marks the claims as prepared, writes the checkpoint, and records the pod's sandbox.

@@ -43,7 +43,7 @@ enum SocketState {
     Registering,
     /// The plugin of this socket file is registered.
     Registered { identity: SocketIdentity, plugin: RegisteredEndpoint },
-    /// The last attempt failed; the next one follows after `until`.
+    /// The last attempt failed; the next one follows after `retry_at`.
     BackingOff { retry_at: Instant, pause: Duration },
 }
 
@@ -95,37 +95,37 @@ pub(crate) async fn watch(
 impl Registry {
     /// Deregisters missing and replaced sockets. Then starts attempts for new sockets, and for sockets
     /// whose pause is over.
-    async fn reconcile(&mut self, found: BTreeMap<PathBuf, SocketIdentity>) {
-        let gone: BTreeSet<PathBuf> = self
+    async fn reconcile(&mut self, current_sockets: BTreeMap<PathBuf, SocketIdentity>) {
+        let stale_sockets: BTreeSet<PathBuf> = self
             .sockets
             .iter()
             .filter(|(socket, state)| match state {
-                SocketState::Registered { identity, .. } => found.get(*socket) != Some(identity),
-                SocketState::BackingOff { retry_at: until, .. } => {
-                    !found.contains_key(*socket) && *until <= Instant::now()
+                SocketState::Registered { identity, .. } => {
+                    current_sockets.get(*socket) != Some(identity)
+                }
+                SocketState::BackingOff { retry_at, .. } => {
+                    !current_sockets.contains_key(*socket) && *retry_at <= Instant::now()
                 }
                 SocketState::Registering => false,
             })
             .map(|(socket, _)| socket.clone())
             .collect();
-        for socket in gone {
+        for socket in stale_sockets {
             if let Some(SocketState::Registered { plugin, .. }) = self.sockets.remove(&socket) {
                 // A stopped kubelet has no drivers to deregister.
                 let _ = self.handle.update(move |task| task.deregister(&plugin)).await;
             }
         }
-        for (socket, identity) in found {
+        for (socket, identity) in current_sockets {
             self.register_if_due(socket, identity);
         }
     }
 
     /// Starts an attempt, unless the socket is registered, has an attempt in progress, or backs off.
     fn register_if_due(&mut self, socket: PathBuf, identity: SocketIdentity) {
-        let last = match self.sockets.get(&socket) {
+        let last_pause = match self.sockets.get(&socket) {
             None => None,
-            Some(SocketState::BackingOff { retry_at: until, pause })
-                if *until <= Instant::now() =>
-            {
+            Some(SocketState::BackingOff { retry_at, pause }) if *retry_at <= Instant::now() => {
                 Some(*pause)
             }
             Some(
@@ -134,8 +134,8 @@ impl Registry {
                 | SocketState::BackingOff { .. },
             ) => return,
         };
-        let first = self.config.dra.registration_retry_min;
-        let pause = last.map_or(first, |last| (last * 2).min(RETRY_MAX));
+        let first_pause = self.config.dra.registration_retry_min;
+        let pause = last_pause.map_or(first_pause, |last_pause| (last_pause * 2).min(RETRY_MAX));
         let attempt = RegistrationAttempt {
             handle: self.handle.clone(),
             config: Arc::clone(&self.config),

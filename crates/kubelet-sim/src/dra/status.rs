@@ -75,13 +75,15 @@ impl Dra {
 
     /// Endpoints by driver, in the order of registration.
     pub(crate) fn driver_statuses(&self) -> BTreeMap<String, Vec<DriverStatus>> {
-        let of = |driver: &Driver| DriverStatus {
+        let to_status = |driver: &Driver| DriverStatus {
             endpoint: driver.endpoint().to_owned(),
             service: driver.service,
             is_connected: *driver.connected.borrow(),
         };
         let drivers = self.drivers.iter();
-        drivers.map(|(name, found)| (name.clone(), found.iter().map(of).collect())).collect()
+        drivers
+            .map(|(name, endpoints)| (name.clone(), endpoints.iter().map(to_status).collect()))
+            .collect()
     }
 
     /// Health of a container's claim devices, by `claim:<name>` or `claim:<name>/<request>`. Each entry has
@@ -105,15 +107,19 @@ impl Dra {
         healths
     }
 
-    fn health_of_claim(&self, claim: &PodClaim, request: Option<&str>) -> Vec<ClaimDeviceHealth> {
-        let Ok(known) = self.claims.get(&claim.id.namespace, &claim.id.name) else {
+    fn health_of_claim(
+        &self,
+        pod_claim: &PodClaim,
+        request: Option<&str>,
+    ) -> Vec<ClaimDeviceHealth> {
+        let Ok(claim) = self.claims.get(&pod_claim.id.namespace, &pod_claim.id.name) else {
             return Vec::new();
         };
         // The pod may name a request as `<request>/<subrequest>`. Devices name only `<request>`.
         let request =
             request.map(|request| request.split_once('/').map_or(request, |(base, _)| base));
         let mut seen = BTreeSet::new();
-        let serving = known.devices().filter(|(_, device)| serves(device, request));
+        let serving = claim.devices().filter(|(_, device)| serves(device, request));
         let healths = serving.map(|(driver, device)| self.health_of_device(driver, device));
         healths.filter(|health| seen.insert(health.resource_id.clone())).collect()
     }
@@ -121,9 +127,9 @@ impl Dra {
     fn health_of_device(&self, driver: &str, device: &Device) -> ClaimDeviceHealth {
         let Device { pool_name, device_name, cdi_device_ids, .. } = device;
         let health = self.health.get(driver, pool_name, device_name);
-        let first = cdi_device_ids.iter().flatten().next().cloned();
+        let cdi_name = cdi_device_ids.iter().flatten().next().cloned();
         ClaimDeviceHealth {
-            resource_id: first.unwrap_or_else(|| format!("{driver}/{pool_name}/{device_name}")),
+            resource_id: cdi_name.unwrap_or_else(|| format!("{driver}/{pool_name}/{device_name}")),
             health: health.health,
             message: (!health.message.is_empty()).then_some(health.message),
         }

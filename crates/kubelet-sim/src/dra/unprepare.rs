@@ -23,13 +23,13 @@ pub(crate) async fn unprepare(handle: &ManagerHandle, pod: &Pod) -> Result<(), C
 /// Releases the claims of inactive pods, once all pods are known. The next reconciliation repeats a failed
 /// release.
 pub(crate) async fn reconcile(handle: &ManagerHandle) {
-    let stale = |task: &ManagerTask| {
+    let find_stale = |task: &ManagerTask| {
         let active = task.manager.sources_ready.then(|| task.manager.active_pods());
         active.map(|active| task.dra.claims.stale(&active)).unwrap_or_default()
     };
-    for stale in handle.read(stale).await.unwrap_or_default() {
+    for stale_claims in handle.read(find_stale).await.unwrap_or_default() {
         // The event log has a failure.
-        let _ = release(handle, stale).await;
+        let _ = release(handle, stale_claims).await;
     }
 }
 
@@ -60,8 +60,8 @@ async fn try_release(handle: &ManagerHandle, release: ClaimRelease) -> Result<()
     for (name, claims) in by_driver {
         let driver = handle.read(move |task| task.dra.drivers.find(&name)).await??;
         let batch = Batch { call: ClaimCall::Unprepare, pod: pod.clone(), driver, claims };
-        let answer = batch.run(handle).await?;
-        batch.check_answer(answer, |_, _| Ok(()))?;
+        let results = batch.run(handle).await?;
+        batch.check_answer(results, |_, _| Ok(()))?;
     }
     handle.update(move |task| task.claims_released(&claims)).await?
 }

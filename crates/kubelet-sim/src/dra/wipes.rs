@@ -34,10 +34,10 @@ impl Wipes {
         registered: impl Iterator<Item = (&'a String, bool)>,
         delay: Duration,
     ) {
-        let mut connected: BTreeMap<String, bool> =
+        let mut connections: BTreeMap<String, bool> =
             self.drivers.keys().map(|name| (name.clone(), false)).collect();
-        connected.extend(registered.map(|(name, connected)| (name.clone(), connected)));
-        for (name, is_connected) in connected {
+        connections.extend(registered.map(|(name, is_connected)| (name.clone(), is_connected)));
+        for (name, is_connected) in connections {
             let scheduled = Wipe::Scheduled(Instant::now() + delay);
             let wipe = self.drivers.entry(name).or_insert(scheduled);
             *wipe = match *wipe {

@@ -45,18 +45,18 @@ impl Kubelet {
         let uid = pod_uid.to_owned();
         let work = handle.read(move |task| next_work(task, &uid)).await.map_err(|_| stopped())?;
         let work = work.ok_or_else(|| SyncError::NotAdmitted(pod_uid.to_owned()))?;
-        let done = ended.run_until_cancelled(async {
+        let sync = ended.run_until_cancelled(async {
             match work {
                 Work::Idle => Ok(()),
                 Work::Prepare(pod) => {
-                    let prepared = worker.run(dra::prepare(&handle, &pod)).await;
-                    let prepared = prepared.unwrap_or(Err(ClaimError::Cancelled));
-                    report_failed_prepare(&handle, &pod, prepared).await
+                    let outcome = worker.run(dra::prepare(&handle, &pod)).await;
+                    let outcome = outcome.unwrap_or(Err(ClaimError::Cancelled));
+                    report_failed_prepare(&handle, &pod, outcome).await
                 }
                 Work::Release(pod) => release(&handle, &pod).await,
             }
         });
-        done.await.unwrap_or_else(|| Err(stopped()))
+        sync.await.unwrap_or_else(|| Err(stopped()))
     }
 
     /// Releases the claims of terminated and deleted pods once. The kubelet also does so periodically
@@ -119,17 +119,17 @@ fn next_work(task: &ManagerTask, uid: &str) -> Option<Work> {
 async fn report_failed_prepare(
     handle: &ManagerHandle,
     pod: &Pod,
-    prepared: Result<(), ClaimError>,
+    outcome: Result<(), ClaimError>,
 ) -> Result<(), SyncError> {
-    let error = match prepared {
+    let error = match outcome {
         Ok(()) => return Ok(()),
         Err(ClaimError::Stopped) => return Err(SyncError::Stopped(pod.uid.clone())),
         Err(error) => error,
     };
     let message =
         format!("Failed to prepare dynamic resources: prepare dynamic resources: {error}");
-    let (pod, text) = (pod.uid.clone(), message.clone());
-    let event = Event::FailedPrepareDynamicResources { pod, message: text };
+    let event =
+        Event::FailedPrepareDynamicResources { pod: pod.uid.clone(), message: message.clone() };
     // A stopped kubelet logs nothing.
     let _ = handle.read(move |task| task.events.push(event)).await;
     Err(SyncError::Prepare(message))

@@ -26,13 +26,13 @@ impl Kubelet {
         let mut previous = PodSourceFault::None;
         self.faults.send_modify(|faults| previous = std::mem::take(&mut faults.pods));
         let Some((handle, ended)) = self.handle() else { return };
-        let unknown = move |task: &ManagerTask| -> Vec<_> {
+        let find_unknown_pods = move |task: &ManagerTask| -> Vec<_> {
             let active = task.manager.pods.values().filter(|record| record.is_active());
             let pods = active.map(|record| record.pod.clone());
             pods.filter(|pod| !previous.knows(&pod.uid)).collect()
         };
         // A stopped kubelet admits no pod.
-        let pods = handle.read(unknown).await.unwrap_or_default();
+        let pods = handle.read(find_unknown_pods).await.unwrap_or_default();
         readmit_pods((&handle, &ended), pods).await;
         set_sources_ready(&handle).await;
     }

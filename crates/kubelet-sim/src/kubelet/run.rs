@@ -110,13 +110,13 @@ impl Sockets {
     /// Reads the claims, cleans up the plugin folder, and binds the kubelet's own sockets.
     pub(super) fn bind(config: &Config) -> Result<Self, KubeletError> {
         let claims = Claims::restore(ClaimsFile::in_dir(&config.dir).read_or_create()?);
-        let is_new_machine = directory::is_empty(&config.plugin_dir())?;
+        let should_reset_capacities = directory::is_empty(&config.plugin_dir())?;
         directory::clean_up(&config.plugin_dir(), config.plugin_dir_cleanup)?;
         Ok(Self {
             registration: bind(config.registration_socket())?,
             pod_resources: bind(config.pod_resources_socket())?,
             claims,
-            should_reset_capacities: is_new_machine,
+            should_reset_capacities,
         })
     }
 }
@@ -128,13 +128,10 @@ impl Run {
     pub(super) fn begin(context: TaskContext, sockets: Sockets, surviving: SurvivingState) -> Self {
         let config = Arc::clone(&context.config);
         let ended = context.ended.clone();
-        let Sockets {
-            registration: listener,
-            pod_resources,
-            claims,
-            should_reset_capacities: is_new_machine,
-        } = sockets;
-        let surviving = if is_new_machine { surviving.with_capacities_reset() } else { surviving };
+        let Sockets { registration: listener, pod_resources, claims, should_reset_capacities } =
+            sockets;
+        let surviving =
+            if should_reset_capacities { surviving.with_capacities_reset() } else { surviving };
         let (handle, commands) = ManagerHandle::new();
         let registration = ServerContext {
             handle: handle.clone(),
@@ -149,13 +146,13 @@ impl Run {
         manager_task.spawn(ManagerTask::restore(context, manager, claims).run(commands));
         let mut servers = JoinSet::new();
         servers.spawn(registration::serve(listener, registration.clone()));
-        let reconciling = dra::reconcile_periodically(handle.clone(), config.dra.reconcile_period);
-        servers.spawn(run_until_cancelled(ended.clone(), reconciling));
-        let watching = dra::watch_registry(handle.clone(), Arc::clone(&config), faults);
-        servers.spawn(run_until_cancelled(ended.clone(), watching));
-        let serving =
+        let reconciler = dra::reconcile_periodically(handle.clone(), config.dra.reconcile_period);
+        servers.spawn(run_until_cancelled(ended.clone(), reconciler));
+        let registry_watcher = dra::watch_registry(handle.clone(), Arc::clone(&config), faults);
+        servers.spawn(run_until_cancelled(ended.clone(), registry_watcher));
+        let pod_resources_server =
             podresources::serve(pod_resources, handle.clone(), config, ended.child_token());
-        servers.spawn(serving);
+        servers.spawn(pod_resources_server);
         events.push(Event::Started);
         events.push(Event::SlicesWiped { driver: None });
         let guard = ended.clone().drop_guard();
@@ -169,8 +166,8 @@ impl Run {
         cx: &mut Context<'_>,
     ) -> Poll<Result<SurvivingState, JoinError>> {
         self.ended.cancel();
-        while let Some(served) = ready!(self.servers.poll_join_next(cx)) {
-            if let Err(error) = served {
+        while let Some(result) = ready!(self.servers.poll_join_next(cx)) {
+            if let Err(error) = result {
                 tracing::error!(%error, "a server of the embedded kubelet failed");
             }
         }

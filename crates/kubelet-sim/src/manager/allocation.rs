@@ -1,4 +1,4 @@
-//! After the choice: record the granted devices, or free the chosen ones. Garbage collection.
+//! After the choice: record the allocated devices, or free the chosen ones. Garbage collection.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ impl Manager {
         &mut self,
         request: &Request,
         devices: &DeviceIds,
-        answer: ContainerResponse,
+        response: ContainerResponse,
     ) -> Result<(), UnlistedDevice> {
         let mut by_numa = BTreeMap::<i64, Vec<String>>::new();
         let listed = self.devices.get(&request.resource);
@@ -32,17 +32,18 @@ impl Manager {
                 by_numa.entry(*node).or_default().push(id.clone());
             }
         }
-        self.holdings.insert(request, Holding::new(by_numa, answer.encoded, answer.run_options));
+        self.holdings
+            .insert(request, Holding::new(by_numa, response.encoded, response.run_options));
         Ok(())
     }
 
-    /// Recomputes the ids in use from the holdings. This frees chosen devices without a grant.
+    /// Recomputes the ids in use from the holdings. This frees chosen devices without an allocation.
     pub(crate) fn recompute_allocated(&mut self) {
         self.allocated = self.holdings.in_use();
     }
 
     /// Removes the devices and affinities of inactive pods, once all pods are known. If a pod with
-    /// devices was removed, this also frees chosen devices without a grant.
+    /// devices was removed, this also frees chosen devices without an allocation.
     pub(crate) fn collect_garbage(&mut self) {
         if !self.sources_ready {
             return;
@@ -63,15 +64,17 @@ mod tests {
         *,
     };
 
-    fn answer() -> ContainerResponse {
+    fn response() -> ContainerResponse {
         ContainerResponse { encoded: Vec::new(), run_options: RunContainerOptions::default() }
     }
 
     #[test]
     fn a_device_of_two_nodes_is_recorded_under_both() {
         let mut manager = manager(vec![device("a", &[0, 1]), device("b", &[])]);
-        manager.record_allocation(&request("pod", "c", 2), &ids("a b"), answer()).expect("listed");
-        let holding = manager.holdings.get("pod", "c", GPU).expect("granted");
+        manager
+            .record_allocation(&request("pod", "c", 2), &ids("a b"), response())
+            .expect("listed");
+        let holding = manager.holdings.get("pod", "c", GPU).expect("a holding");
         let expected = [(-1, vec!["b"]), (0, vec!["a"]), (1, vec!["a"])];
         let expected =
             expected.map(|(node, ids)| (node, ids.into_iter().map(String::from).collect()));
@@ -82,8 +85,8 @@ mod tests {
     #[test]
     fn a_device_that_left_the_list_during_allocate_is_a_panic() {
         let mut manager = manager(vec![device("a", &[])]);
-        let granted = manager.record_allocation(&request("pod", "c", 1), &ids("z"), answer());
-        assert_eq!(granted, Err(UnlistedDevice { id: "z".to_owned() }));
+        let outcome = manager.record_allocation(&request("pod", "c", 1), &ids("z"), response());
+        assert_eq!(outcome, Err(UnlistedDevice { id: "z".to_owned() }));
     }
 
     #[test]

@@ -82,33 +82,28 @@ impl Manager {
         if self.needs_no_allocation(request)? {
             return Ok(Choice::NotNeeded);
         }
-        let mut taken = DeviceIds::new();
+        let mut chosen = DeviceIds::new();
         let reusable = self.reusable.reusable_for(&request.pod, &request.resource);
-        if self.take_devices(request, &mut taken, &reusable) {
-            return Ok(Choice::Devices(taken));
+        if self.take_devices(request, &mut chosen, &reusable) {
+            return Ok(Choice::Devices(chosen));
         }
         let available = self.available(&request.resource);
-        let needed = request.size - taken.len();
+        let needed = request.size - chosen.len();
         if available.len() < needed {
             let resource = request.resource.clone();
             let available = available.len();
             return Err(ManagerError::Unavailable { resource, requested: needed, available });
         }
-        let split = self.filter_by_affinity(request, &available);
-        let (eligible, fallbacks) = if needed < split.aligned.len() {
-            (split.aligned.clone(), vec![split.aligned])
+        let by_affinity = self.filter_by_affinity(request, &available);
+        let (eligible, fallbacks) = if needed < by_affinity.aligned.len() {
+            (by_affinity.aligned.clone(), vec![by_affinity.aligned])
         } else {
-            if self.take_devices(request, &mut taken, &split.aligned) {
-                return Ok(Choice::Devices(taken));
+            if self.take_devices(request, &mut chosen, &by_affinity.aligned) {
+                return Ok(Choice::Devices(chosen));
             }
-            (available, vec![split.unaligned, split.without_node])
+            (available, vec![by_affinity.unaligned, by_affinity.without_node])
         };
-        Ok(Choice::Pending(PendingChoice {
-            request: request.clone(),
-            chosen: taken,
-            eligible,
-            fallbacks,
-        }))
+        Ok(Choice::Pending(PendingChoice { request: request.clone(), chosen, eligible, fallbacks }))
     }
 
     /// Completes a choice with the plugin's preference, which may be empty, short or invalid.
@@ -117,29 +112,29 @@ impl Manager {
         choice: PendingChoice,
         preferred: &DeviceIds,
     ) -> Result<DeviceIds, ManagerError> {
-        let PendingChoice { request, chosen: mut taken, eligible, fallbacks } = choice;
+        let PendingChoice { request, mut chosen, eligible, fallbacks } = choice;
         let preferred = preferred.intersection(&eligible).cloned().collect();
         for source in std::iter::once(&preferred).chain(&fallbacks) {
-            if self.take_devices(&request, &mut taken, source) {
-                return Ok(taken);
+            if self.take_devices(&request, &mut chosen, source) {
+                return Ok(chosen);
             }
         }
-        Err(ManagerError::ChoiceIncomplete { requested: request.size, got: taken.len() })
+        Err(ManagerError::ChoiceIncomplete { requested: request.size, got: chosen.len() })
     }
 
     /// True if the container needs no `Allocate`. Fails if the container cannot get its devices. The
     /// order of the checks is that of the real manager.
     fn needs_no_allocation(&self, request: &Request) -> Result<bool, ManagerError> {
         let Request { pod, container, resource, size } = request;
-        let held = self.holdings.get(pod, container, resource).map(super::Holding::ids);
-        if let Some(held) = &held
-            && held.len() != *size
+        let held_ids = self.holdings.get(pod, container, resource).map(super::Holding::ids);
+        if let Some(held_ids) = &held_ids
+            && held_ids.len() != *size
         {
             return Err(ManagerError::ChangedRequest {
                 pod: pod.clone(),
                 container: container.clone(),
                 resource: resource.clone(),
-                from: held.len(),
+                from: held_ids.len(),
                 to: *size,
             });
         }
@@ -151,26 +146,26 @@ impl Manager {
         if healthy.is_empty() {
             return Err(ManagerError::NoHealthy(resource.clone()));
         }
-        if held.as_ref().is_some_and(|held| !held.is_subset(healthy)) {
+        if held_ids.as_ref().is_some_and(|held_ids| !held_ids.is_subset(healthy)) {
             return Err(ManagerError::HeldDeviceUnhealthy(resource.clone()));
         }
-        Ok(held.is_some() || *size == 0)
+        Ok(held_ids.is_some() || *size == 0)
     }
 
-    /// Moves devices from `source` to `taken`, up to the requested number, and marks them as allocated.
-    /// Returns true if `taken` has the requested number.
+    /// Adds devices of `source` to `chosen`, up to the requested number, and marks them as allocated.
+    /// Returns true if `chosen` has the requested number.
     fn take_devices(
         &mut self,
         request: &Request,
-        taken: &mut DeviceIds,
+        chosen: &mut DeviceIds,
         source: &DeviceIds,
     ) -> bool {
         let in_use = self.allocated.entry(request.resource.clone()).or_default();
-        let missing = request.size - taken.len();
-        let more: Vec<_> = source.difference(taken).take(missing).cloned().collect();
-        in_use.extend(more.iter().cloned());
-        taken.extend(more);
-        taken.len() == request.size
+        let missing = request.size - chosen.len();
+        let devices: Vec<_> = source.difference(chosen).take(missing).cloned().collect();
+        in_use.extend(devices.iter().cloned());
+        chosen.extend(devices);
+        chosen.len() == request.size
     }
 
     /// Splits free devices by the topology manager's hint for the container.
@@ -207,14 +202,14 @@ fn split(
     nodes.sort_by_key(|(node, ids)| (!hint.contains(*node), *node == NO_NODE, ids.len()));
 
     let mut result = DevicesByAffinity::default();
-    let mut seen = DeviceIds::new();
+    let mut counted = DeviceIds::new();
     for (node, ids) in nodes {
         let group = match node {
             node if hint.contains(node) => &mut result.aligned,
             NO_NODE => &mut result.without_node,
             _ => &mut result.unaligned,
         };
-        group.extend(ids.into_iter().filter(|id| seen.insert(id.clone())));
+        group.extend(ids.into_iter().filter(|id| counted.insert(id.clone())));
     }
     result
 }

@@ -181,10 +181,10 @@ impl Manager {
     /// their names. The caller writes the checkpoint if there are any.
     pub(crate) fn expire(&mut self, now: Instant, grace: Duration) -> Vec<String> {
         let is_over = |endpoint: &&Endpoint| {
-            endpoint.stopped_at.is_some_and(|stopped| now.duration_since(stopped) > grace)
+            endpoint.stopped_at.is_some_and(|stopped_at| now.duration_since(stopped_at) > grace)
         };
-        let known = self.healthy.keys().chain(self.unhealthy.keys());
-        let mut expired: Vec<String> = known
+        let resources = self.healthy.keys().chain(self.unhealthy.keys());
+        let mut expired: Vec<String> = resources
             .filter(|resource| self.endpoints.get(*resource).is_none_or(|e| is_over(&e)))
             .cloned()
             .collect();
@@ -208,7 +208,7 @@ impl Manager {
             .filter(|(resource, _)| is_known(resource))
             .filter_map(|(_, endpoint)| endpoint.stopped_at)
             .min()
-            .map(|stopped| stopped + grace + Duration::from_millis(1))
+            .map(|stopped_at| stopped_at + grace + Duration::from_millis(1))
     }
 }
 
@@ -237,28 +237,28 @@ mod tests {
         (client, close)
     }
 
-    fn node(release: Release) -> Manager {
+    fn manager_of(release: Release) -> Manager {
         Manager { release, ..manager(vec![device("a", &[])]) }
     }
 
     #[tokio::test]
     async fn up_to_1_36_the_end_of_an_old_stream_closes_the_newer_plugin() {
-        let mut manager = node(Release::UpTo1_36);
-        let (first, one) = register(&mut manager, "one.sock");
-        let (_, two) = register(&mut manager, "two.sock");
+        let mut manager = manager_of(Release::UpTo1_36);
+        let (first, first_token) = register(&mut manager, "one.sock");
+        let (_, second_token) = register(&mut manager, "two.sock");
         manager.stream_ended(&first, Instant::now());
-        assert!(two.is_cancelled() && !one.is_cancelled());
+        assert!(second_token.is_cancelled() && !first_token.is_cancelled());
         assert_eq!(manager.counts()[GPU], (1, 0));
         assert!(manager.endpoints[GPU].stopped_at.is_some());
     }
 
     #[tokio::test]
     async fn from_1_37_the_end_of_an_old_stream_leaves_the_newer_plugin_alone() {
-        let mut manager = node(Release::From1_37);
+        let mut manager = manager_of(Release::From1_37);
         let (first, _) = register(&mut manager, "one.sock");
-        let (second, two) = register(&mut manager, "two.sock");
+        let (second, second_token) = register(&mut manager, "two.sock");
         manager.stream_ended(&first, Instant::now());
-        assert!(!two.is_cancelled());
+        assert!(!second_token.is_cancelled());
         assert_eq!(manager.counts()[GPU], (1, 1));
         manager.stream_ended(&second, Instant::now());
         assert_eq!(manager.counts()[GPU], (1, 0));
@@ -266,7 +266,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_newer_plugin_that_still_dials_stays_open_and_its_own_end_changes_nothing() {
-        let mut manager = node(Release::UpTo1_36);
+        let mut manager = manager_of(Release::UpTo1_36);
         let (first, _) = register(&mut manager, "one.sock");
         let second = manager.add_client(GPU, Path::new("two.sock"));
         manager.stream_ended(&first, Instant::now());
@@ -284,21 +284,21 @@ mod tests {
 
     #[tokio::test]
     async fn of_two_dialling_plugins_a_stream_end_closes_only_the_newer_one() {
-        let mut manager = node(Release::UpTo1_36);
+        let mut manager = manager_of(Release::UpTo1_36);
         let first = manager.add_client(GPU, Path::new("one.sock"));
         let second = manager.add_client(GPU, Path::new("two.sock"));
-        let [one, two] = [&first, &second].map(|client| {
+        let [first_token, second_token] = [&first, &second].map(|client| {
             let close = CancellationToken::new();
             manager.client_dialled(client, close.clone());
             close
         });
         manager.stream_ended(&first, Instant::now());
-        assert!(two.is_cancelled() && !one.is_cancelled());
+        assert!(second_token.is_cancelled() && !first_token.is_cancelled());
     }
 
     #[tokio::test]
     async fn after_a_failed_registration_the_end_of_the_older_stream_changes_nothing() {
-        let mut manager = node(Release::UpTo1_36);
+        let mut manager = manager_of(Release::UpTo1_36);
         let (first, _) = register(&mut manager, "one.sock");
         let failing = manager.add_client(GPU, Path::new("two.sock"));
         manager.client_failed(&failing);
@@ -308,7 +308,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_resource_expires_after_the_grace_period_and_stays_on_the_node_with_capacity_0() {
-        let mut manager = node(Release::UpTo1_36);
+        let mut manager = manager_of(Release::UpTo1_36);
         let (client, _) = register(&mut manager, "one.sock");
         let stopped = Instant::now();
         let grace = Duration::from_secs(300);

@@ -50,14 +50,14 @@ impl Manager {
 
     /// Merges the hints of all resources, and stores the affinity for each of the containers.
     fn decide(&mut self, pod: &str, containers: &[&str], hints: &[Hints]) -> Alignment {
-        let machine = NumaMask::of(self.numa_nodes.iter().copied());
-        let verdict = merge(self.policy, machine, hints);
-        if !verdict.admitted {
+        let all_nodes = NumaMask::of(self.numa_nodes.iter().copied());
+        let decision = merge(self.policy, all_nodes, hints);
+        if !decision.admitted {
             return Alignment::Misaligned;
         }
         for container in containers {
             let key = (pod.to_owned(), (*container).to_owned());
-            match verdict.affinity {
+            match decision.affinity {
                 Some(mask) => self.affinities.insert(key, mask),
                 None => self.affinities.remove(&key),
             };
@@ -76,21 +76,21 @@ impl Manager {
         else {
             return Ok(Hints::NoPreference);
         };
-        let machine = &self.numa_nodes;
+        let numa_nodes = &self.numa_nodes;
         let available = self.available(resource);
-        let none = DeviceIds::new();
-        let demand = if held.is_empty() {
+        let no_devices = DeviceIds::new();
+        let request = if held.is_empty() {
             if available.union(reusable).count() < size {
                 return Ok(Hints::Unsatisfiable);
             }
-            HintRequest { numa_nodes: machine, devices, available: &available, reusable, size }
+            HintRequest { numa_nodes, devices, available: &available, reusable, size }
         } else {
             if held.len() != size {
                 return Ok(Hints::Unsatisfiable);
             }
-            HintRequest { numa_nodes: machine, devices, available: held, reusable: &none, size }
+            HintRequest { numa_nodes, devices, available: held, reusable: &no_devices, size }
         };
-        demand.hints().map(Hints::Masks)
+        request.hints().map(Hints::Masks)
     }
 
     /// Limits of the resources that the device manager knows, as numbers of devices.

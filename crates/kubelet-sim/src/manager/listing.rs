@@ -12,12 +12,12 @@ impl Manager {
     /// Of a device listed twice, the last entry wins. But both entries count for the sets of ids, so an
     /// id can be healthy and unhealthy at once.
     pub(crate) fn set_devices(&mut self, resource: &str, devices: Vec<Device>) -> Vec<String> {
-        let old = self.devices.remove(resource).unwrap_or_default();
+        let previous = self.devices.remove(resource).unwrap_or_default();
         let (mut healthy, mut unhealthy) = (DeviceIds::new(), DeviceIds::new());
         let mut listed = BTreeMap::new();
         let mut affected = DeviceIds::new();
         for device in devices {
-            if old.get(&device.id).is_none_or(|old| old.health != device.health) {
+            if previous.get(&device.id).is_none_or(|previous| previous.health != device.health) {
                 affected.extend(self.holdings.holder(&device.id).map(str::to_owned));
             }
             let set = if device.is_healthy() { &mut healthy } else { &mut unhealthy };
@@ -34,8 +34,8 @@ impl Manager {
     /// Moves all healthy ids of a resource to the unhealthy ones. `devices` keeps the health that the
     /// plugin reported.
     pub(super) fn mark_unhealthy(&mut self, resource: &str) {
-        let lost = self.healthy.get_mut(resource).map(std::mem::take).unwrap_or_default();
-        self.unhealthy.entry(resource.to_owned()).or_default().extend(lost);
+        let ids = self.healthy.get_mut(resource).map(std::mem::take).unwrap_or_default();
+        self.unhealthy.entry(resource.to_owned()).or_default().extend(ids);
     }
 
     /// Healthy ids that are neither allocated nor chosen for an admission in progress.

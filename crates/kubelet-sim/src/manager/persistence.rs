@@ -39,14 +39,14 @@ impl Manager {
             let Ok(response) = ContainerAllocateResponse::decode(&*entry.allocate_response) else {
                 continue;
             };
-            let grant = RunContainerOptions::from_proto(&response);
+            let run_options = RunContainerOptions::from_proto(&response);
             let request = Request {
                 pod: entry.pod_uid,
                 container: entry.container_name,
                 resource: entry.resource_name,
                 size: 0,
             };
-            let holding = Holding::new(entry.device_ids, entry.allocate_response, grant);
+            let holding = Holding::new(entry.device_ids, entry.allocate_response, run_options);
             self.holdings.insert(&request, holding);
         }
         self.recompute_allocated();
@@ -70,14 +70,14 @@ mod tests {
     async fn a_restored_manager_has_its_holdings_and_no_devices() {
         let mut before = manager(vec![device("a", &[]), device("b", &[])]);
         hold(&mut before, "pod", "c", "a");
-        let document = before.to_checkpoint();
+        let checkpoint = before.to_checkpoint();
 
         let mut after = Manager::default();
-        after.restore(document.clone(), Instant::now());
+        after.restore(checkpoint.clone(), Instant::now());
         assert_eq!(after.holdings, before.holdings);
         assert_eq!(after.allocated[GPU], ids("a"));
         assert_eq!(after.counts()[GPU], (0, 0));
-        assert_eq!(after.to_checkpoint().pods, document.pods);
+        assert_eq!(after.to_checkpoint().pods, checkpoint.pods);
     }
 
     #[test]

@@ -73,8 +73,8 @@ impl Manager {
     /// is rejected or ends.
     pub(crate) fn add_pod(&mut self, pod: Pod) {
         let uid = pod.uid.clone();
-        let former = self.pods.remove(&uid).unwrap_or_else(|| PodRecord::new(pod.clone()));
-        let record = PodRecord { pod, phase: PodPhase::Pending, ..former };
+        let previous = self.pods.remove(&uid).unwrap_or_else(|| PodRecord::new(pod.clone()));
+        let record = PodRecord { pod, phase: PodPhase::Pending, ..previous };
         self.pods.insert(uid, record);
     }
 

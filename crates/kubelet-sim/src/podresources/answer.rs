@@ -15,15 +15,15 @@ use crate::{
 /// they hold devices.
 pub(super) fn list(task: &ManagerTask) -> Vec<wire::PodResources> {
     let active = task.manager.pods.values().filter(|record| record.is_active());
-    let known = active.filter(|record| task.knows(&record.pod.uid));
-    known.map(|record| pod_resources(task, &record.pod)).collect()
+    let known_pods = active.filter(|record| task.knows(&record.pod.uid));
+    known_pods.map(|record| pod_resources(task, &record.pod)).collect()
 }
 
 /// The active pod with this name.
 pub(super) fn find(task: &ManagerTask, namespace: &str, name: &str) -> Option<wire::PodResources> {
     let mut active = task.manager.pods.values().filter(|record| PodRecord::is_active(record));
-    let found = active.find(|record| record.pod.namespace == namespace && record.pod.name == name);
-    found.map(|record| pod_resources(task, &record.pod))
+    let record = active.find(|record| record.pod.namespace == namespace && record.pod.name == name);
+    record.map(|record| pod_resources(task, &record.pod))
 }
 
 /// Healthy devices, allocated or not. A device has one entry per NUMA node, so a device whose topology
@@ -66,9 +66,9 @@ fn pod_resources(task: &ManagerTask, pod: &Pod) -> wire::PodResources {
 /// Each claim that the container uses, with the devices of all its requests. If one of these claims is
 /// unknown, the list is empty.
 fn dynamic_resources(task: &ManagerTask, pod: &Pod, container: &str) -> Vec<wire::DynamicResource> {
-    let used = pod.claims.iter().filter(|claim| claim.uses_of(container).next().is_some());
-    let known = |claim: &PodClaim| task.dra.claims.get(&claim.id.namespace, &claim.id.name);
-    let claims: Result<Vec<&Claim>, _> = used.map(known).collect();
+    let used_claims = pod.claims.iter().filter(|claim| claim.uses_of(container).next().is_some());
+    let find_claim = |claim: &PodClaim| task.dra.claims.get(&claim.id.namespace, &claim.id.name);
+    let claims: Result<Vec<&Claim>, _> = used_claims.map(find_claim).collect();
     claims.unwrap_or_default().into_iter().map(dynamic_resource).collect()
 }
 

@@ -22,14 +22,14 @@ impl TokenBucket {
 
     /// Takes a token; false if the bucket is empty.
     pub(super) fn try_take(&mut self, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.filled_at).as_secs_f64();
-        self.tokens = self.burst.min(self.tokens + passed * self.per_second);
+        let elapsed = now.saturating_duration_since(self.filled_at).as_secs_f64();
+        self.tokens = self.burst.min(self.tokens + elapsed * self.per_second);
         self.filled_at = now;
-        let enough = self.tokens >= 1.0;
-        if enough {
+        let has_token = self.tokens >= 1.0;
+        if has_token {
             self.tokens -= 1.0;
         }
-        enough
+        has_token
     }
 }
 

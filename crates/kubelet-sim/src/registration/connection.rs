@@ -95,7 +95,7 @@ impl Connection {
         let timeout = self.handle.read(|task| task.config.dial_timeout).await?;
         let close = CancellationToken::new();
         let plugin = tokio::select! {
-            dialled = Plugin::dial(&self.socket, close.clone(), timeout) => match dialled {
+            result = Plugin::dial(&self.socket, close.clone(), timeout) => match result {
                 Ok(plugin) => plugin,
                 Err(_) => return Ok(Err(ConnectError::DialTimeout)),
             },
@@ -144,13 +144,13 @@ impl Connection {
         };
         loop {
             let faults = &mut self.faults;
-            let read = async {
+            let next_message = async {
                 // Without a sender the wait fails, and the stream is read.
                 let _ = faults.wait_for(|fault| fault.streams == StreamFault::None).await;
                 stream.message().await
             };
             let message = tokio::select! {
-                message = read => message,
+                message = next_message => message,
                 () = plugin.closed() => return Ok("closed by the kubelet".to_owned()),
             };
             let devices = match message {

@@ -52,11 +52,11 @@ impl HintRequest<'_> {
     pub(crate) fn hints(&self) -> Result<Vec<Hint>, UnlistedDevice> {
         let nodes = self.nodes_with_devices();
         let masks = NumaMask::subsets(&nodes);
-        let narrowest = self.min_affinity_size(&masks, nodes.len());
+        let min_size = self.min_affinity_size(&masks, nodes.len());
         let mut hints = Vec::new();
         for mask in masks {
             if self.serves(mask)? {
-                let preferred = mask.count() as usize == narrowest;
+                let preferred = mask.count() as usize == min_size;
                 hints.push(Hint { affinity: Some(mask), preferred });
             }
         }
@@ -73,8 +73,8 @@ impl HintRequest<'_> {
         if nodes.is_empty() { self.numa_nodes.to_vec() } else { nodes }
     }
 
-    /// Number of nodes in the smallest mask with enough devices, free or not; at most `upper`.
-    fn min_affinity_size(&self, masks: &[NumaMask], upper: usize) -> usize {
+    /// Number of nodes in the smallest mask with enough devices, free or not; at most `max_size`.
+    fn min_affinity_size(&self, masks: &[NumaMask], max_size: usize) -> usize {
         masks
             .iter()
             .filter(|mask| {
@@ -83,7 +83,7 @@ impl HintRequest<'_> {
             })
             .map(|mask| mask.count() as usize)
             .min()
-            .map_or(upper, |count| count.min(upper))
+            .map_or(max_size, |count| count.min(max_size))
     }
 
     /// True if the mask includes a node of each reusable device with topology, and has enough devices.
@@ -135,25 +135,25 @@ mod tests {
     /// Compares hints as text: the node numbers, then a star if the hint is preferred.
     fn check(devices: &BTreeMap<String, Device>, sets: (&str, &str, usize), expected: &[&str]) {
         let (available, reusable, size) = sets;
-        let demand = HintRequest {
+        let request = HintRequest {
             numa_nodes: &[0, 1, 2],
             devices,
             available: &ids(available),
             reusable: &ids(reusable),
             size,
         };
-        let found: Vec<String> = demand
+        let hints: Vec<String> = request
             .hints()
             .expect("all devices are listed")
             .iter()
             .map(|hint| {
-                let mask = hint.affinity.expect("hints of a demand have a mask");
+                let mask = hint.affinity.expect("hints of a request have a mask");
                 let nodes: String =
                     (0..3).filter(|node| mask.contains(*node)).map(|n| n.to_string()).collect();
                 format!("{nodes}{}", if hint.preferred { "*" } else { "" })
             })
             .collect();
-        assert_eq!(found, expected, "available {available}, reusable {reusable}, size {size}");
+        assert_eq!(hints, expected, "available {available}, reusable {reusable}, size {size}");
     }
 
     #[test]
@@ -197,13 +197,13 @@ mod tests {
         let listed = devices(&[&[0]]);
         let held = ids("z");
         let none = DeviceIds::new();
-        let demand = HintRequest {
+        let request = HintRequest {
             numa_nodes: &[0],
             devices: &listed,
             available: &held,
             reusable: &none,
             size: 1,
         };
-        assert_eq!(demand.hints(), Err(UnlistedDevice { id: "z".to_owned() }));
+        assert_eq!(request.hints(), Err(UnlistedDevice { id: "z".to_owned() }));
     }
 }

@@ -41,15 +41,15 @@ impl NumaMask {
 
     /// Every non-empty subset of these nodes, sorted by number of nodes, then as a number.
     pub fn subsets(nodes: &[i64]) -> Vec<Self> {
-        let every = Self::of(nodes.iter().copied()).0;
-        let mut found = Vec::new();
-        let mut subset = every;
+        let all_bits = Self::of(nodes.iter().copied()).0;
+        let mut masks = Vec::new();
+        let mut subset = all_bits;
         while subset != 0 {
-            found.push(Self(subset));
-            subset = (subset - 1) & every;
+            masks.push(Self(subset));
+            subset = (subset - 1) & all_bits;
         }
-        found.sort_by_key(|mask| mask.sort_key());
-        found
+        masks.sort_by_key(|mask| mask.sort_key());
+        masks
     }
 
     /// Sort key: number of nodes, then the bits as a number.
@@ -69,8 +69,8 @@ mod tests {
 
     #[test]
     fn small_subsets_come_first() {
-        let of = |nodes: &[i64]| NumaMask::of(nodes.iter().copied());
-        let expected = [&[0][..], &[1], &[3], &[0, 1], &[0, 3], &[1, 3], &[0, 1, 3]].map(of);
+        let mask_of = |nodes: &[i64]| NumaMask::of(nodes.iter().copied());
+        let expected = [&[0][..], &[1], &[3], &[0, 1], &[0, 3], &[1, 3], &[0, 1, 3]].map(mask_of);
         assert_eq!(NumaMask::subsets(&[0, 1, 3]), expected);
         assert_eq!(NumaMask::subsets(&[]), []);
     }

@@ -37,9 +37,13 @@ pub(crate) struct PolicyDecision {
     pub(crate) admitted: bool,
 }
 
-/// Merges the hints of all resources and applies the policy. `machine` has all nodes of the machine.
-pub(crate) fn merge(policy: TopologyPolicy, machine: NumaMask, hints: &[Hints]) -> PolicyDecision {
-    let options: Vec<Vec<Hint>> = if hints.is_empty() {
+/// Merges the hints of all resources and applies the policy. `all_nodes` has the nodes of the machine.
+pub(crate) fn merge(
+    policy: TopologyPolicy,
+    all_nodes: NumaMask,
+    hints: &[Hints],
+) -> PolicyDecision {
+    let hint_lists: Vec<Vec<Hint>> = if hints.is_empty() {
         vec![vec![Hint { affinity: None, preferred: true }]]
     } else {
         hints.iter().map(options).collect()
@@ -47,16 +51,16 @@ pub(crate) fn merge(policy: TopologyPolicy, machine: NumaMask, hints: &[Hints]) 
     match policy {
         TopologyPolicy::None => PolicyDecision { affinity: None, admitted: true },
         TopologyPolicy::BestEffort => {
-            PolicyDecision { affinity: best(machine, &options).affinity, admitted: true }
+            PolicyDecision { affinity: best(all_nodes, &hint_lists).affinity, admitted: true }
         }
         TopologyPolicy::Restricted => {
-            let hint = best(machine, &options);
+            let hint = best(all_nodes, &hint_lists);
             PolicyDecision { affinity: hint.affinity, admitted: hint.preferred }
         }
         TopologyPolicy::SingleNumaNode => {
-            let single: Vec<_> = options.into_iter().map(single_node).collect();
-            let hint = best(machine, &single);
-            let affinity = hint.affinity.filter(|mask| *mask != machine);
+            let single: Vec<_> = hint_lists.into_iter().map(single_node).collect();
+            let hint = best(all_nodes, &single);
+            let affinity = hint.affinity.filter(|mask| *mask != all_nodes);
             PolicyDecision { affinity, admitted: hint.preferred }
         }
     }
@@ -81,19 +85,19 @@ fn single_node(hints: Vec<Hint>) -> Vec<Hint> {
 
 /// The best merge of one hint per resource. If no merge contains a node: all nodes of the machine, not
 /// preferred.
-fn best(machine: NumaMask, options: &[Vec<Hint>]) -> Hint {
-    let widest_need = max_of_min_affinity_counts(options);
-    permutations(options)
+fn best(all_nodes: NumaMask, hint_lists: &[Vec<Hint>]) -> Hint {
+    let best_count = max_of_min_affinity_counts(hint_lists);
+    permutations(hint_lists)
         .iter()
-        .map(|hints| merge_permutation(machine, hints))
+        .map(|hints| merge_permutation(all_nodes, hints))
         .filter(|hint| mask(*hint).count() > 0)
-        .reduce(|current, candidate| better(current, candidate, widest_need))
-        .unwrap_or(Hint { affinity: Some(machine), preferred: false })
+        .reduce(|current, candidate| better(current, candidate, best_count))
+        .unwrap_or(Hint { affinity: Some(all_nodes), preferred: false })
 }
 
 /// The maximum, over all resources, of the number of nodes in the resource's smallest hint.
-fn max_of_min_affinity_counts(options: &[Vec<Hint>]) -> u32 {
-    options
+fn max_of_min_affinity_counts(hint_lists: &[Vec<Hint>]) -> u32 {
+    hint_lists
         .iter()
         .filter_map(|hints| {
             hints.iter().filter_map(|hint| hint.affinity).map(NumaMask::count).min()
@@ -103,8 +107,8 @@ fn max_of_min_affinity_counts(options: &[Vec<Hint>]) -> u32 {
 }
 
 /// All lists with one hint per resource.
-fn permutations(options: &[Vec<Hint>]) -> Vec<Vec<Hint>> {
-    options.iter().fold(vec![Vec::new()], |prefixes, hints| {
+fn permutations(hint_lists: &[Vec<Hint>]) -> Vec<Vec<Hint>> {
+    hint_lists.iter().fold(vec![Vec::new()], |prefixes, hints| {
         let extend = |prefix: &Vec<Hint>| {
             let prefix = prefix.clone();
             hints.iter().map(move |hint| [&prefix[..], &[*hint]].concat())
@@ -115,11 +119,11 @@ fn permutations(options: &[Vec<Hint>]) -> Vec<Vec<Hint>> {
 
 /// Merges one hint per resource: the intersection of all masks. The merged hint is preferred if all
 /// hints are preferred and all masks are equal.
-fn merge_permutation(machine: NumaMask, hints: &[Hint]) -> Hint {
+fn merge_permutation(all_nodes: NumaMask, hints: &[Hint]) -> Hint {
     let masks: Vec<NumaMask> = hints.iter().filter_map(|hint| hint.affinity).collect();
-    let equal = masks.windows(2).all(|pair| pair[0] == pair[1]);
-    let merged = masks.iter().fold(machine, |all, mask| all.and(*mask));
-    let preferred = equal && hints.iter().all(|hint| hint.preferred);
+    let all_equal = masks.windows(2).all(|pair| pair[0] == pair[1]);
+    let merged = masks.iter().fold(all_nodes, |nodes, mask| nodes.and(*mask));
+    let preferred = all_equal && hints.iter().all(|hint| hint.preferred);
     Hint { affinity: Some(merged), preferred }
 }
 
@@ -129,7 +133,7 @@ fn merge_permutation(machine: NumaMask, hints: &[Hint]) -> Hint {
 /// 1. hints with `max_of_min_affinity_counts` nodes,
 /// 2. smaller hints, the largest of them first,
 /// 3. larger hints, the smallest of them first.
-fn better(current: Hint, candidate: Hint, widest_need: u32) -> Hint {
+fn better(current: Hint, candidate: Hint, best_count: u32) -> Hint {
     use std::cmp::Ordering::{Equal, Greater, Less};
 
     if current.preferred != candidate.preferred {
@@ -139,7 +143,7 @@ fn better(current: Hint, candidate: Hint, widest_need: u32) -> Hint {
         return narrower(current, candidate);
     }
     let (current_count, candidate_count) = (mask(current).count(), mask(candidate).count());
-    match (current_count.cmp(&widest_need), candidate_count.cmp(&widest_need)) {
+    match (current_count.cmp(&best_count), candidate_count.cmp(&best_count)) {
         (Greater, _) | (Equal, Equal) => narrower(current, candidate),
         (Equal, _) | (Less, Greater) => current,
         (Less, Equal) => candidate,
@@ -186,10 +190,10 @@ mod tests {
 
     /// Checks the affinity and the admission on a machine with nodes 0 and 1.
     fn check(policy: TopologyPolicy, hints: &[Hints], expected: (Option<&[i64]>, bool)) {
-        let verdict = merge(policy, nodes(&[0, 1]), hints);
+        let decision = merge(policy, nodes(&[0, 1]), hints);
         let (affinity, admitted) = expected;
         let expected = PolicyDecision { affinity: affinity.map(nodes), admitted };
-        assert_eq!(verdict, expected, "{policy:?} {hints:?}");
+        assert_eq!(decision, expected, "{policy:?} {hints:?}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Admission: allocated devices, grants, and the exact texts of rejections.
+//! Admission: allocated devices, run options, and the exact texts of rejections.
 
 use tonic::Status;
 use windlass_kubelet_api::deviceplugin::{
@@ -30,9 +30,9 @@ fn env(name: &str, value: &str) -> ContainerAllocateResponse {
 async fn a_request_makes_one_allocate_call_with_one_container_and_all_ids() {
     let (node, plugin) = node_with(2).await;
     let admission = node.kubelet.admit(pod("pod", GPU, 2)).await.expect("admitted");
-    let allotment = admission.allocation("c", GPU).expect("allocated");
-    assert_eq!(allotment.ids(), ids("d0 d1"));
-    assert_eq!(allotment.run_options.envs["VISIBLE"], "d0,d1");
+    let allocation = admission.allocation("c", GPU).expect("allocated");
+    assert_eq!(allocation.ids(), ids("d0 d1"));
+    assert_eq!(allocation.run_options.envs["VISIBLE"], "d0,d1");
     assert_eq!(plugin.calls(), [Call::Allocate(vec![vec!["d0".to_owned(), "d1".to_owned()]])]);
 }
 
@@ -137,12 +137,12 @@ async fn a_hanging_allocate_blocks_the_admission_of_other_pods() {
     let (node, plugin) = node_with(2).await;
     plugin.script().unanswered = Some(Method::Allocate);
     let other = async {
-        let waiting = tokio::time::timeout(SHORT_TIMEOUT, node.kubelet.admit(Pod::new("other")));
-        waiting.await.expect_err("the first admission blocks it");
+        let admission = tokio::time::timeout(SHORT_TIMEOUT, node.kubelet.admit(Pod::new("other")));
+        admission.await.expect_err("the first admission blocks it");
         node.kubelet.stop().await;
     };
-    let (stuck, ()) = tokio::join!(biased; node.kubelet.admit(pod("stuck", GPU, 1)), other);
-    assert_eq!(stuck.expect_err("stopped").reason, RejectionReason::KubeletEnded);
+    let (outcome, ()) = tokio::join!(biased; node.kubelet.admit(pod("stuck", GPU, 1)), other);
+    assert_eq!(outcome.expect_err("stopped").reason, RejectionReason::KubeletEnded);
 }
 
 #[tokio::test]
@@ -162,14 +162,15 @@ async fn check_closing(method: Method, is_call: impl Fn(&Call) -> bool, prefix: 
     plugin.script().options = Ok(options);
     plugin.register().await.expect("registered");
     plugin.script().unanswered = Some(method);
-    let ending = async {
+    let end_streams = async {
         plugin.wait_for_call(is_call).await;
         plugin.end_streams(Ok(()));
     };
-    let closing = "rpc error: code = Canceled desc = grpc: the client connection is closing";
-    let cause = format!("{prefix}{closing}");
-    let both = async { tokio::join!(node.expect_allocation_error(("pod", 1), &cause), ending) };
-    tokio::time::timeout(DEADLINE, both).await.expect("the call ends with its connection");
+    let error = "rpc error: code = Canceled desc = grpc: the client connection is closing";
+    let cause = format!("{prefix}{error}");
+    let calls =
+        async { tokio::join!(node.expect_allocation_error(("pod", 1), &cause), end_streams) };
+    tokio::time::timeout(DEADLINE, calls).await.expect("the call ends with its connection");
     node.wait_for_counts(GPU, 2, 0).await;
     assert_eq!(node.in_use(GPU), ids(""));
 }
@@ -199,8 +200,8 @@ async fn if_the_second_resource_fails_the_first_one_stays_allocated_until_garbag
     let nics = Plugin::registered(&node.kubelet, NIC, devices(1)).await;
     node.wait_for_counts(NIC, 1, 1).await;
     nics.script().allocate = AllocateBehaviour::Fail(Status::internal("no link"));
-    let both = Pod::new("pod").container(Container::new("c").limit(GPU, 1).limit(NIC, 1));
-    node.kubelet.admit(both).await.expect_err("rejected");
+    let pod = Pod::new("pod").container(Container::new("c").limit(GPU, 1).limit(NIC, 1));
+    node.kubelet.admit(pod).await.expect_err("rejected");
     assert_eq!((node.in_use(GPU), node.in_use(NIC)), (ids("d0"), ids("")));
     assert_eq!(gpus.calls().len(), 1);
     assert_eq!(node.admit("next", GPU, 1).await, ids("d0"), "the rejected pod's device is free");
@@ -209,30 +210,32 @@ async fn if_the_second_resource_fails_the_first_one_stays_allocated_until_garbag
 #[tokio::test]
 async fn app_containers_reuse_an_init_containers_devices() {
     let (node, _plugin) = node_with(2).await;
-    let of = |name: &str, size| Container::new(name).limit(GPU, size);
-    let pod =
-        Pod::new("pod").init_container(of("i", 2)).container(of("a", 1)).container(of("b", 1));
+    let container = |name: &str, size| Container::new(name).limit(GPU, size);
+    let pod = Pod::new("pod")
+        .init_container(container("i", 2))
+        .container(container("a", 1))
+        .container(container("b", 1));
     let admission = node.kubelet.admit(pod).await.expect("admitted");
-    let allocated = |name| admission.allocation(name, GPU).expect("allocated").ids();
-    assert_eq!(allocated("i"), ids("d0 d1"));
-    assert_eq!((allocated("a"), allocated("b")), (ids("d0"), ids("d1")));
+    let device_ids = |name| admission.allocation(name, GPU).expect("allocated").ids();
+    assert_eq!(device_ids("i"), ids("d0 d1"));
+    assert_eq!((device_ids("a"), device_ids("b")), (ids("d0"), ids("d1")));
 }
 
 #[tokio::test]
 async fn devices_that_sidecars_reuse_are_not_reused_by_app_containers() {
     let (node, _plugin) = node_with(6).await;
-    let of = |name: &str, size| Container::new(name).limit(GPU, size);
+    let container = |name: &str, size| Container::new(name).limit(GPU, size);
     let pod = Pod::new("pod")
-        .init_container(of("i", 3))
-        .sidecar(of("s1", 1))
-        .sidecar(of("s2", 2))
-        .container(of("a1", 1))
-        .container(of("a2", 2));
+        .init_container(container("i", 3))
+        .sidecar(container("s1", 1))
+        .sidecar(container("s2", 2))
+        .container(container("a1", 1))
+        .container(container("a2", 2));
     let admission = node.kubelet.admit(pod).await.expect("admitted");
-    let allocated = |name| admission.allocation(name, GPU).expect("allocated").ids();
-    let inits = (allocated("i"), allocated("s1"), allocated("s2"));
+    let device_ids = |name| admission.allocation(name, GPU).expect("allocated").ids();
+    let inits = (device_ids("i"), device_ids("s1"), device_ids("s2"));
     assert_eq!(inits, (ids("d0 d1 d2"), ids("d0"), ids("d1 d2")));
-    assert_eq!((allocated("a1"), allocated("a2")), (ids("d3"), ids("d4 d5")));
+    assert_eq!((device_ids("a1"), device_ids("a2")), (ids("d3"), ids("d4 d5")));
 }
 
 #[tokio::test]
@@ -240,7 +243,7 @@ async fn a_container_gets_one_grant_in_which_the_first_plugin_wins() {
     let (node, gpus) = node_with(1).await;
     let nics = Plugin::registered(&node.kubelet, NIC, devices(1)).await;
     node.wait_for_counts(NIC, 1, 1).await;
-    let answer = |host: &str, names: &[&str]| {
+    let response = |host: &str, names: &[&str]| {
         let mount =
             Mount { container_path: "/m".to_owned(), host_path: host.to_owned(), read_only: true };
         let cdi = |name: &&str| CdiDevice { name: (*name).to_owned() };
@@ -251,13 +254,13 @@ async fn a_container_gets_one_grant_in_which_the_first_plugin_wins() {
         }
     };
     gpus.script().allocate =
-        AllocateBehaviour::Answer(vec![answer("/gpu", &["v/c=b", "v/c=a", "v/c=b"])]);
-    nics.script().allocate = AllocateBehaviour::Answer(vec![answer("/nic", &["v/c=a", "v/c=n"])]);
-    let both = Pod::new("pod").container(Container::new("c").limit(GPU, 1).limit(NIC, 1));
-    node.kubelet.admit(both).await.expect("admitted");
-    let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    assert_eq!((&*grant.envs["E"], &*grant.mounts[0].host_path), ("/gpu", "/gpu"));
-    assert_eq!(grant.cdi_devices, ["v/c=b", "v/c=a", "v/c=n"]);
+        AllocateBehaviour::Answer(vec![response("/gpu", &["v/c=b", "v/c=a", "v/c=b"])]);
+    nics.script().allocate = AllocateBehaviour::Answer(vec![response("/nic", &["v/c=a", "v/c=n"])]);
+    let pod = Pod::new("pod").container(Container::new("c").limit(GPU, 1).limit(NIC, 1));
+    node.kubelet.admit(pod).await.expect("admitted");
+    let run_options = node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    assert_eq!((&*run_options.envs["E"], &*run_options.mounts[0].host_path), ("/gpu", "/gpu"));
+    assert_eq!(run_options.cdi_devices, ["v/c=b", "v/c=a", "v/c=n"]);
 }
 
 #[tokio::test]
@@ -282,8 +285,9 @@ async fn a_checkpoint_that_cannot_be_written_rejects_the_pod() {
     std::fs::remove_file(&file).expect("the checkpoint exists");
     std::fs::create_dir(&file).expect("a folder in its place");
     let rejection = node.expect_rejection("pod", GPU, 1).await;
-    let beginning = "Pod was rejected: Allocate failed due to failed to write checkpoint file \"kubelet_internal_checkpoint\": ";
-    assert!(rejection.message.starts_with(beginning), "{}", rejection.message);
+    let prefix = "Pod was rejected: Allocate failed due to failed to write checkpoint file \
+                  \"kubelet_internal_checkpoint\": ";
+    assert!(rejection.message.starts_with(prefix), "{}", rejection.message);
 }
 
 #[tokio::test]
@@ -296,8 +300,8 @@ async fn a_test_can_make_calls_that_a_kubelet_does_not_make() {
     let request = windlass_kubelet_api::deviceplugin::AllocateRequest {
         container_requests: vec![container.clone(), container],
     };
-    let answer = tokio::time::timeout(DEADLINE, client.allocate(request)).await;
-    let answer = answer.expect("in time").expect("answered").into_inner();
-    assert_eq!(answer.container_responses.len(), 2);
+    let response = tokio::time::timeout(DEADLINE, client.allocate(request)).await;
+    let response = response.expect("in time").expect("answered").into_inner();
+    assert_eq!(response.container_responses.len(), 2);
     assert_eq!(plugin.calls().len(), 1);
 }

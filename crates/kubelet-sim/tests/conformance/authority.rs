@@ -50,20 +50,20 @@ fn huffman(text: &str) -> Vec<u8> {
 }
 
 fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    let length = u32::try_from(payload.len()).expect("a short payload").to_be_bytes();
     [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
 /// A literal field with incremental indexing. Its name is an entry of the static table.
 fn literal(index: u8, value: &[u8]) -> Vec<u8> {
-    let length = u8::try_from(value.len()).expect("short");
+    let length = u8::try_from(value.len()).expect("at most 255 bytes");
     [&[0x40 | index, length], value].concat()
 }
 
 /// A `Register` call as grpc-go writes it. `authority` is the encoded field.
 fn register(plugin: &Plugin, authority: &[u8]) -> Vec<u8> {
     let name = |name: &str, value: &[u8]| {
-        let length = |bytes: &[u8]| u8::try_from(bytes.len()).expect("short");
+        let length = |bytes: &[u8]| u8::try_from(bytes.len()).expect("at most 255 bytes");
         [&[0x40, length(name.as_bytes())], name.as_bytes(), &[length(value)], value].concat()
     };
     let headers = [
@@ -76,7 +76,7 @@ fn register(plugin: &Plugin, authority: &[u8]) -> Vec<u8> {
     .concat();
     let request = plugin.request();
     let field = |tag: u8, text: &str| {
-        [&[tag, u8::try_from(text.len()).expect("short")], text.as_bytes()].concat()
+        [&[tag, u8::try_from(text.len()).expect("at most 255 bytes")], text.as_bytes()].concat()
     };
     let message = [
         field(0x0a, &request.version),
@@ -84,7 +84,7 @@ fn register(plugin: &Plugin, authority: &[u8]) -> Vec<u8> {
         field(0x1a, &request.resource_name),
     ]
     .concat();
-    let length = u32::try_from(message.len()).expect("short").to_be_bytes();
+    let length = u32::try_from(message.len()).expect("a short payload").to_be_bytes();
     let body = [&[0][..], &length, &message].concat();
     let call = [frame(1, 0x4, 1, &headers), frame(0, 0x1, 1, &body)].concat();
     [PREFACE, &frame(4, 0, 0, &[]), &call].concat()
@@ -93,13 +93,13 @@ fn register(plugin: &Plugin, authority: &[u8]) -> Vec<u8> {
 #[tokio::test]
 async fn a_go_client_registers_although_its_authority_is_a_path() {
     let path = "/var/lib/kubelet/device-plugins/kubelet.sock";
-    let coded = huffman(path);
-    let length = u8::try_from(coded.len()).expect("short");
-    let plain = u8::try_from(path.len()).expect("short");
+    let encoded_path = huffman(path);
+    let encoded_length = u8::try_from(encoded_path.len()).expect("at most 255 bytes");
+    let plain_length = u8::try_from(path.len()).expect("at most 255 bytes");
     for authority in [
-        [&[0x41, 0x80 | length], &coded[..]].concat(),
-        [&[0x41, plain], path.as_bytes()].concat(),
-        [&[0x11, plain], path.as_bytes()].concat(),
+        [&[0x41, 0x80 | encoded_length], &encoded_path[..]].concat(),
+        [&[0x41, plain_length], path.as_bytes()].concat(),
+        [&[0x11, plain_length], path.as_bytes()].concat(),
     ] {
         let node = Node::start();
         let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
@@ -109,8 +109,8 @@ async fn a_go_client_registers_although_its_authority_is_a_path() {
         stream.write_all(&register(&plugin, &authority)).await.expect("sent");
         node.wait_for_counts(GPU, 1, 1).await;
         node.wait_for_event(|event| matches!(event, Event::Registered { .. })).await;
-        let answer = tokio::time::timeout(DEADLINE, read_to_trailers(&mut stream)).await;
-        assert!(answer.expect("in time"), "the call is not reset");
+        let outcome = tokio::time::timeout(DEADLINE, read_to_trailers(&mut stream)).await;
+        assert!(outcome.expect("in time"), "the call is not reset");
     }
 }
 
@@ -141,19 +141,19 @@ async fn an_h2_client_sends_many_requests_through_the_shim() {
         let mut server = h2::server::handshake(IncomingAuthorityShim::new(server_end))
             .await
             .expect("HTTP/2 handshake");
-        let mut seen = Vec::new();
-        while let Some(accepted) = server.accept().await {
-            let (request, mut answer) = accepted.expect("accepted");
+        let mut received = Vec::new();
+        while let Some(call) = server.accept().await {
+            let (request, mut response_sender) = call.expect("accepted");
             let (parts, _body) = request.into_parts();
-            seen.push((parts.uri.to_string(), parts.headers["x-number"].clone()));
-            answer.send_response(Response::new(()), true).expect("answered");
+            received.push((parts.uri.to_string(), parts.headers["x-number"].clone()));
+            response_sender.send_response(Response::new(()), true).expect("answered");
         }
-        seen
+        received
     };
     let client = async {
         let (mut requests, connection) =
             h2::client::handshake(client_end).await.expect("HTTP/2 handshake");
-        let send = async move {
+        let send_all = async move {
             for number in 0..REQUESTS {
                 requests = requests.ready().await.expect("ready");
                 let host =
@@ -168,15 +168,15 @@ async fn an_h2_client_sends_many_requests_through_the_shim() {
                 response.await.expect("answered");
             }
         };
-        tokio::join!(send, async { connection.await.expect("closed without error") });
+        tokio::join!(send_all, async { connection.await.expect("closed without error") });
     };
     let both = async { tokio::join!(server, client) };
-    let (seen, ()) = tokio::time::timeout(DEADLINE, both).await.expect("in time");
-    assert_eq!(seen.len(), REQUESTS);
-    for (number, (uri, header)) in seen.into_iter().enumerate() {
+    let (received, ()) = tokio::time::timeout(DEADLINE, both).await.expect("in time");
+    assert_eq!(received.len(), REQUESTS);
+    for (number, (uri, header)) in received.into_iter().enumerate() {
         let host = uri.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/path"));
         let host = host.expect("only the host changed");
         assert!(!host.is_empty() && "localhost".starts_with(host), "{uri}");
-        assert!(header.to_str().expect("text").starts_with(&format!("{number}-")));
+        assert!(header.to_str().expect("UTF-8 text").starts_with(&format!("{number}-")));
     }
 }

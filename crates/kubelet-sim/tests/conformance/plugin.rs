@@ -16,7 +16,7 @@ use windlass_kubelet_api::{
     },
     socket::SocketPath,
 };
-use windlass_kubelet_sim::Kubelet;
+use windlass_kubelet_sim::{Event, Kubelet};
 
 /// A call that reached the plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl Plugin {
     }
 
     fn bind(&mut self, path: &std::path::Path) {
-        let listener = SocketPath::new(path).expect("short").bind().expect("bound");
+        let listener = SocketPath::new(path).expect("a short socket path").bind().expect("bound");
         let service = Service(Arc::clone(&self.shared));
         self.server.spawn(async move {
             Server::builder()
@@ -190,8 +190,8 @@ impl Plugin {
     /// Waits until a call arrived that fulfils the condition.
     pub(crate) async fn wait_for_call(&self, condition: impl Fn(&Call) -> bool) {
         let mut calls = self.shared.calls.subscribe();
-        let waiting = calls.wait_for(|calls| calls.iter().any(&condition));
-        tokio::time::timeout(super::support::DEADLINE, waiting)
+        let wait = calls.wait_for(|calls| calls.iter().any(&condition));
+        tokio::time::timeout(super::support::DEADLINE, wait)
             .await
             .unwrap_or_else(|_| panic!("no such call in time"))
             .expect("the sender exists");
@@ -199,9 +199,9 @@ impl Plugin {
 
     /// Waits until this many streams are open.
     pub(crate) async fn wait_for_streams(&self, count: usize) {
-        let mut open = self.shared.open_streams.subscribe();
-        let waiting = open.wait_for(|open| *open == count);
-        tokio::time::timeout(super::support::DEADLINE, waiting)
+        let mut open_streams = self.shared.open_streams.subscribe();
+        let wait = open_streams.wait_for(|open| *open == count);
+        tokio::time::timeout(super::support::DEADLINE, wait)
             .await
             .unwrap_or_else(|_| panic!("not {count} streams in time"))
             .expect("the sender exists");
@@ -230,7 +230,8 @@ pub(crate) async fn register(
     socket: &std::path::Path,
     request: wire::RegisterRequest,
 ) -> Result<(), Status> {
-    let channel = SocketPath::new(socket).expect("short").dial().await.expect("dialled");
+    let channel =
+        SocketPath::new(socket).expect("a short socket path").dial().await.expect("dialled");
     RegistrationClient::new(channel).register(request).await.map(drop)
 }
 
@@ -256,17 +257,22 @@ impl Service {
     async fn drop_devices(&self) {
         let events = self.0.kubelet_events.lock().expect("not poisoned").take();
         let events = events.expect("the devices are dropped once");
-        let is_empty_list = |event: &windlass_kubelet_sim::Event| matches!(event, windlass_kubelet_sim::Event::ListReceived { devices, .. } if devices.is_empty());
+        let is_empty_list = |event: &Event| {
+            matches!(
+                event,
+                Event::ListReceived { devices, .. } if devices.is_empty()
+            )
+        };
         self.0.content.send_replace(StreamContent::Devices(Vec::new()));
-        let received =
+        let wait =
             events.wait_for(|events| events.iter().any(is_empty_list), super::support::DEADLINE);
-        received.await.expect("the empty list arrived");
+        wait.await.expect("the empty list arrived");
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.0.open_streams.send_modify(|open| *open -= 1);
+        self.0.open_streams.send_modify(|count| *count -= 1);
     }
 }
 
@@ -287,13 +293,13 @@ impl DevicePlugin for Service {
         _: Request<wire::Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
         self.0.calls.send_modify(|calls| calls.push(Call::ListAndWatch));
-        self.0.open_streams.send_modify(|open| *open += 1);
-        let open = OpenStream(Arc::clone(&self.0));
+        self.0.open_streams.send_modify(|count| *count += 1);
+        let open_stream = OpenStream(Arc::clone(&self.0));
         let contents = WatchStream::new(self.0.content.subscribe());
-        let ended = |content: &StreamContent| matches!(content, StreamContent::End(Ok(())));
+        let is_end = |content: &StreamContent| matches!(content, StreamContent::End(Ok(())));
         let stream =
-            contents.take_while(move |content| !ended(content)).filter_map(move |content| {
-                let _held_by_the_stream = &open;
+            contents.take_while(move |content| !is_end(content)).filter_map(move |content| {
+                let _held_by_the_stream = &open_stream;
                 match content {
                     StreamContent::NoList => None,
                     StreamContent::Devices(devices) => {
@@ -318,8 +324,8 @@ impl DevicePlugin for Service {
             size: request.allocation_size,
         };
         let device_i_ds = self.record_call(Method::Preferred, call).await.preferred?;
-        let answer = wire::ContainerPreferredAllocationResponse { device_i_ds };
-        Ok(Response::new(wire::PreferredAllocationResponse { container_responses: vec![answer] }))
+        let response = wire::ContainerPreferredAllocationResponse { device_i_ds };
+        Ok(Response::new(wire::PreferredAllocationResponse { container_responses: vec![response] }))
     }
 
     async fn allocate(

@@ -18,7 +18,8 @@ use super::{
 };
 
 async fn client(node: &Node) -> PodResourcesListerClient<Channel> {
-    let path = SocketPath::new(node.kubelet.config().pod_resources_socket()).expect("short");
+    let path =
+        SocketPath::new(node.kubelet.config().pod_resources_socket()).expect("a short socket path");
     PodResourcesListerClient::new(path.dial().await.expect("dialled"))
 }
 
@@ -72,8 +73,8 @@ async fn get_allocatable_resources_omits_unhealthy_devices_and_those_with_an_emp
     node.wait_for_counts(GPU, 4, 3).await;
     node.admit("pod", GPU, 1).await;
     let request = AllocatableResourcesRequest {};
-    let answer = client(&node).await.get_allocatable_resources(request).await.expect("answered");
-    assert_eq!(ids_and_nodes(&answer.into_inner().devices), [("a", Some(1)), ("plain", None)]);
+    let response = client(&node).await.get_allocatable_resources(request).await.expect("answered");
+    assert_eq!(ids_and_nodes(&response.into_inner().devices), [("a", Some(1)), ("plain", None)]);
 }
 
 #[tokio::test]
@@ -85,11 +86,11 @@ async fn get_finds_active_pods_only() {
         pod_name: name.to_owned(),
         pod_namespace: "default".to_owned(),
     };
-    let found = client.get(request("pod")).await.expect("found").into_inner();
-    assert_eq!(found.pod_resources.expect("a pod").name, "pod");
-    let missing = client.get(request("gone")).await.expect_err("missing");
-    assert_eq!(missing.code(), Code::Unknown);
-    assert_eq!(missing.message(), "pod gone in namespace default not found");
+    let response = client.get(request("pod")).await.expect("found").into_inner();
+    assert_eq!(response.pod_resources.expect("a pod").name, "pod");
+    let status = client.get(request("gone")).await.expect_err("missing");
+    assert_eq!(status.code(), Code::Unknown);
+    assert_eq!(status.message(), "pod gone in namespace default not found");
 }
 
 #[tokio::test]
@@ -97,23 +98,23 @@ async fn calls_beyond_the_burst_are_rejected() {
     // The bucket is never refilled, so the test does not depend on the duration of the calls.
     let node = Node::start_with(|config| config.pod_resources_qps = 0);
     let mut client = client(&node).await;
-    let mut refused = Vec::new();
+    let mut rejections = Vec::new();
     for _ in 0..20 {
         if let Err(status) = client.list(ListPodResourcesRequest {}).await {
-            refused.push(status);
+            rejections.push(status);
         }
     }
-    assert_eq!(refused.len(), 10);
-    assert_eq!(refused[0].code(), Code::ResourceExhausted);
-    assert_eq!(refused[0].message(), "rejected by rate limit");
+    assert_eq!(rejections.len(), 10);
+    assert_eq!(rejections[0].code(), Code::ResourceExhausted);
+    assert_eq!(rejections[0].message(), "rejected by rate limit");
 }
 
 #[tokio::test]
 async fn list_is_the_same_after_a_restart() {
     let node = Node::start();
-    let mut all = devices(1);
-    all.push(on_nodes("n", &[1]));
-    let _plugin = Plugin::registered(&node.kubelet, GPU, all).await;
+    let mut devices = devices(1);
+    devices.push(on_nodes("n", &[1]));
+    let _plugin = Plugin::registered(&node.kubelet, GPU, devices).await;
     node.wait_for_counts(GPU, 2, 2).await;
     node.admit("pod", GPU, 2).await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
@@ -127,21 +128,21 @@ async fn list_accumulates_the_cdi_names_of_a_claims_devices() {
     let node = Node::start();
     let driver = Driver::registered(&node, DRIVER).await;
     driver.script().devices = 2;
-    let extended = PodClaim::new("extended", ClaimId::new("extended")).driver(DRIVER);
+    let extended_claim = PodClaim::new("extended", ClaimId::new("extended")).driver(DRIVER);
     let pod = pod_of("pod", "claim", &[DRIVER])
         .container(Container::new("idle"))
-        .claim(extended.request_used_by("request-0", "c").for_extended_resources());
+        .claim(extended_claim.request_used_by("request-0", "c").for_extended_resources());
     node.kubelet.admit(pod).await.expect("admitted");
     assert_eq!(list(&node).await[0].containers[0].dynamic_resources, [], "not prepared yet");
-    let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    assert_eq!(grant.cdi_devices.len(), 3, "two devices of one claim, one of the other");
+    let run_options = node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    assert_eq!(run_options.cdi_devices.len(), 3, "two devices of one claim, one of the other");
     let health = &node.kubelet.status().pods["pod-uid"].containers["c"].claim_health;
     assert_eq!(health.keys().collect::<Vec<_>>(), ["claim:devices"]);
 
     let pods = list(&node).await;
-    let [used, idle] = &pods[0].containers[..] else { panic!("two containers") };
+    let [app, idle] = &pods[0].containers[..] else { panic!("two containers") };
     assert_eq!(idle.dynamic_resources, []);
-    let claims = &used.dynamic_resources;
+    let claims = &app.dynamic_resources;
     let names = claims.iter().map(|claim| (&*claim.claim_namespace, &*claim.claim_name));
     assert!(names.eq([("default", "claim"), ("default", "extended")]));
     let second = &claims[0].claim_resources[1];

@@ -61,9 +61,9 @@ async fn a_request_for_exactly_the_aligned_devices_makes_no_call() {
 async fn a_request_that_reusable_devices_cover_makes_no_call() {
     let node = Node::start();
     let plugin = register_with_preference(&node, devices(4)).await;
-    let of = |name: &str| Container::new(name).limit(GPU, 2);
+    let container = |name: &str| Container::new(name).limit(GPU, 2);
     node.kubelet
-        .admit(Pod::new("pod").init_container(of("i")).container(of("c")))
+        .admit(Pod::new("pod").init_container(container("i")).container(container("c")))
         .await
         .expect("admitted");
     assert_eq!(
@@ -84,15 +84,15 @@ async fn the_call_has_aligned_devices_must_include_devices_and_the_whole_size() 
     let pod = Pod::new("pod").init_container(init).container(app);
     let admission = node.kubelet.admit(pod).await.expect("admitted");
     // The hint for both containers is node 0, so d5 is not aligned.
-    let allotment = |name| admission.allocation(name, GPU).expect("allocated");
-    assert_eq!(allotment("i").ids(), ids("d1 d2"));
-    assert_eq!(allotment("c").ids(), ids("d1 d2 d3"));
+    let allocation = |name| admission.allocation(name, GPU).expect("allocated");
+    assert_eq!(allocation("i").ids(), ids("d1 d2"));
+    assert_eq!(allocation("c").ids(), ids("d1 d2 d3"));
     let aligned = || "d0 d1 d2 d3".to_owned();
     let expected = [(aligned(), String::new(), 2), (aligned(), "d1 d2".to_owned(), 3)];
     assert_eq!(take_preference_calls(&plugin), expected);
-    let question = allotment("c").preference.clone().expect("the plugin was called");
-    assert_eq!((question.available, question.must_include), (ids("d0 d1 d2 d3"), ids("d1 d2")));
-    assert_eq!((question.size, &question.preferred[..]), (3, &preferred[..]));
+    let call = allocation("c").preference.clone().expect("the plugin was called");
+    assert_eq!((call.available, call.must_include), (ids("d0 d1 d2 d3"), ids("d1 d2")));
+    assert_eq!((call.size, &call.preferred[..]), (3, &preferred[..]));
 }
 
 #[tokio::test]
@@ -122,13 +122,13 @@ async fn reused_devices_must_be_included() {
 
 #[tokio::test]
 async fn an_invalid_preference_is_ignored_and_an_error_rejects_the_pod() {
-    for (answer, expected) in
+    for (preferred, expected) in
         [("", "d0 d1"), ("d3", "d0 d3"), ("bogus d2 d2", "d0 d2"), ("d1 d2 d3", "d1 d2")]
     {
         let node = Node::start();
         let plugin = register_with_preference(&node, devices(4)).await;
-        plugin.script().preferred = Ok(answer.split_whitespace().map(str::to_owned).collect());
-        assert_eq!(node.admit("pod", GPU, 2).await, ids(expected), "{answer}");
+        plugin.script().preferred = Ok(preferred.split_whitespace().map(str::to_owned).collect());
+        assert_eq!(node.admit("pod", GPU, 2).await, ids(expected), "{preferred}");
     }
     let node = Node::start();
     let plugin = register_with_preference(&node, devices(4)).await;
@@ -138,6 +138,6 @@ async fn an_invalid_preference_is_ignored_and_an_error_rejects_the_pod() {
         "device plugin GetPreferredAllocation rpc failed with err: rpc error: code = Internal desc = no preference",
     )
     .await;
-    let rejected = node.kubelet.admit(pod("next", GPU, 1)).await;
-    rejected.expect_err("the call still fails");
+    let outcome = node.kubelet.admit(pod("next", GPU, 1)).await;
+    outcome.expect_err("the call still fails");
 }

@@ -37,10 +37,10 @@ async fn a_go_plugin_registers_and_serves_a_pod() {
     let plugin = KilledOnDrop(child.expect("the program starts"));
     node.wait_for_counts("example.com/go", 2, 2).await;
     let admission = node.kubelet.admit(pod("pod", "example.com/go", 1)).await.expect("admitted");
-    let allotment = admission.allocation("c", "example.com/go").expect("allocated");
-    let preference = allotment.preference.as_ref().expect("the plugin was called");
+    let allocation = admission.allocation("c", "example.com/go").expect("allocated");
+    let preference = allocation.preference.as_ref().expect("the plugin was called");
     assert_eq!(preference.available, ids("g0 g1"));
-    assert_eq!(allotment.ids(), ids(&allotment.run_options.envs["GO"]));
+    assert_eq!(allocation.ids(), ids(&allocation.run_options.envs["GO"]));
     drop(plugin);
     node.wait_for_counts("example.com/go", 2, 0).await;
 }

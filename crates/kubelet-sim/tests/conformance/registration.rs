@@ -27,8 +27,8 @@ async fn a_valid_registration_succeeds_after_the_call_for_options() {
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     plugin.register().await.expect("registered");
     assert_eq!(plugin.calls().first(), Some(&Call::Options));
-    let registrations = &node.kubelet.status().plugins;
-    assert!(matches!(registrations[GPU], PluginStatus::Connected { .. }), "{registrations:?}");
+    let plugins = &node.kubelet.status().plugins;
+    assert!(matches!(plugins[GPU], PluginStatus::Connected { .. }), "{plugins:?}");
 }
 
 #[tokio::test]
@@ -152,11 +152,20 @@ async fn a_plugin_that_registers_twice_has_two_open_streams() {
     plugin.register().await.expect("again");
     plugin.wait_for_streams(2).await;
     plugin.set_devices(devices(3));
-    let both = |events: &[Event]| {
-        let is_new = |event: &&Event| matches!(event, Event::ListReceived { devices, .. } if devices.len() == 3);
-        events.iter().filter(is_new).count() == 2
+    let has_two_new_lists = |events: &[Event]| {
+        let is_new_list = |event: &&Event| {
+            matches!(
+                event,
+                Event::ListReceived { devices, .. } if devices.len() == 3
+            )
+        };
+        events.iter().filter(is_new_list).count() == 2
     };
-    node.kubelet.events().wait_for(both, DEADLINE).await.expect("both streams are read");
+    node.kubelet
+        .events()
+        .wait_for(has_two_new_lists, DEADLINE)
+        .await
+        .expect("both streams are read");
 }
 
 /// Two plugins of one resource: the first with one device, the second, registered later, with two.
@@ -247,15 +256,21 @@ async fn a_cancelled_register_call_registers_nothing() {
         options: None,
     };
     tokio::time::timeout(SHORT_TIMEOUT, register(&socket, request)).await.expect_err("cancelled");
-    let is_cancelled = |event: &Event| matches!(event, Event::RegistrationRefused { message, .. } if message == "failed to dial device plugin: context canceled");
+    let is_cancelled = |event: &Event| {
+        matches!(
+            event,
+            Event::RegistrationRefused { message, .. }
+                if message == "failed to dial device plugin: context canceled"
+        )
+    };
     node.wait_for_event(is_cancelled).await;
     // The kubelet no longer dials the socket.
     let late = Plugin::serve(&node.kubelet, GPU, "late.sock");
     late.set_devices(devices(1));
     let status = node.kubelet.status();
     assert!(status.plugins.is_empty() && status.resources.is_empty(), "{status:?}");
-    let registered = |event: &Event| matches!(event, Event::Registered { .. });
-    assert_eq!(node.kubelet.events().count(registered), 0);
+    let is_registration = |event: &Event| matches!(event, Event::Registered { .. });
+    assert_eq!(node.kubelet.events().count(is_registration), 0);
     assert_eq!(late.calls(), []);
 }
 
@@ -267,7 +282,7 @@ async fn a_plugin_dialled_while_the_old_stream_ends_stays_registered() {
     node.wait_for_counts(GPU, 1, 1).await;
     let socket = node.kubelet.config().registration_socket();
     let request = RegisterRequest { endpoint: "two.sock".to_owned(), ..first.request() };
-    let meanwhile = async {
+    let end_first_stream = async {
         // These registrations begin later. By their end, the kubelet has begun to dial `two.sock`.
         for _ in 0..3 {
             Plugin::serve(&node.kubelet, NIC, "nic.sock").register().await.expect("registered");
@@ -278,12 +293,15 @@ async fn a_plugin_dialled_while_the_old_stream_ends_stays_registered() {
         second.set_devices(devices(2));
         second
     };
-    let (outcome, second) = tokio::join!(biased; register(&socket, request), meanwhile);
+    let (outcome, second) = tokio::join!(biased; register(&socket, request), end_first_stream);
     outcome.expect("registered");
     node.wait_for_counts(GPU, 2, 2).await;
 
     second.end_streams(Ok(()));
-    let is_second_end = |event: &Event| matches!(event, Event::StreamEnded { endpoint, .. } if endpoint.ends_with("two.sock"));
+    let is_second_end = |event: &Event| {
+        let Event::StreamEnded { endpoint, .. } = event else { return false };
+        endpoint.ends_with("two.sock")
+    };
     node.wait_for_event(is_second_end).await;
     assert_eq!(node.kubelet.status().counts(GPU), Some((2, 2)));
 }
@@ -296,12 +314,12 @@ async fn a_plugin_asked_for_options_while_the_old_stream_ends_is_dropped() {
     node.wait_for_counts(GPU, 1, 1).await;
     let second = Plugin::serve(&node.kubelet, GPU, "two.sock");
     second.script().unanswered = Some(Method::Options);
-    let ending = async {
+    let end_first_stream = async {
         second.wait_for_call(|call| *call == Call::Options).await;
         first.end_streams(Ok(()));
     };
-    let both = async { tokio::join!(second.register(), ending) };
-    let (outcome, ()) = tokio::time::timeout(DEADLINE, both).await.expect("Register is answered");
+    let calls = async { tokio::join!(second.register(), end_first_stream) };
+    let (outcome, ()) = tokio::time::timeout(DEADLINE, calls).await.expect("Register is answered");
     check_refused(
         outcome,
         "failed to get device plugin options: rpc error: code = Canceled desc = grpc: the client connection is closing",
@@ -313,7 +331,8 @@ async fn a_plugin_asked_for_options_while_the_old_stream_ends_is_dropped() {
 async fn an_invalid_or_very_long_deadline_does_not_fail_the_call() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
-    let socket = SocketPath::new(node.kubelet.config().registration_socket()).expect("short");
+    let socket =
+        SocketPath::new(node.kubelet.config().registration_socket()).expect("a short socket path");
     let mut client = RegistrationClient::new(socket.dial().await.expect("dialled"));
     for timeout in ["18446744073709551615S", "99999999H"] {
         let mut request = tonic::Request::new(plugin.request());
@@ -325,8 +344,8 @@ async fn an_invalid_or_very_long_deadline_does_not_fail_the_call() {
 #[tokio::test]
 async fn a_second_kubelet_on_the_same_root_is_refused() {
     let node = Node::start();
-    let second = Kubelet::start(Config::new(node.dir.path())).expect_err("the root is locked");
-    let KubeletError::Directory(cause) = second else { panic!("{second}") };
+    let error = Kubelet::start(Config::new(node.dir.path())).expect_err("the root is locked");
+    let KubeletError::Directory(cause) = error else { panic!("{error}") };
     assert!(cause.to_string().starts_with("another embedded kubelet runs on"), "{cause}");
     let Node { kubelet, dir } = node;
     kubelet.shutdown().await;

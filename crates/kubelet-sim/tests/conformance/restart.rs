@@ -48,8 +48,8 @@ async fn a_restart_deletes_all_sockets_and_a_new_registration_restores_the_count
     assert!(!socket.exists());
     plugin.wait_for_streams(0).await;
     assert_eq!(node.kubelet.status().counts(GPU), Some((0, 0)));
-    let registration = node.kubelet.status().plugins[GPU].clone();
-    assert_eq!(registration, PluginStatus::Stopped { endpoint: None });
+    let plugin_status = node.kubelet.status().plugins[GPU].clone();
+    assert_eq!(plugin_status, PluginStatus::Stopped { endpoint: None });
 
     plugin.rebind(&node.kubelet);
     plugin.register().await.expect("registered");
@@ -141,8 +141,8 @@ async fn a_pod_that_lost_its_device_is_not_admitted_again() {
     let (node, plugin) = node_with_pod().await;
     plugin.set_devices(vec![device("d0", "Unhealthy"), device("d1", "Healthy")]);
     node.wait_for_counts(GPU, 2, 1).await;
-    let again = node.kubelet.admit(pod("pod", GPU, 1)).await;
-    again.expect_err("the pod's device is unhealthy");
+    let outcome = node.kubelet.admit(pod("pod", GPU, 1)).await;
+    outcome.expect_err("the pod's device is unhealthy");
     check_rejected(
         &node,
         "previously allocated devices are no longer healthy; cannot allocate unhealthy devices example.com/gpu",
@@ -198,8 +198,8 @@ async fn a_real_kubelets_checkpoint_is_restored() {
     let node = Node::start_in(dir, |_| ());
     let gpus = &node.kubelet.status().resources["nvidia.com/gpu"];
     assert_eq!((gpus.capacity, gpus.in_use.len()), (0, 4));
-    let ignored = |event: &Event| matches!(event, Event::CheckpointIgnored { .. });
-    assert_eq!(node.kubelet.events().count(ignored), 0);
+    let is_ignored = |event: &Event| matches!(event, Event::CheckpointIgnored { .. });
+    assert_eq!(node.kubelet.events().count(is_ignored), 0);
 }
 
 #[tokio::test]
@@ -210,7 +210,12 @@ async fn a_kubelet_with_a_corrupt_checkpoint_starts_with_an_empty_state() {
     std::fs::write(plugins.join(FILE), GOLDEN.replacen("0003", "0009", 1)).expect("written");
     let node = Node::start_in(dir, |_| ());
     assert!(node.kubelet.status().resources.is_empty());
-    let is_corrupt = |event: &Event| matches!(event, Event::CheckpointIgnored { message } if message.contains("checksum 3711385807"));
+    let is_corrupt = |event: &Event| {
+        matches!(
+            event,
+            Event::CheckpointIgnored { message } if message.contains("checksum 3711385807")
+        )
+    };
     assert_eq!(node.kubelet.events().count(is_corrupt), 1);
 }
 
@@ -235,19 +240,19 @@ async fn a_lost_checkpoint_keeps_the_nodes_counts_and_an_empty_folder_resets_the
 #[tokio::test]
 async fn lists_and_allocations_write_the_checkpoint_and_the_deletion_of_a_pod_does_not() {
     let (node, plugin) = node_with_pod().await;
-    let written = || node.kubelet.events().count(|event| *event == Event::CheckpointWritten);
-    assert_eq!(written(), 2, "one list, one allocation");
+    let write_count = || node.kubelet.events().count(|event| *event == Event::CheckpointWritten);
+    assert_eq!(write_count(), 2, "one list, one allocation");
     node.kubelet.delete_pod("pod-uid").await;
-    assert_eq!(written(), 2);
-    let read = || {
+    assert_eq!(write_count(), 2);
+    let read_checkpoint = || {
         let json = std::fs::read_to_string(node.kubelet.config().plugin_dir().join(FILE));
         Checkpoint::parse(&json.expect("written")).expect("intact")
     };
-    let entry = &read().pods.expect("one holder")[0];
+    let entry = &read_checkpoint().pods.expect("one holder")[0];
     assert_eq!((&*entry.pod_uid, &*entry.resource_name), ("pod-uid", GPU));
     plugin.set_devices(devices(1));
     node.wait_for_counts(GPU, 1, 1).await;
-    assert!(read().pods.is_some(), "only a garbage collection removes the pod");
+    assert!(read_checkpoint().pods.is_some(), "only a garbage collection removes the pod");
 }
 
 #[tokio::test]

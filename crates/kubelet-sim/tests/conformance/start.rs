@@ -33,8 +33,8 @@ async fn expect_start_error(node: &Node, expected: &str) {
 async fn every_start_calls_pre_start_with_the_same_devices_and_no_allocate() {
     let (node, plugin) = node_with_pod(2).await;
     for _ in 0..2 {
-        let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
-        assert_eq!(grant.envs["VISIBLE"], "d0,d1");
+        let run_options = node.kubelet.start_container("pod-uid", "c").await.expect("started");
+        assert_eq!(run_options.envs["VISIBLE"], "d0,d1");
         assert!(node.kubelet.status().pods["pod-uid"].containers["c"].running);
         assert_eq!(plugin.take_calls(), [Call::PreStart(vec!["d0".to_owned(), "d1".to_owned()])]);
         node.kubelet.stop_container("pod-uid", "c").await;
@@ -86,8 +86,8 @@ async fn a_pod_admitted_before_its_plugin_gets_devices_when_it_starts() {
     node.kubelet.admit(pod("pod", GPU, 1)).await.expect("admitted without devices");
     let _plugin = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
     node.wait_for_counts(GPU, 1, 1).await;
-    let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    assert_eq!(grant.envs["VISIBLE"], "d0");
+    let run_options = node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    assert_eq!(run_options.envs["VISIBLE"], "d0");
 }
 
 #[tokio::test]

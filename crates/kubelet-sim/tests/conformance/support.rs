@@ -62,8 +62,8 @@ impl Node {
 
     /// Waits until the event log has an event that fulfils a condition.
     pub(crate) async fn wait_for_event(&self, condition: impl Fn(&Event) -> bool) {
-        let any = |events: &[Event]| events.iter().any(&condition);
-        if let Err(events) = self.kubelet.events().wait_for(any, DEADLINE).await {
+        let has_event = |events: &[Event]| events.iter().any(&condition);
+        if let Err(events) = self.kubelet.events().wait_for(has_event, DEADLINE).await {
             panic!("no such event: {events:#?}");
         }
     }

@@ -79,13 +79,14 @@ async fn scope_pod_aligns_all_containers_together() {
     let list = (0..4).map(|index| on_nodes(&format!("d{index}"), &[index / 2])).collect();
     let _plugin = Plugin::registered(&node.kubelet, GPU, list).await;
     node.wait_for_counts(GPU, 4, 4).await;
-    let of = |name: &str| windlass_kubelet_sim::Container::new(name).limit(GPU, 1);
-    let pair =
-        |name: &str| windlass_kubelet_sim::Pod::new(name).container(of("a")).container(of("b"));
+    let container = |name: &str| windlass_kubelet_sim::Container::new(name).limit(GPU, 1);
+    let pair = |name: &str| {
+        windlass_kubelet_sim::Pod::new(name).container(container("a")).container(container("b"))
+    };
     node.admit("one", GPU, 1).await;
     let admission = node.kubelet.admit(pair("pair")).await.expect("admitted on node 1");
-    let allocated = |name| admission.allocation(name, GPU).expect("allocated").ids();
-    assert_eq!((allocated("a"), allocated("b")), (ids("d2"), ids("d3")));
+    let device_ids = |name| admission.allocation(name, GPU).expect("allocated").ids();
+    assert_eq!((device_ids("a"), device_ids("b")), (ids("d2"), ids("d3")));
     let rejection = node.kubelet.admit(pair("late")).await.expect_err("one device is left");
     assert_eq!(rejection.reason, RejectionReason::TopologyAffinityError);
 }

@@ -31,9 +31,10 @@ impl Embedded {
 
     /// Starts containers in their order up to the first failure, as a pod worker does.
     async fn start_containers(&mut self, pod: &Pod) -> Outcome {
-        let inits = pod.init_containers.iter().map(|init| (&init.container, Some(init.role)));
-        let apps = pod.containers.iter().map(|container| (container, None));
-        for (container, role) in inits.chain(apps) {
+        let init_containers =
+            pod.init_containers.iter().map(|init| (&init.container, Some(init.role)));
+        let app_containers = pod.containers.iter().map(|container| (container, None));
+        for (container, role) in init_containers.chain(app_containers) {
             if let Err(outcome) = self.start_container(pod, &container.name).await {
                 return outcome;
             }
@@ -46,9 +47,9 @@ impl Embedded {
 
     async fn start_container(&mut self, pod: &Pod, container: &str) -> Result<(), Outcome> {
         match self.kubelet.start_container(&pod.uid, container).await {
-            Ok(grant) => {
+            Ok(run_options) => {
                 let key = (pod.name.clone(), container.to_owned());
-                self.environments.insert(key, grant.envs);
+                self.environments.insert(key, run_options.envs);
                 Ok(())
             }
             Err(StartError::CreateContainerConfig(message)) => Err(Outcome::Waiting {

@@ -35,14 +35,14 @@ impl Observation {
     /// Observes until two observations are equal. A real kubelet answers a little before it writes its
     /// checkpoint.
     pub(crate) async fn wait_until_stable(node: &impl Node) -> Self {
-        let mut last = Self::observe(node).await;
+        let mut previous = Self::observe(node).await;
         loop {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            let next = Self::observe(node).await;
-            if next == last {
-                return next;
+            let current = Self::observe(node).await;
+            if current == previous {
+                return current;
             }
-            last = next;
+            previous = current;
         }
     }
 
@@ -75,9 +75,9 @@ impl Observation {
 /// Entries of a resource in the answer to `GetAllocatableResources`, sorted.
 pub(crate) async fn healthy(node: &impl Node, resource: &str) -> String {
     let resources = allocatable(node).await.into_iter();
-    let mut of_resource =
+    let mut entries =
         resources.filter_map(|line| Some(line.strip_prefix(resource)?.trim_start().to_owned()));
-    of_resource.next().unwrap_or_default()
+    entries.next().unwrap_or_default()
 }
 
 /// Answer to `Get` for one pod, or its error.
@@ -87,7 +87,7 @@ pub(crate) async fn get(node: &impl Node, pod: &str) -> String {
         pod_namespace: "default".to_owned(),
     };
     match call(async || client(node).await.get(request.clone()).await).await {
-        Ok(answer) => describe(node, &answer.pod_resources.expect("a pod")),
+        Ok(response) => describe(node, &response.pod_resources.expect("a pod")),
         Err(status) => {
             let message = status.message().replace(&request.pod_name, pod);
             format!("{:?}: {message}", status.code())
@@ -97,13 +97,13 @@ pub(crate) async fn get(node: &impl Node, pod: &str) -> String {
 
 /// True if `List` has a pod of this name.
 pub(crate) async fn is_listed(node: &impl Node, pod: &str) -> bool {
-    let beginning = format!("default/{pod}: ");
-    pods(node).await.iter().any(|line| line.starts_with(&beginning))
+    let prefix = format!("default/{pod}: ");
+    pods(node).await.iter().any(|line| line.starts_with(&prefix))
 }
 
 async fn pods(node: &impl Node) -> Vec<String> {
-    let answer = call(async || client(node).await.list(ListPodResourcesRequest {}).await).await;
-    let pods = answer.expect("answered").pod_resources;
+    let response = call(async || client(node).await.list(ListPodResourcesRequest {}).await).await;
+    let pods = response.expect("answered").pod_resources;
     let mut pods: Vec<_> = pods.iter().map(|pod| describe(node, pod)).collect();
     pods.sort();
     pods
@@ -111,14 +111,17 @@ async fn pods(node: &impl Node) -> Vec<String> {
 
 async fn allocatable(node: &impl Node) -> Vec<String> {
     let request = AllocatableResourcesRequest {};
-    let answer = call(async || client(node).await.get_allocatable_resources(request).await).await;
-    by_resource(&answer.expect("answered").devices)
+    let response = call(async || client(node).await.get_allocatable_resources(request).await).await;
+    by_resource(&response.expect("answered").devices)
 }
 
 async fn client(node: &impl Node) -> Client {
     let socket = node.root().join(wire::DIR).join(wire::SOCKET);
-    let channel =
-        SocketPath::new(socket).expect("short").dial().await.expect("the kubelet listens");
+    let channel = SocketPath::new(socket)
+        .expect("a short socket path")
+        .dial()
+        .await
+        .expect("the kubelet listens");
     PodResourcesListerClient::new(channel)
 }
 
@@ -131,7 +134,7 @@ async fn call<T>(
             Err(status) if status.code() == Code::ResourceExhausted => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            answer => return answer.map(tonic::Response::into_inner),
+            outcome => return outcome.map(tonic::Response::into_inner),
         }
     }
 }

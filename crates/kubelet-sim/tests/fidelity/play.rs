@@ -19,22 +19,22 @@ pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// the kubelet's visible state.
 pub(crate) async fn transcript(node: &mut impl Node, script: &Script) -> String {
     let (plugins, calls) = (BTreeMap::new(), BTreeMap::new());
-    let mut player = ScriptRunner { node, plugins, calls, is_down: false };
+    let mut runner = ScriptRunner { node, plugins, calls, is_down: false };
     let mut previous = Observation::default();
     let mut text = String::new();
     for step in &script.steps {
         writeln!(text, "{step}").expect("into a string");
-        let outcome = tokio::time::timeout(STEP_TIMEOUT, player.run_step(step)).await;
+        let outcome = tokio::time::timeout(STEP_TIMEOUT, runner.run_step(step)).await;
         let outcome = outcome.unwrap_or_else(|_| "did not happen in time".to_owned());
-        let root = player.node.root().display().to_string();
+        let root = runner.node.root().display().to_string();
         for line in outcome.replace(&root, "ROOT").lines() {
             writeln!(text, "  {line}").expect("into a string");
         }
-        text.push_str(&player.new_calls());
-        if step.is_complete() && !player.is_down {
-            let observing =
-                tokio::time::timeout(STEP_TIMEOUT, Observation::wait_until_stable(player.node));
-            let current = observing.await.expect("the kubelet's state becomes stable");
+        text.push_str(&runner.new_calls());
+        if step.is_complete() && !runner.is_down {
+            let observation =
+                tokio::time::timeout(STEP_TIMEOUT, Observation::wait_until_stable(runner.node));
+            let current = observation.await.expect("the kubelet's state becomes stable");
             text.push_str(&current.changes_since(&previous));
             previous = current;
         }
@@ -58,17 +58,17 @@ impl<N: Node> ScriptRunner<'_, N> {
     /// Runs one step, and describes its outcome.
     async fn run_step(&mut self, step: &Step) -> String {
         match step {
-            Step::Serve { plugin, resource, requested_call: wants } => {
-                if let Some(mut old) = self.plugins.remove(plugin) {
-                    old.kill();
+            Step::Serve { plugin, resource, requested_call } => {
+                if let Some(mut previous) = self.plugins.remove(plugin) {
+                    previous.kill();
                 }
-                let served = Plugin::serve(&self.node.plugin_dir(), plugin, resource, *wants);
-                self.plugins.insert(plugin, served);
+                let dir = self.node.plugin_dir();
+                self.plugins.insert(plugin, Plugin::serve(&dir, plugin, resource, *requested_call));
                 self.calls.remove(plugin);
             }
-            Step::Register(plugin) => return answer(self.plugin(plugin).register().await),
+            Step::Register(plugin) => return describe(self.plugin(plugin).register().await),
             Step::RegisterAs { plugin, resource, version } => {
-                return answer(self.plugin(plugin).register_as(resource, version).await);
+                return describe(self.plugin(plugin).register_as(resource, version).await);
             }
             Step::List(plugin, devices) => self.plugin(plugin).list(devices),
             Step::SetBehaviour(plugin, behaviour) => self.plugin(plugin).set_behaviour(*behaviour),
@@ -111,7 +111,7 @@ impl<N: Node> ScriptRunner<'_, N> {
         self.plugins.get(name).expect("an earlier step serves the plugin")
     }
 
-    /// Runs a pod. Describes its outcome, and the environment variables that plugins granted.
+    /// Runs a pod. Describes its outcome, and the environment variables that plugins set.
     async fn run(&mut self, pod: &Pod) -> String {
         let mut outcome = self.node.run(pod).await;
         let mut lines = vec![outcome.to_string()];
@@ -120,13 +120,14 @@ impl<N: Node> ScriptRunner<'_, N> {
             lines.push(outcome.to_string());
         }
         if outcome == Outcome::Running {
-            let inits = pod.init_containers.iter().map(|init| &init.container);
-            for container in inits.chain(&pod.containers) {
+            let init_containers = pod.init_containers.iter().map(|init| &init.container);
+            for container in init_containers.chain(&pod.containers) {
                 let variables = self.node.environment(&pod.name, &container.name).await;
-                let granted =
+                let plugin_variables =
                     variables.into_iter().filter(|(name, _)| name.starts_with("DEVICES_"));
                 lines.extend(
-                    granted.map(|(name, ids)| format!("{} finds {name}={ids}", container.name)),
+                    plugin_variables
+                        .map(|(name, ids)| format!("{} finds {name}={ids}", container.name)),
                 );
             }
         }
@@ -165,17 +166,17 @@ impl<N: Node> ScriptRunner<'_, N> {
     fn new_calls(&mut self) -> String {
         let mut text = String::new();
         for (name, plugin) in &self.plugins {
-            let reported = self.calls.entry(name).or_default();
+            let reported_count = self.calls.entry(name).or_default();
             let calls = plugin.calls();
-            for call in &calls[*reported..] {
+            for call in &calls[*reported_count..] {
                 writeln!(text, "  -> {name}: {call}").expect("into a string");
             }
-            *reported = calls.len();
+            *reported_count = calls.len();
         }
         text
     }
 }
 
-fn answer(answer: Result<(), String>) -> String {
-    answer.err().unwrap_or_else(|| "registered".to_owned())
+fn describe(outcome: Result<(), String>) -> String {
+    outcome.err().unwrap_or_else(|| "registered".to_owned())
 }

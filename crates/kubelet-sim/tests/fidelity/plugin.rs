@@ -74,11 +74,11 @@ impl Plugin {
         dir: &Path,
         name: &'static str,
         resource: &'static str,
-        wanted: OptionalCall,
+        requested_call: OptionalCall,
     ) -> Self {
         let shared = Arc::new(Shared {
             name,
-            requested_call: wanted,
+            requested_call,
             behaviour: Mutex::new(Behaviour::Right),
             calls: watch::Sender::new(Vec::new()),
             content: watch::Sender::new(StreamContent::NoList),
@@ -100,7 +100,8 @@ impl Plugin {
     }
 
     pub(crate) async fn register_as(&self, resource: &str, version: &str) -> Result<(), String> {
-        let socket = SocketPath::new(self.dir.join(wire::KUBELET_SOCKET)).expect("short");
+        let socket =
+            SocketPath::new(self.dir.join(wire::KUBELET_SOCKET)).expect("a short socket path");
         let channel = socket.dial().await.expect("the kubelet listens");
         let request = wire::RegisterRequest {
             version: version.to_owned(),
@@ -108,8 +109,8 @@ impl Plugin {
             resource_name: resource.to_owned(),
             options: None,
         };
-        let answer = RegistrationClient::new(channel).register(request).await;
-        answer.map(drop).map_err(|status| format!("{:?}: {}", status.code(), status.message()))
+        let outcome = RegistrationClient::new(channel).register(request).await;
+        outcome.map(drop).map_err(|status| format!("{:?}: {}", status.code(), status.message()))
     }
 
     pub(crate) fn list(&self, devices: &str) {
@@ -121,7 +122,7 @@ impl Plugin {
     }
 
     pub(crate) fn set_behaviour(&self, behaviour: Behaviour) {
-        *self.shared.behaviour.lock().expect("nobody panicked with it") = behaviour;
+        *self.shared.behaviour.lock().expect("no test panicked here") = behaviour;
     }
 
     /// Waits until this many streams are open.
@@ -156,16 +157,16 @@ impl Process {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime");
         let context = runtime.enter();
-        let listener = SocketPath::new(socket).expect("short").bind().expect("bound");
+        let listener = SocketPath::new(socket).expect("a short socket path").bind().expect("bound");
         drop(context);
         let end = CancellationToken::new();
         let ended = end.clone();
         let thread = thread::spawn(move || {
             let incoming = UnixListenerStream::new(listener);
             let service = DevicePluginServer::new(service);
-            let serving = Server::builder().add_service(service).serve_with_incoming(incoming);
-            if let Some(served) = runtime.block_on(ended.run_until_cancelled_owned(serving)) {
-                served.expect("served until the end");
+            let server = Server::builder().add_service(service).serve_with_incoming(incoming);
+            if let Some(result) = runtime.block_on(ended.run_until_cancelled_owned(server)) {
+                result.expect("served until the end");
             }
         });
         Self { thread: Some(thread), end }
@@ -192,13 +193,13 @@ impl Service {
     /// Records a call. Returns the plugin's current behaviour.
     fn record_call(&self, call: String) -> Behaviour {
         self.0.calls.send_modify(|calls| calls.push(call));
-        *self.0.behaviour.lock().expect("nobody panicked with it")
+        *self.0.behaviour.lock().expect("no test panicked here")
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.0.streams.send_modify(|open| *open -= 1);
+        self.0.streams.send_modify(|count| *count -= 1);
     }
 }
 
@@ -224,14 +225,14 @@ impl DevicePlugin for Service {
         &self,
         _: Request<wire::Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        self.0.streams.send_modify(|open| *open += 1);
+        self.0.streams.send_modify(|count| *count += 1);
         self.record_call("ListAndWatch".to_owned());
-        let open = OpenStream(Arc::clone(&self.0));
+        let open_stream = OpenStream(Arc::clone(&self.0));
         let contents = WatchStream::new(self.0.content.subscribe());
         let stream = contents
             .take_while(|content| !matches!(content, StreamContent::End))
             .filter_map(move |content| {
-                let _held_by_the_stream = &open;
+                let _held_by_the_stream = &open_stream;
                 match content {
                     StreamContent::Devices(devices) => {
                         Some(Ok(wire::ListAndWatchResponse { devices }))
@@ -262,8 +263,8 @@ impl DevicePlugin for Service {
             Behaviour::PrefersUnknown => vec!["unknown".to_owned()],
             _ => prefer(usize::try_from(size).expect("not negative"), required, available),
         };
-        let answer = wire::ContainerPreferredAllocationResponse { device_i_ds };
-        Ok(Response::new(wire::PreferredAllocationResponse { container_responses: vec![answer] }))
+        let response = wire::ContainerPreferredAllocationResponse { device_i_ds };
+        Ok(Response::new(wire::PreferredAllocationResponse { container_responses: vec![response] }))
     }
 
     async fn allocate(
@@ -271,12 +272,13 @@ impl DevicePlugin for Service {
         request: Request<wire::AllocateRequest>,
     ) -> Result<Response<wire::AllocateResponse>, Status> {
         let requests = request.into_inner().container_requests;
-        let ids: Vec<String> = requests.iter().map(|one| sorted(&one.devices_ids)).collect();
+        let ids: Vec<String> =
+            requests.iter().map(|request| sorted(&request.devices_ids)).collect();
         let container_responses = match self.record_call(format!("Allocate [{}]", ids.join("] [")))
         {
             Behaviour::AllocateFails => return Err(Status::internal("no devices today")),
             Behaviour::AllocatesNothing => Vec::new(),
-            _ => ids.into_iter().map(|ids| grant(self.0.name, ids)).collect(),
+            _ => ids.into_iter().map(|ids| response_with_ids(self.0.name, ids)).collect(),
         };
         Ok(Response::new(wire::AllocateResponse { container_responses }))
     }
@@ -287,7 +289,7 @@ impl DevicePlugin for Service {
     ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
         let ids = sorted(&request.into_inner().devices_ids);
         if self.record_call(format!("PreStartContainer [{ids}]")) == Behaviour::PreStartFailsOnce {
-            *self.0.behaviour.lock().expect("nobody panicked with it") = Behaviour::Right;
+            *self.0.behaviour.lock().expect("no test panicked here") = Behaviour::Right;
             return Err(Status::aborted("not yet"));
         }
         Ok(Response::new(wire::PreStartContainerResponse {}))
@@ -295,15 +297,15 @@ impl DevicePlugin for Service {
 }
 
 /// A container response with the ids in the environment variable `DEVICES_<PLUGIN>`.
-fn grant(plugin: &str, ids: String) -> wire::ContainerAllocateResponse {
+fn response_with_ids(plugin: &str, ids: String) -> wire::ContainerAllocateResponse {
     let variable = format!("DEVICES_{}", plugin.to_uppercase());
     wire::ContainerAllocateResponse { envs: [(variable, ids)].into(), ..Default::default() }
 }
 
 /// Preferred devices: the required ones, then the first others by name.
 fn prefer(size: usize, required: Vec<String>, available: Vec<String>) -> Vec<String> {
-    let rest: BTreeSet<_> = available.into_iter().filter(|id| !required.contains(id)).collect();
-    required.into_iter().chain(rest).take(size).collect()
+    let others: BTreeSet<_> = available.into_iter().filter(|id| !required.contains(id)).collect();
+    required.into_iter().chain(others).take(size).collect()
 }
 
 /// Ids, sorted and joined. The kubelet's lists have the random order of Go's maps.

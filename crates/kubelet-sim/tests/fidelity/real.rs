@@ -68,11 +68,11 @@ impl Real {
         let config = CONFIG.replace("CGROUP", cgroup);
         fs::write(format!("{DIR}/kubelet.yaml"), config).expect("written");
         // This value exists before the wait, so that a panic drops it and prints the kubelet's log.
-        let started = Self { process: Some(spawn()), pods: BTreeMap::new() };
+        let node = Self { process: Some(spawn()), pods: BTreeMap::new() };
         tokio::time::timeout(STEP_TIMEOUT, wait_for_sockets())
             .await
             .expect("a kubelet that serves");
-        started
+        node
     }
 
     /// Waits until the pod has an outcome.
@@ -102,9 +102,9 @@ impl Node for Real {
 
     async fn run(&mut self, pod: &Pod) -> Outcome {
         self.pods.insert(pod.name.clone(), pod.clone());
-        let hidden = format!("{DIR}/pods/.{}", pod.name);
-        fs::write(&hidden, manifest::of(pod).to_string()).expect("written");
-        fs::rename(hidden, manifest_of(&pod.name)).expect("renamed");
+        let hidden_path = format!("{DIR}/pods/.{}", pod.name);
+        fs::write(&hidden_path, manifest::of(pod).to_string()).expect("written");
+        fs::rename(hidden_path, manifest_of(&pod.name)).expect("renamed");
         self.outcome(pod).await
     }
 
@@ -119,8 +119,8 @@ impl Node for Real {
 
     async fn restart_container(&mut self, pod: &str, container: &str) {
         let uid = &self.pod(pod).uid;
-        let end = format!("{DIR}/ends/{uid}.{container}");
-        fs::write(&end, "").expect("written");
+        let end_file = format!("{DIR}/ends/{uid}.{container}");
+        fs::write(&end_file, "").expect("written");
         while !status::of(uid).await.is_some_and(|pod| pod.is_restarted(container)) {
             pause().await;
         }
@@ -245,7 +245,7 @@ fn tasks(options: &[&str]) -> String {
 
 fn ctr(arguments: &[&str]) -> String {
     let output = Command::new("ctr").args(["-n", "k8s.io"]).args(arguments).output();
-    String::from_utf8(output.expect("ctr runs").stdout).expect("text")
+    String::from_utf8(output.expect("ctr runs").stdout).expect("UTF-8 text")
 }
 
 fn log() -> String {

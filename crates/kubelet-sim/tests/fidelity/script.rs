@@ -98,8 +98,8 @@ impl fmt::Display for Step {
             Self::Serve { plugin, resource, requested_call: OptionalCall::None } => {
                 write!(f, "{plugin} serves {resource}")
             }
-            Self::Serve { plugin, resource, requested_call: wants } => {
-                write!(f, "{plugin} serves {resource} and wants {wants:?}")
+            Self::Serve { plugin, resource, requested_call } => {
+                write!(f, "{plugin} serves {resource} and wants {requested_call:?}")
             }
             Self::Register(plugin) => write!(f, "{plugin} registers"),
             Self::RegisterAs { plugin, resource, version } => {
@@ -137,9 +137,9 @@ fn or_nothing(text: &str) -> &str {
 
 /// Describes the containers of a pod with their limits.
 fn requests(pod: &Pod) -> String {
-    let inits =
+    let init_containers =
         pod.init_containers.iter().map(|init| (format!("{:?} ", init.role), &init.container));
-    let apps = pod.containers.iter().map(|container| (String::new(), container));
+    let app_containers = pod.containers.iter().map(|container| (String::new(), container));
     let request = |(role, container): (String, &Container)| {
         let limits: Vec<_> = container
             .limits
@@ -149,5 +149,5 @@ fn requests(pod: &Pod) -> String {
         let limits = if limits.is_empty() { "nothing".to_owned() } else { limits.join(" and ") };
         format!("{role}{} wants {limits}", container.name)
     };
-    inits.chain(apps).map(request).collect::<Vec<_>>().join(", ")
+    init_containers.chain(app_containers).map(request).collect::<Vec<_>>().join(", ")
 }

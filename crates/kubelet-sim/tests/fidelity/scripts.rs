@@ -26,19 +26,19 @@ pub(crate) fn all() -> Vec<Script> {
     ]
 }
 
-fn serve(plugin: &'static str, resource: &'static str, wants: OptionalCall) -> Step {
-    Step::Serve { plugin, resource, requested_call: wants }
+fn serve(plugin: &'static str, resource: &'static str, requested_call: OptionalCall) -> Step {
+    Step::Serve { plugin, resource, requested_call }
 }
 
 /// Steps in which a plugin binds its socket, lists devices and registers, until the kubelet has the list.
 fn register(
     plugin: &'static str,
     resource: &'static str,
-    wants: OptionalCall,
+    requested_call: OptionalCall,
     devices: &'static str,
 ) -> Vec<Step> {
     vec![
-        serve(plugin, resource, wants),
+        serve(plugin, resource, requested_call),
         Step::List(plugin, devices),
         Step::Register(plugin),
         Step::WaitForHealthy(resource, devices),
@@ -113,8 +113,8 @@ pub(crate) fn lists() -> Script {
 
 /// Pods with several containers, pods that request too much, pods that end, and two pods with one name.
 pub(crate) fn pods() -> Script {
-    let mut again = Pod::new("a").container(container("c", GPU, 2));
-    "another-uid".clone_into(&mut again.uid);
+    let mut same_name_pod = Pod::new("a").container(container("c", GPU, 2));
+    "another-uid".clone_into(&mut same_name_pod.uid);
     let mut steps = register("gpu", GPU, OptionalCall::Preference, "d0 d1 d2 d3");
     steps.extend(register("nic", NIC, OptionalCall::None, "n0"));
     steps.extend([
@@ -134,7 +134,7 @@ pub(crate) fn pods() -> Script {
         Step::Get("nobody"),
         Step::RestartContainer("b", "second"),
         Step::Delete("a"),
-        Step::Run(again),
+        Step::Run(same_name_pod),
         Step::Delete("b"),
         run_pod("rest", GPU, 2),
     ]);

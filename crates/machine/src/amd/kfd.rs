@@ -73,29 +73,37 @@ impl Topology<'_> {
         }
     }
 
-    /// Files of the topology node for a part of a GPU.
-    pub(super) fn gpu(&self, part: &GpuPartition<'_>, node: usize) -> BTreeMap<PathBuf, String> {
+    /// Files of the topology node for a partition of a GPU.
+    pub(super) fn gpu(
+        &self,
+        partition: &GpuPartition<'_>,
+        node: usize,
+    ) -> BTreeMap<PathBuf, String> {
         let folder = Path::new(NODES).join(node.to_string());
-        let (io_links, p2p_links) = (self.io_links(part, node), self.p2p_links(part));
+        let (io_links, p2p_links) = (self.io_links(partition, node), self.p2p_links(partition));
         let counts = [io_links.len(), p2p_links.len()];
         let mut files = BTreeMap::from([
-            (folder.join("properties"), self.properties(part, counts)),
+            (folder.join("properties"), self.properties(partition, counts)),
             (folder.join("gpu_id"), (hash(&format!("{}/{node}", self.seed)) % 65_536).to_string()),
             (folder.join("name"), "ip discovery".to_owned()),
-            (folder.join("mem_banks/0/properties"), self.memory(part)),
+            (folder.join("mem_banks/0/properties"), self.memory(partition)),
         ]);
         for (kind, links) in [("io_links", &io_links), ("p2p_links", &p2p_links)] {
-            for (nth, link) in links.iter().enumerate() {
-                let path = folder.join(kind).join(nth.to_string()).join("properties");
+            for (index, link) in links.iter().enumerate() {
+                let path = folder.join(kind).join(index.to_string()).join("properties");
                 files.insert(path, link.properties(node));
             }
         }
         files
     }
 
-    fn properties(&self, part: &GpuPartition<'_>, [io_links, p2p_links]: [usize; 2]) -> String {
-        let (card, address) = (&self.amd.card, part.gpu.path.address());
-        let dies = card.dies / part.gpu.compute.partition_count(card.dies);
+    fn properties(
+        &self,
+        partition: &GpuPartition<'_>,
+        [io_links, p2p_links]: [usize; 2],
+    ) -> String {
+        let (card, address) = (&self.amd.card, partition.gpu.path.address());
+        let dies = card.dies / partition.gpu.compute.partition_count(card.dies);
         let number = |number: u64| number.to_string();
         lines(&[
             ("cpu_cores_count", number(0)),
@@ -110,38 +118,39 @@ impl Topology<'_> {
             ("gfx_target_version", number(card.gfx_target.into())),
             ("vendor_id", number(card.pci.vendor.into())),
             ("device_id", number(card.pci.device.into())),
-            ("location_id", number(self.location(part).into())),
+            ("location_id", number(self.location(partition).into())),
             ("domain", number(address.domain.into())),
-            ("drm_render_minor", number((FIRST_RENDER + part.minor(self.amd)).into())),
-            ("hive_id", number(if self.is_linked(part) { hash(self.seed) } else { 0 })),
+            ("drm_render_minor", number((FIRST_RENDER + partition.minor(self.amd)).into())),
+            ("hive_id", number(if self.is_linked(partition) { hash(self.seed) } else { 0 })),
             ("num_sdma_engines", number(2)),
-            ("unique_id", number(self.unique_id(part))),
+            ("unique_id", number(self.unique_id(partition))),
             ("num_xcc", number(dies.into())),
         ])
     }
 
-    /// Location id of a part. The part's number is in the lowest bits; newer drivers use the highest.
-    fn location(&self, part: &GpuPartition<'_>) -> u32 {
-        let address = u32::from(part.gpu.path.address().routing_id());
+    /// Location id of a partition. Its index is in the lowest bits; newer drivers use the highest.
+    fn location(&self, partition: &GpuPartition<'_>) -> u32 {
+        let address = u32::from(partition.gpu.path.address().routing_id());
         match self.amd.partitions {
-            PartitionNames::Underscore => address | part.partition_index,
-            PartitionNames::Dot => address | part.partition_index << 28,
+            PartitionNames::Underscore => address | partition.partition_index,
+            PartitionNames::Dot => address | partition.partition_index << 28,
         }
     }
 
-    /// Unique id of a part. Newer drivers report the id of the part's first die.
-    fn unique_id(&self, part: &GpuPartition<'_>) -> u64 {
+    /// Unique id of a partition. Newer drivers report the id of the partition's first die.
+    fn unique_id(&self, partition: &GpuPartition<'_>) -> u64 {
         match self.amd.partitions {
-            PartitionNames::Dot if !part.is_unpartitioned(self.amd) => {
-                hash(&format!("amd/{}/{}/{}", self.seed, part.index, part.partition_index))
-            }
-            _ => unique_id(self.seed, part.index),
+            PartitionNames::Dot if !partition.is_unpartitioned(self.amd) => hash(&format!(
+                "amd/{}/{}/{}",
+                self.seed, partition.index, partition.partition_index
+            )),
+            _ => unique_id(self.seed, partition.index),
         }
     }
 
-    fn memory(&self, part: &GpuPartition<'_>) -> String {
-        let (card, gpu) = (&self.amd.card, part.gpu);
-        // Parts of one memory domain share the memory; each reports an equal share.
+    fn memory(&self, partition: &GpuPartition<'_>) -> String {
+        let (card, gpu) = (&self.amd.card, partition.gpu);
+        // Partitions of one memory domain share the memory; each reports an equal share.
         let bytes = (card.memory_mib << 20) / u64::from(gpu.compute.partition_count(card.dies));
         lines(&[
             ("heap_type", "1".to_owned()),
@@ -152,38 +161,47 @@ impl Topology<'_> {
         ])
     }
 
-    /// Links to the nearby processor, and to every part that xGMI reaches.
-    fn io_links(&self, part: &GpuPartition<'_>, own: usize) -> Vec<Link> {
-        let near = part.gpu.numa.unwrap_or(0) as usize;
+    /// Links to the nearby processor, and to every partition that xGMI reaches.
+    fn io_links(&self, partition: &GpuPartition<'_>, own_node: usize) -> Vec<Link> {
+        let near_node = partition.gpu.numa.unwrap_or(0) as usize;
         let others = self.partitions.iter().filter_map(|other| {
-            let to = other.node.filter(|node| *node != own)?;
-            let weight = if other.index == part.index {
+            let node_to = other.node.filter(|node| *node != own_node)?;
+            let weight = if other.index == partition.index {
                 INTRA_GPU_WEIGHT
-            } else if !part.is_linked_with(other) {
+            } else if !partition.is_linked_with(other) {
                 return None;
-            } else if part.is_unpartitioned(self.amd) && other.is_unpartitioned(self.amd) {
+            } else if partition.is_unpartitioned(self.amd) && other.is_unpartitioned(self.amd) {
                 XGMI_WEIGHT
             } else {
                 XGMI_WEIGHT + 2 * INTRA_GPU_WEIGHT
             };
-            Some(Link { kind: XGMI, node_to: to, weight })
+            Some(Link { kind: XGMI, node_to, weight })
         });
-        [Link { kind: PCIE, node_to: near, weight: NEAR_CPU }].into_iter().chain(others).collect()
+        [Link { kind: PCIE, node_to: near_node, weight: NEAR_CPU }]
+            .into_iter()
+            .chain(others)
+            .collect()
     }
 
     /// Links through a processor: to far processors, and to GPUs without xGMI.
-    fn p2p_links(&self, part: &GpuPartition<'_>) -> Vec<Link> {
-        let near = part.gpu.numa.unwrap_or(0) as usize;
-        let processors = (0..self.numa.len()).filter(|node| *node != near);
+    fn p2p_links(&self, partition: &GpuPartition<'_>) -> Vec<Link> {
+        let near_node = partition.gpu.numa.unwrap_or(0) as usize;
+        let processors = (0..self.numa.len()).filter(|node| *node != near_node);
         let gpus = self.partitions.iter().filter_map(|other| {
-            other.node.filter(|_| other.index != part.index && !part.is_linked_with(other))
+            other
+                .node
+                .filter(|_| other.index != partition.index && !partition.is_linked_with(other))
         });
-        let ends = processors.map(|to| (to, FAR_CPU)).chain(gpus.map(|to| (to, 2 * NEAR_CPU)));
-        ends.map(|(to, weight)| Link { kind: PCIE, node_to: to, weight }).collect()
+        let targets = processors
+            .map(|node_to| (node_to, FAR_CPU))
+            .chain(gpus.map(|node_to| (node_to, 2 * NEAR_CPU)));
+        targets.map(|(node_to, weight)| Link { kind: PCIE, node_to, weight }).collect()
     }
 
-    fn is_linked(&self, part: &GpuPartition<'_>) -> bool {
-        self.partitions.iter().any(|other| other.index != part.index && part.is_linked_with(other))
+    fn is_linked(&self, partition: &GpuPartition<'_>) -> bool {
+        self.partitions
+            .iter()
+            .any(|other| other.index != partition.index && partition.is_linked_with(other))
     }
 }
 

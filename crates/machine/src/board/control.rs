@@ -19,9 +19,9 @@ pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
         BoardFault::Refuses => ("500 Internal Server Error", "simulated fault\n".to_owned()),
         BoardFault::None => match answer(&target, chip) {
             Ok(body) => ("200 OK", body),
-            Err(why) => {
-                chip.record(BoardEvent::Refused(format!("{target}: {why}")));
-                ("400 Bad Request", format!("{why}\n"))
+            Err(message) => {
+                chip.record(BoardEvent::Refused(format!("{target}: {message}")));
+                ("400 Bad Request", format!("{message}\n"))
             }
         },
     };

@@ -53,8 +53,8 @@ pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
     }
     let mut header = [0; HEADER_BYTES];
     // An error counts as an empty message: a broken connection also ends the real server's loop.
-    let received = stream.read(&mut header).unwrap_or(0);
-    if received < HEADER_BYTES {
+    let received_bytes = stream.read(&mut header).unwrap_or(0);
+    if received_bytes < HEADER_BYTES {
         return chip.wedge();
     }
     if let Err(error) = answer(&mut stream, &header, chip) {
@@ -65,21 +65,22 @@ pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
 fn answer(stream: &mut TcpStream, header: &[u8; HEADER_BYTES], chip: &Chip) -> io::Result<()> {
     let started_at = Instant::now();
     let [word, lengths @ ..] = words(header);
-    let purpose = MessageType::of(word)?;
+    let message_type = MessageType::of(word)?;
     let edges: Vec<_> =
         lengths.iter().map(|&length| read_edge(stream, length)).collect::<io::Result<_>>()?;
     let flits = edges.iter().map(Vec::len).sum::<usize>() / WORD_BYTES;
-    let event = match purpose {
+    let event = match message_type {
         MessageType::Deploy => BoardEvent::Deployed(flits),
         MessageType::Run => BoardEvent::Ran(flits),
         MessageType::State => BoardEvent::State(flits),
     };
     chip.record_transfer(event, started_at);
     // Runs and state transfers return the received flits, because the simulation computes nothing.
-    let echoed = if purpose == MessageType::Deploy { vec![Vec::new(); EDGES] } else { edges };
-    let lengths = echoed.iter().map(|edge| u32::try_from(edge.len()).unwrap_or(u32::MAX));
+    let reply_edges =
+        if message_type == MessageType::Deploy { vec![Vec::new(); EDGES] } else { edges };
+    let lengths = reply_edges.iter().map(|edge| u32::try_from(edge.len()).unwrap_or(u32::MAX));
     let header = lengths.flat_map(u32::to_le_bytes).collect();
-    stream.write_all(&[vec![header], echoed].concat().concat())
+    stream.write_all(&[vec![header], reply_edges].concat().concat())
 }
 
 fn words(header: &[u8; HEADER_BYTES]) -> [u32; 1 + EDGES] {

@@ -61,9 +61,9 @@ impl Drop for Server {
             let _ = client.shutdown(Shutdown::Both);
         }
         // A connection wakes the thread, which waits in `accept`.
-        let woken =
+        let connection =
             TcpStream::connect_timeout(&connect_address(self.address), Duration::from_secs(1));
-        drop(woken);
+        drop(connection);
         if let Some(thread) = self.thread.take() {
             // A panicked server thread has already printed its message.
             let _ = thread.join();

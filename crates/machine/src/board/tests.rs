@@ -16,16 +16,16 @@ fn board() -> Board {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("it listens");
-    stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+    stream.set_read_timeout(Some(LIMIT)).expect("a read timeout");
     stream
 }
 
 fn get(board: &Board, target: &str) -> String {
     let mut stream = connect(board.control());
     stream.write_all(format!("GET {target} HTTP/1.1\r\nHost: b\r\n\r\n").as_bytes()).expect("sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("answered");
-    answer.lines().next().unwrap_or_default().to_owned()
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("answered");
+    response.lines().next().unwrap_or_default().to_owned()
 }
 
 /// Sends a message to the data port: a type (`0x7000` deploys, `0x7001` runs), four lengths in bytes, and flits.
@@ -114,7 +114,7 @@ fn a_client_without_a_message_wedges_the_data_port_until_a_restart() {
     assert_eq!(board.take_events(), [BoardEvent::Blocked, BoardEvent::Reset]);
     let mut client = connect(board.data());
     send(&mut client, &[0x7001, 0, 0, 0, 0]);
-    client.set_read_timeout(Some(Duration::from_millis(200))).expect("a limit");
+    client.set_read_timeout(Some(Duration::from_millis(200))).expect("a read timeout");
     assert!(client.read(&mut [0; 4]).is_err(), "the wedged port serves a client");
     drop(client);
     board.restart();
@@ -134,7 +134,7 @@ fn a_hanging_board_sends_nothing_and_a_dropped_board_frees_its_ports() {
     board.inject(BoardFault::Hangs);
     let mut stream = connect(board.control());
     stream.write_all(b"GET /chip_reset HTTP/1.1\r\n\r\n").expect("sent");
-    stream.set_read_timeout(Some(Duration::from_millis(200))).expect("a limit");
+    stream.set_read_timeout(Some(Duration::from_millis(200))).expect("a read timeout");
     assert!(stream.read(&mut [0; 4]).is_err());
     let (control, data) = (board.control(), board.data());
     drop(board);

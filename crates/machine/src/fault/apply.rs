@@ -65,9 +65,9 @@ pub enum FaultError {
 impl Model {
     /// Applies a fault.
     pub fn apply(&mut self, fault: &Fault) -> Result<(), FaultError> {
-        if let Fault::Device { name, event: what } = fault {
-            let refused = |why| FaultError::Device { fault: fault.clone(), reason: why };
-            return self.apply_device_event(name, what).map_err(refused);
+        if let Fault::Device { name, event } = fault {
+            let device_error = |reason| FaultError::Device { fault: fault.clone(), reason };
+            return self.apply_device_event(name, event).map_err(device_error);
         }
         let count = self.gpus.len();
         let Some(index) = fault.gpu() else { return self.add_gpu() };
@@ -79,8 +79,8 @@ impl Model {
         match *fault {
             Fault::Xid { code, .. } => self.events.push(number, EventKind::Xid(code)),
             Fault::InstanceXid { instance, code, .. } => {
-                let at = gpu.ids_of(instance);
-                self.events.push_of(number, at, EventKind::Xid(code));
+                let ids = gpu.ids_of(instance);
+                self.events.push_of(number, ids, EventKind::Xid(code));
             }
             Fault::EccCount { .. } => gpu.count_ecc_error(),
             Fault::RemapPending { .. } => gpu.live.remapped.pending = true,
@@ -100,8 +100,8 @@ impl Model {
             Fault::Hang { .. } => gpu.faults.hang = true,
             Fault::Garbage { .. } => gpu.faults.defect = Some(LibraryDefect::Garbage),
             Fault::Crash { .. } => gpu.faults.defect = Some(LibraryDefect::Crash),
-            Fault::Cuda { failure_mode: how, .. } => gpu.faults.cuda = Some(how),
-            Fault::MemoryLimit { failure_mode: how, .. } => gpu.faults.limit = Some(how),
+            Fault::Cuda { failure_mode, .. } => gpu.faults.cuda = Some(failure_mode),
+            Fault::MemoryLimit { failure_mode, .. } => gpu.faults.limit = Some(failure_mode),
             Fault::NoComputeInstance { .. } => {
                 gpu.faults.compute_instance_error = Some(UNKNOWN);
             }
@@ -121,10 +121,10 @@ impl Model {
 
     /// Removes a GPU and disconnects the links that led to it.
     fn remove_gpu(&mut self, index: usize) {
-        let removed = self.gpus.remove(index).number;
+        let number = self.gpus.remove(index).number;
         let links = self.gpus.iter_mut().flat_map(|gpu| &mut gpu.links);
         links
-            .filter(|link| **link == Some(crate::state::LinkEnd::Gpu(removed)))
+            .filter(|link| **link == Some(crate::state::LinkEnd::Gpu(number)))
             .for_each(|link| *link = None);
     }
 }
@@ -134,7 +134,7 @@ impl Model {
 impl Gpu {
     /// Checks that the card has the part that the fault breaks.
     fn check_supported(&self, fault: &Fault) -> Result<(), FaultError> {
-        let (card, refused) = (self.card.name.clone(), fault.clone());
+        let (card, rejected_fault) = (self.card.name.clone(), fault.clone());
         match *fault {
             Fault::DoubleBitEcc { .. }
             | Fault::EccCount { .. }
@@ -142,22 +142,22 @@ impl Gpu {
             | Fault::RemapFailed { .. }
                 if !self.card.ecc =>
             {
-                Err(FaultError::NoEcc { fault: refused, card })
+                Err(FaultError::NoEcc { fault: rejected_fault, card })
             }
             Fault::RemapFailed { .. } if !self.card.architecture.remaps_rows() => {
-                Err(FaultError::NoRemapping { fault: refused, card })
+                Err(FaultError::NoRemapping { fault: rejected_fault, card })
             }
             Fault::LinkDown { port, .. } if self.link(port.into()).is_none() => {
-                Err(FaultError::NoLink { fault: refused })
+                Err(FaultError::NoLink { fault: rejected_fault })
             }
             Fault::Fabric { .. } if !self.is_on_fabric() => {
-                Err(FaultError::NoLink { fault: refused })
+                Err(FaultError::NoLink { fault: rejected_fault })
             }
             Fault::NoComputeInstance { .. } if self.card.mig.is_none() => {
-                Err(FaultError::NoInstance { fault: refused })
+                Err(FaultError::NoInstance { fault: rejected_fault })
             }
             Fault::InstanceXid { instance, .. } if self.ids_of(instance).is_none() => {
-                Err(FaultError::NoInstance { fault: refused })
+                Err(FaultError::NoInstance { fault: rejected_fault })
             }
             _ => Ok(()),
         }
@@ -165,8 +165,9 @@ impl Gpu {
 
     /// Ids of a GPU instance and of its compute instance.
     fn ids_of(&self, gpu_instance: u32) -> Option<(u32, u32)> {
-        let found = self.mig.iter().flatten().find(|one| one.gpu_instance == gpu_instance);
-        found.and_then(|instance| Some((instance.gpu_instance, instance.compute.as_ref()?.id)))
+        let instance =
+            self.mig.iter().flatten().find(|instance| instance.gpu_instance == gpu_instance);
+        instance.and_then(|instance| Some((instance.gpu_instance, instance.compute.as_ref()?.id)))
     }
 
     fn break_memory_row(&mut self) {
@@ -183,13 +184,13 @@ impl Gpu {
     /// remapped.
     fn reset(&mut self) {
         let remapped = self.live.remapped;
-        let replaced = u32::from(remapped.pending);
+        let remapped_rows = u32::from(remapped.pending);
         self.faults = crate::state::Faults::default();
         self.live = Telemetry {
             memory_used_mib: 0,
             ecc_volatile: crate::state::EccCounts::default(),
             remapped: RemappedRows {
-                uncorrected: remapped.uncorrected + replaced,
+                uncorrected: remapped.uncorrected + remapped_rows,
                 pending: false,
                 ..remapped
             },

@@ -50,21 +50,25 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
 impl DeviceEvent {
     /// Parses `vfs:eth0=4` into a device name and a change.
     pub(super) fn parse(text: &str) -> Option<(String, Self)> {
-        let (what, rest) = text.split_once(':')?;
+        let (keyword, argument) = text.split_once(':')?;
         // PCI addresses contain colons but no `=`, and file names contain neither.
-        let pair = || rest.split_once('=').filter(|(_, value)| !value.is_empty());
-        let of_file = |text: &str| {
+        let pair = || argument.split_once('=').filter(|(_, value)| !value.is_empty());
+        let parse_file = |text: &str| {
             let (name, file) = text.rsplit_once(':')?;
             Some((name.to_owned(), PathBuf::from(file)))
         };
-        let (name, happening) = match what {
-            "unplug" => (rest.to_owned(), Self::Unplug),
-            "plug" => (rest.to_owned(), Self::Plug),
-            "unbind" => (rest.to_owned(), Self::Unbind),
-            "link-down" => (rest.to_owned(), Self::LinkDown),
-            "link-up" => (rest.to_owned(), Self::LinkUp),
-            "replug" => pair().map(|(name, to)| (name.to_owned(), Self::Replug(to.to_owned())))?,
-            "bind" => pair().map(|(name, to)| (name.to_owned(), Self::Bind(to.to_owned())))?,
+        let (name, event) = match keyword {
+            "unplug" => (argument.to_owned(), Self::Unplug),
+            "plug" => (argument.to_owned(), Self::Plug),
+            "unbind" => (argument.to_owned(), Self::Unbind),
+            "link-down" => (argument.to_owned(), Self::LinkDown),
+            "link-up" => (argument.to_owned(), Self::LinkUp),
+            "replug" => {
+                pair().map(|(name, port)| (name.to_owned(), Self::Replug(port.to_owned())))?
+            }
+            "bind" => {
+                pair().map(|(name, driver)| (name.to_owned(), Self::Bind(driver.to_owned())))?
+            }
             "vfs" => {
                 let (name, count) = pair()?;
                 (name.to_owned(), Self::SetVirtualFunctions(count.parse().ok()?))
@@ -74,14 +78,14 @@ impl DeviceEvent {
                 (name.to_owned(), Self::SetIommuGroup(number.parse().ok()?))
             }
             "set" => {
-                let (place, value) = rest.split_once('=')?;
-                let (name, file) = of_file(place)?;
+                let (name_and_file, value) = argument.split_once('=')?;
+                let (name, file) = parse_file(name_and_file)?;
                 (name, Self::SetFile(file, value.to_owned()))
             }
-            "unset" => of_file(rest).map(|(name, file)| (name, Self::RemoveFile(file)))?,
+            "unset" => parse_file(argument).map(|(name, file)| (name, Self::RemoveFile(file)))?,
             _ => return None,
         };
-        (!name.is_empty()).then_some((name, happening))
+        (!name.is_empty()).then_some((name, event))
     }
 
     /// Formats a change in the syntax of [`Self::parse`].

@@ -51,10 +51,10 @@ impl Model {
     pub(super) fn apply_device_event(
         &mut self,
         name: &str,
-        what: &DeviceEvent,
+        event: &DeviceEvent,
     ) -> Result<(), DeviceEventError> {
         let target = self.target(name)?;
-        match what {
+        match event {
             DeviceEvent::Unplug => self.slot_changes_mut(target)?.unplugged = true,
             DeviceEvent::Plug => self.slot_changes_mut(target)?.unplugged = false,
             DeviceEvent::Unbind => self.changes_mut(target).bound = DriverBinding::Nothing,
@@ -77,8 +77,8 @@ impl Model {
             if names.contains(&Some(&name.to_owned())) || nic.path.address().to_string() == name {
                 return Ok(Target::Nic(index));
             }
-            for (nth, (path, part)) in nic.virtual_functions().enumerate() {
-                let names = [part.netdev.as_deref(), part.rdma.as_deref()];
+            for (nth, (path, function)) in nic.virtual_functions().enumerate() {
+                let names = [function.netdev.as_deref(), function.rdma.as_deref()];
                 if names.contains(&Some(name)) || path.address().to_string() == name {
                     return Ok(Target::Function(index, nth));
                 }
@@ -88,8 +88,8 @@ impl Model {
             let address = device.pci.as_ref().map(|pci| pci.path.address().to_string());
             device.name == name || address.as_deref() == Some(name)
         };
-        let found = self.devices.iter().position(is_target).map(Target::Device);
-        found.ok_or_else(|| DeviceEventError::UnknownDevice(self.names()))
+        let target = self.devices.iter().position(is_target).map(Target::Device);
+        target.ok_or_else(|| DeviceEventError::UnknownDevice(self.names()))
     }
 
     fn names(&self) -> String {
@@ -120,7 +120,7 @@ impl Model {
     }
 
     fn bind(&mut self, target: Target, driver: &str) {
-        let own = match target {
+        let own_driver = match target {
             Target::Nic(index) => Some(self.nics[index].driver.as_str()),
             Target::Function(index, nth) => {
                 let sriov = self.nics[index].sriov.as_ref();
@@ -128,12 +128,12 @@ impl Model {
             }
             Target::Device(index) => self.devices[index].driver.as_deref(),
         };
-        let bound = if own == Some(driver) {
+        let binding = if own_driver == Some(driver) {
             DriverBinding::Own
         } else {
             DriverBinding::Other(driver.to_owned())
         };
-        self.changes_mut(target).bound = bound;
+        self.changes_mut(target).bound = binding;
     }
 
     fn nic(&mut self, target: Target) -> Result<&mut Nic, DeviceEventError> {
@@ -163,8 +163,8 @@ impl Model {
         file: &Path,
         text: Option<String>,
     ) -> Result<(), DeviceEventError> {
-        let inside = file.components().all(|part| matches!(part, Component::Normal(_)));
-        if !inside || file.as_os_str().is_empty() {
+        let is_inside = file.components().all(|part| matches!(part, Component::Normal(_)));
+        if !is_inside || file.as_os_str().is_empty() {
             return Err(DeviceEventError::PathOutsideDevice(file.to_owned()));
         }
         self.changes_mut(target).files.insert(file.to_owned(), text);
@@ -174,7 +174,7 @@ impl Model {
     /// Creates virtual functions as the kernel does: bound to the adapter's driver, with names derived from
     /// the adapter.
     fn set_functions(&mut self, target: Target, count: u16) -> Result<(), DeviceEventError> {
-        let (mut rdma, mut group) = (self.unused_rdma_names(), self.free_group());
+        let (mut rdma_names, mut groups) = (self.unused_rdma_names(), self.free_group());
         let Target::Nic(index) = target else { return Err(DeviceEventError::NotANic) };
         let nic = &mut self.nics[index];
         let sriov = nic.sriov.as_mut().ok_or(DeviceEventError::TooManyFunctions(0))?;
@@ -186,8 +186,8 @@ impl Model {
             sriov.functions.push(VirtualFunction {
                 driver: Some(nic.driver.clone()),
                 netdev: Some(format!("{}v{nth}", nic.netdev)),
-                rdma: nic.rdma.as_ref().and_then(|_| rdma.next()),
-                group: nic.group.and_then(|_| group.next()),
+                rdma: nic.rdma.as_ref().and_then(|_| rdma_names.next()),
+                group: nic.group.and_then(|_| groups.next()),
                 vdpa: None,
             });
         }
@@ -196,33 +196,34 @@ impl Model {
 
     /// Unused names for RDMA devices.
     fn unused_rdma_names(&self) -> impl Iterator<Item = String> + use<> {
-        let parts = |nic: &Nic| {
+        let rdma_names = |nic: &Nic| {
             let functions = nic.sriov.iter().flat_map(|sriov| &sriov.functions);
-            let functions = functions.map(|part| part.rdma.clone());
-            let parts = nic.subfunctions.iter().map(|part| part.rdma.clone());
-            functions.chain(parts).chain([nic.rdma.clone()]).flatten().collect::<Vec<_>>()
+            let functions = functions.map(|function| function.rdma.clone());
+            let subfunctions = nic.subfunctions.iter().map(|function| function.rdma.clone());
+            functions.chain(subfunctions).chain([nic.rdma.clone()]).flatten().collect::<Vec<_>>()
         };
-        let taken: Vec<_> = self.nics.iter().flat_map(parts).collect();
-        (0..).map(|number: u32| format!("mlx5_{number}")).filter(move |name| !taken.contains(name))
+        let used: Vec<_> = self.nics.iter().flat_map(rdma_names).collect();
+        (0..).map(|number: u32| format!("mlx5_{number}")).filter(move |name| !used.contains(name))
     }
 
     /// Unused numbers of IOMMU groups.
     fn free_group(&self) -> impl Iterator<Item = u32> + use<> {
         let functions = self.nics.iter().flat_map(Nic::virtual_functions);
-        let functions = functions.filter_map(|(_, part)| part.group);
+        let functions = functions.filter_map(|(_, function)| function.group);
         let devices = self.devices.iter().filter_map(|device| device.pci.as_ref()?.group);
-        let taken = self.nics.iter().filter_map(|nic| nic.group).chain(functions).chain(devices);
-        let first = taken.max().map_or(0, |highest| highest + 1);
+        let used = self.nics.iter().filter_map(|nic| nic.group).chain(functions).chain(devices);
+        let first = used.max().map_or(0, |highest| highest + 1);
         first..
     }
 
     fn replug(&mut self, target: Target, port: &str) -> Result<(), DeviceEventError> {
-        let wrong = || DeviceEventError::InvalidUsbPort(port.to_owned());
-        let Target::Device(index) = target else { return Err(wrong()) };
-        let bus = port.split_once('-').and_then(|(bus, _)| bus.parse().ok()).ok_or_else(wrong)?;
+        let invalid_port = || DeviceEventError::InvalidUsbPort(port.to_owned());
+        let Target::Device(index) = target else { return Err(invalid_port()) };
+        let bus =
+            port.split_once('-').and_then(|(bus, _)| bus.parse().ok()).ok_or_else(invalid_port)?;
         let number = |device: &Device| device.files.get(Path::new("devnum"))?.parse::<u32>().ok();
         let highest = self.devices.iter().filter_map(number).max().unwrap_or(1);
-        self.devices[index].move_to_port(bus, port, highest + 1).ok_or_else(wrong)?;
+        self.devices[index].move_to_port(bus, port, highest + 1).ok_or_else(invalid_port)?;
         self.changes_mut(target).unplugged = false;
         Ok(())
     }
@@ -239,8 +240,9 @@ impl Device {
             let name = part.as_os_str().to_str().unwrap_or_default();
             name.strip_prefix("usb").is_some_and(|number| number.parse::<u32>().is_ok())
         };
-        let above: PathBuf = folder.components().take_while(|part| !is_hub(part)).collect();
-        self.folder = Some(above.join(format!("usb{bus}")).join(port));
+        let controller_dir: PathBuf =
+            folder.components().take_while(|part| !is_hub(part)).collect();
+        self.folder = Some(controller_dir.join(format!("usb{bus}")).join(port));
         self.files.insert("busnum".into(), bus.to_string());
         self.files.insert("devnum".into(), number.to_string());
         // Interface names contain the port: `1-4:1.0`.

@@ -39,10 +39,10 @@ mod tests {
     fn a_word_that_is_no_memory_limit_fault_is_refused_with_both_forms() {
         assert_eq!("17".parse(), Ok(LimitFault::Error(17)));
         assert_eq!("ignored".parse(), Ok(LimitFault::Ignored));
-        for wrong in ["", "melt", "-1", "4294967296"] {
-            let error = wrong.parse::<LimitFault>().expect_err(wrong).to_string();
+        for invalid in ["", "melt", "-1", "4294967296"] {
+            let error = invalid.parse::<LimitFault>().expect_err(invalid).to_string();
             let expected = format!(
-                "`{wrong}` is not a memory limit fault: \
+                "`{invalid}` is not a memory limit fault: \
                  write an nvmlReturn_t number or `ignored`"
             );
             assert_eq!(error, expected);

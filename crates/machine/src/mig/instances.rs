@@ -9,10 +9,10 @@ pub enum MigRefusal {
     /// MIG is off, or the card lacks MIG.
     #[error("MIG is off")]
     MigDisabled,
-    /// The shape cannot start at this slice.
-    #[error("an instance of that shape cannot start there")]
+    /// The profile cannot start at this slice.
+    #[error("an instance of that profile cannot start there")]
     InvalidPlacement,
-    /// Other instances occupy the slices, or the shape reached its limit.
+    /// Other instances occupy the slices, or the profile reached its limit.
     #[error("there is no room left")]
     InsufficientResources,
     /// A process or a compute instance uses the instance.
@@ -23,11 +23,11 @@ pub enum MigRefusal {
     NotFound,
 }
 
-/// Lowest free id for an instance of a shape.
-pub(crate) fn free_id(shape: GpuInstanceProfile, instances: &[MigInstance]) -> u32 {
-    let free = |id: &u32| instances.iter().all(|one| one.gpu_instance != *id);
-    let mut ids = (shape.first_instance_id()..).take(instances.len() + 1);
-    ids.find(free).expect("there is one id more than there are instances")
+/// Lowest free id for an instance of a profile.
+pub(crate) fn free_id(profile: GpuInstanceProfile, instances: &[MigInstance]) -> u32 {
+    let is_free = |id: &u32| instances.iter().all(|instance| instance.gpu_instance != *id);
+    let mut ids = (profile.first_instance_id()..).take(instances.len() + 1);
+    ids.find(is_free).expect("there is one id more than there are instances")
 }
 
 // === impl Gpu ===
@@ -36,29 +36,31 @@ impl Gpu {
     /// Creates a GPU instance at a memory slice, or at the first free one. Returns its id.
     pub fn create_gpu_instance(
         &mut self,
-        shape: GpuInstanceProfile,
+        profile: GpuInstanceProfile,
         start: Option<u32>,
     ) -> Result<u32, MigRefusal> {
         let capability = self.card.mig.ok_or(MigRefusal::MigDisabled)?;
         let instances = self.mig.as_deref().ok_or(MigRefusal::MigDisabled)?;
-        if start.is_some_and(|start| !shape.possible_starts.contains(&start)) {
+        if start.is_some_and(|start| !profile.possible_starts.contains(&start)) {
             return Err(MigRefusal::InvalidPlacement);
         }
-        let same_shape = instances.iter().filter(|one| one.profile_id == shape.profile_id).count();
-        let taken = self.occupied_slices();
-        let free = |at: &&u32| {
-            start.is_none_or(|start| start == **at) && shape.slice_mask(**at) & taken == 0
+        let same_profile_count =
+            instances.iter().filter(|instance| instance.profile_id == profile.profile_id).count();
+        let occupied_slices = self.occupied_slices();
+        let is_free = |candidate: &&u32| {
+            start.is_none_or(|start| start == **candidate)
+                && profile.slice_mask(**candidate) & occupied_slices == 0
         };
-        let start = shape
+        let start = profile
             .possible_starts
             .iter()
-            .find(free)
-            .filter(|_| same_shape < shape.max_instances() as usize);
+            .find(is_free)
+            .filter(|_| same_profile_count < profile.max_instances() as usize);
         let start = *start.ok_or(MigRefusal::InsufficientResources)?;
-        let gpu_instance = free_id(shape, instances);
+        let gpu_instance = free_id(profile, instances);
         self.mig.as_mut().ok_or(MigRefusal::MigDisabled)?.push(MigInstance {
-            profile: shape.name(capability),
-            profile_id: shape.profile_id,
+            profile: profile.name(capability),
+            profile_id: profile.profile_id,
             gpu_instance,
             start,
             compute: None,
@@ -95,21 +97,23 @@ impl Gpu {
         if is_busy || self.instance_mut(gpu_instance)?.compute.is_some() {
             return Err(MigRefusal::InUse);
         }
-        self.mig.iter_mut().for_each(|all| all.retain(|one| one.gpu_instance != gpu_instance));
+        self.mig.iter_mut().for_each(|instances| {
+            instances.retain(|instance| instance.gpu_instance != gpu_instance);
+        });
         Ok(())
     }
 
     /// Occupied memory slices, as a bit mask.
     pub fn occupied_slices(&self) -> u32 {
-        let shape = |one: &MigInstance| one.gpu_instance_profile(self.card.mig?);
-        let taken = |one| Some(shape(one)?.slice_mask(one.start));
-        self.mig.iter().flatten().filter_map(taken).fold(0, |all, one| all | one)
+        let profile_of = |instance: &MigInstance| instance.gpu_instance_profile(self.card.mig?);
+        let slice_mask = |instance| Some(profile_of(instance)?.slice_mask(instance.start));
+        self.mig.iter().flatten().filter_map(slice_mask).fold(0, |all, mask| all | mask)
     }
 
     fn instance_mut(&mut self, gpu_instance: u32) -> Result<&mut MigInstance, MigRefusal> {
         let instances = self.mig.as_mut().ok_or(MigRefusal::MigDisabled)?;
-        let found = instances.iter_mut().find(|one| one.gpu_instance == gpu_instance);
-        found.ok_or(MigRefusal::NotFound)
+        let instance = instances.iter_mut().find(|instance| instance.gpu_instance == gpu_instance);
+        instance.ok_or(MigRefusal::NotFound)
     }
 
     fn has_processes_in(&self, gpu_instance: u32) -> bool {

@@ -1,4 +1,4 @@
-//! Shapes of each card family, and the resources of an instance of each shape.
+//! Profiles of each card family, and the resources of an instance of each profile.
 
 use super::GpuInstanceProfile;
 use crate::card::{Architecture, MigCapability};
@@ -26,7 +26,7 @@ pub(super) const A30: [GpuInstanceProfile; 5] = [
     quarters(4, [3, 0], 4, &[0]),
 ];
 
-/// SMs, copy engines, decoders, JPEG engines, optical flow engines of each shape.
+/// SMs, copy engines, decoders, JPEG engines, optical flow engines of each profile.
 type Row = [u32; 5];
 
 /// A100: `nvidia-smi mig -lgip` in NVIDIA's MIG user guide.
@@ -68,7 +68,7 @@ const BLACKWELL: &[Row] = &[
     [126, 16, 1, 1, 1],
 ];
 
-/// Resources of a card's shapes, one row for each shape.
+/// Resources of a card's profiles, one row for each profile.
 pub(super) fn units(architecture: Architecture, capability: MigCapability) -> &'static [Row] {
     match architecture {
         _ if capability.slices == QUARTERS => &AMPERE_QUARTERS,
@@ -82,17 +82,16 @@ const fn eighths(
     row: usize,
     [nvml_profile, profile_id]: [u32; 2],
     [slices, memory_slices]: [u32; 2],
-    starts: &'static [u32],
+    possible_starts: &'static [u32],
 ) -> GpuInstanceProfile {
-    let (media, whole) = (false, 8);
     GpuInstanceProfile {
         nvml_profile,
         profile_id,
         slices,
         memory_slices,
-        possible_starts: starts,
-        has_media_extensions: media,
-        gpu_memory_slices: whole,
+        possible_starts,
+        has_media_extensions: false,
+        gpu_memory_slices: 8,
         row,
     }
 }
@@ -101,11 +100,14 @@ const fn quarters(
     row: usize,
     ids: [u32; 2],
     slices: u32,
-    starts: &'static [u32],
+    possible_starts: &'static [u32],
 ) -> GpuInstanceProfile {
-    GpuInstanceProfile { gpu_memory_slices: 4, ..eighths(row, ids, [slices, slices], starts) }
+    GpuInstanceProfile {
+        gpu_memory_slices: 4,
+        ..eighths(row, ids, [slices, slices], possible_starts)
+    }
 }
 
-const fn with_media(shape: GpuInstanceProfile) -> GpuInstanceProfile {
-    GpuInstanceProfile { has_media_extensions: true, ..shape }
+const fn with_media(profile: GpuInstanceProfile) -> GpuInstanceProfile {
+    GpuInstanceProfile { has_media_extensions: true, ..profile }
 }

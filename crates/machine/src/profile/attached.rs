@@ -81,31 +81,26 @@ impl Attached {
 
     /// Devices of the device profile, with their PCI functions in the given domain.
     fn devices(&self, domain: u16) -> Result<Vec<Device>, ValidationErrorKind> {
-        let known = || {
+        let unknown_profile = || {
             ValidationErrorKind::UnknownDeviceProfile(Self::names().collect::<Vec<_>>().join(", "))
         };
-        let found = ALL.iter().find(|(name, _)| *name == self.profile);
-        let (_, text) = found
-            .filter(|(name, _)| Self::names().any(|known| known == *name))
-            .ok_or_else(known)?;
+        let entry = ALL.iter().find(|(name, _)| *name == self.profile);
+        let (_, text) = entry
+            .filter(|(name, _)| Self::names().any(|other| other == *name))
+            .ok_or_else(unknown_profile)?;
         if !(1..=MAX_COUNT).contains(&self.count) {
-            let (value, most) = (self.count.into(), MAX_COUNT.into());
-            return Err(ValidationErrorKind::OutOfRange {
-                what: "count",
-                value,
-                min: 1,
-                max: most,
-            });
+            let (value, max) = (self.count.into(), MAX_COUNT.into());
+            return Err(ValidationErrorKind::OutOfRange { what: "count", value, min: 1, max });
         }
-        let numbers = (0..self.count).map(|number| text.replace(NUMBER, &number.to_string()));
-        let read = |text: String| {
+        let texts = (0..self.count).map(|number| text.replace(NUMBER, &number.to_string()));
+        let parse_devices = |text: String| {
             // Every device profile writes PCI addresses with the domain 0000.
             let text = text.replace("0000:", &format!("{domain:04x}:"));
-            let read: Simulated =
+            let parsed: Simulated =
                 serde_saphyr::from_str(&text).expect("a test parses every profile");
-            read.simulated
+            parsed.simulated
         };
-        Ok(numbers.flat_map(read).collect())
+        Ok(texts.flat_map(parse_devices).collect())
     }
 }
 
@@ -129,12 +124,12 @@ impl fmt::Display for Attached {
 // === impl MachineProfile ===
 
 impl MachineProfile {
-    /// Adds devices to the machine. On a conflict, such as a taken PCI address, the devices move to another PCI domain,
-    /// up to domain 3.
+    /// Adds devices to the machine. On a conflict, such as a PCI address in use, the devices move to another PCI
+    /// domain, up to domain 3.
     pub fn attach(&mut self, attached: &Attached) -> Result<(), ValidationError> {
         let entry = Entry::Attached(attached.to_string());
         let problem = |kind| ValidationError { entry: entry.clone(), kind };
-        let mut refused = None;
+        let mut first_conflict = None;
         for domain in 0..=3 {
             let mut extended = self.clone();
             extended.devices.extend(attached.devices(domain).map_err(problem)?);
@@ -143,10 +138,10 @@ impl MachineProfile {
                     *self = extended;
                     return Ok(());
                 }
-                Err(ValidationError { kind, .. }) => refused = refused.or(Some(kind)),
+                Err(ValidationError { kind, .. }) => first_conflict = first_conflict.or(Some(kind)),
             }
         }
-        Err(problem(refused.expect("the loop tries four domains")))
+        Err(problem(first_conflict.expect("the loop tries four domains")))
     }
 }
 
@@ -165,13 +160,13 @@ mod tests {
             entry.expect("an entry").path().file_stem().expect("a name").display().to_string()
         });
         let mut files: Vec<_> = files.collect();
-        let mut known: Vec<_> = ALL.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let mut names: Vec<_> = ALL.iter().map(|(name, _)| (*name).to_owned()).collect();
         files.sort_unstable();
-        known.sort_unstable();
-        assert_eq!(known, files);
+        names.sort_unstable();
+        assert_eq!(names, files);
         for (name, text) in ALL {
-            let read: Result<Simulated, _> = serde_saphyr::from_str(&text.replace(NUMBER, "0"));
-            read.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let parsed: Result<Simulated, _> = serde_saphyr::from_str(&text.replace(NUMBER, "0"));
+            parsed.unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }
 

@@ -51,8 +51,8 @@ mod tests {
         let text = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4".to_owned();
         let cluster = ClusterUuid::try_from(text.clone()).expect("a UUID");
         assert_eq!(String::from(cluster), text);
-        for wrong in ["", "8a3c", "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7eg"] {
-            ClusterUuid::try_from(wrong.to_owned()).expect_err(wrong);
+        for invalid in ["", "8a3c", "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7eg"] {
+            ClusterUuid::try_from(invalid.to_owned()).expect_err(invalid);
         }
     }
 }

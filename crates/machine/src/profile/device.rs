@@ -112,16 +112,16 @@ impl Device {
     /// All paths in the description.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         let children = self.children.iter().flat_map(|child| {
-            let own = [Some(&child.folder), child.node.as_ref()].into_iter().flatten();
-            own.chain(child.files.keys())
+            let own_paths = [Some(&child.folder), child.node.as_ref()].into_iter().flatten();
+            own_paths.chain(child.files.keys())
         });
         let links = self.links.iter().flat_map(|(path, target)| [path, target]);
-        let own = self
+        let own_paths = self
             .folder
             .iter()
             .chain(&self.node)
             .chain(self.files.keys())
             .chain(self.elsewhere.keys());
-        own.chain(links).chain(children).map(PathBuf::as_path)
+        own_paths.chain(links).chain(children).map(PathBuf::as_path)
     }
 }

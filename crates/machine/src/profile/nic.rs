@@ -163,16 +163,16 @@ impl Nic {
     pub fn virtual_functions(&self) -> impl Iterator<Item = (PciPath, &VirtualFunction)> {
         let sriov = self.sriov.iter();
         sriov.flat_map(|sriov| {
-            let places = (0..).map(|nth| self.path.with_address(self.address_of(sriov, nth)));
-            places.zip(&sriov.functions)
+            let paths = (0..).map(|nth| self.path.with_address(self.address_of(sriov, nth)));
+            paths.zip(&sriov.functions)
         })
     }
 
     /// Address of the nth function: the adapter's routing id plus the offset and `nth`.
     fn address_of(&self, sriov: &Sriov, nth: u16) -> PciAddress {
-        let own = self.path.address();
-        let number = own.routing_id().saturating_add(sriov.offset).saturating_add(nth);
-        PciAddress::from_routing_id(own.domain, number)
+        let adapter = self.path.address();
+        let number = adapter.routing_id().saturating_add(sriov.offset).saturating_add(nth);
+        PciAddress::from_routing_id(adapter.domain, number)
     }
 }
 

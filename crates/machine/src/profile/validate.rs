@@ -206,8 +206,8 @@ fn check_nodes(profile: &MachineProfile) -> Result<(), ValidationError> {
     for (index, node) in profile.numa.iter().enumerate() {
         let problem = |kind| ValidationError { entry: Entry::Numa(index), kind };
         range("memory_gib", node.memory_gib, 1, MAX_NODE_GIB).map_err(problem)?;
-        let shared = |earlier: &NumaNode| node.cpus.shared_with(&earlier.cpus);
-        if let Some(cpu) = profile.numa[..index].iter().find_map(shared) {
+        let shared_cpu = |earlier: &NumaNode| node.cpus.shared_with(&earlier.cpus);
+        if let Some(cpu) = profile.numa[..index].iter().find_map(shared_cpu) {
             return Err(problem(ValidationErrorKind::DuplicateCpu(cpu)));
         }
     }
@@ -222,8 +222,8 @@ fn check_card(card: &Card) -> Result<(), ValidationErrorKind> {
     range("pcie generation", card.pcie.generation.into(), 1, 6)?;
     range("pcie width", card.pcie.width.into(), 1, 32)?;
     if let Some(mig) = card.mig {
-        let least = if mig.slices < 7 { 4 } else { 7 };
-        range("mig slices", mig.slices.into(), least, least)?;
+        let valid_slices = if mig.slices < 7 { 4 } else { 7 };
+        range("mig slices", mig.slices.into(), valid_slices, valid_slices)?;
         range("mig memory_gb", mig.memory_gb.into(), 8, MAX_CARD_MIB / 1024)?;
         range("mig multiprocessors", mig.multiprocessors.into(), 1, 1000)?;
         for memory in mig.memory_mib.into_iter().flatten() {
@@ -238,16 +238,16 @@ fn check_card(card: &Card) -> Result<(), ValidationErrorKind> {
     }
 }
 
-fn range(what: &'static str, value: u64, least: u64, most: u64) -> Result<(), ValidationErrorKind> {
-    if (least..=most).contains(&value) {
+fn range(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), ValidationErrorKind> {
+    if (min..=max).contains(&value) {
         return Ok(());
     }
-    Err(ValidationErrorKind::OutOfRange { what, value, min: least, max: most })
+    Err(ValidationErrorKind::OutOfRange { what, value, min, max })
 }
 
 /// Checks NUMA nodes, unique addresses, and the order of GPUs.
 fn check_addresses(profile: &MachineProfile) -> Result<(), ValidationError> {
-    let mut taken = Vec::new();
+    let mut used_addresses = Vec::new();
     let mut parents = BTreeMap::new();
     let functions = functions(profile);
     for (entry, path, numa) in &functions {
@@ -256,16 +256,16 @@ fn check_addresses(profile: &MachineProfile) -> Result<(), ValidationError> {
             return Err(problem(ValidationErrorKind::UnknownNumaNode(node)));
         }
         let address = path.address();
-        if taken.contains(&address) {
+        if used_addresses.contains(&address) {
             return Err(problem(ValidationErrorKind::DuplicateAddress(address)));
         }
-        if matches!(entry, Entry::Gpu(_)) && taken.last() > Some(&address) {
+        if matches!(entry, Entry::Gpu(_)) && used_addresses.last() > Some(&address) {
             return Err(problem(ValidationErrorKind::UnorderedGpus(address)));
         }
-        if let Some(moved) = conflicting_parent(&mut parents, path) {
-            return Err(problem(ValidationErrorKind::ConflictingParent(moved)));
+        if let Some(conflict) = conflicting_parent(&mut parents, path) {
+            return Err(problem(ValidationErrorKind::ConflictingParent(conflict)));
         }
-        taken.push(address);
+        used_addresses.push(address);
     }
     Ok(())
 }
@@ -277,8 +277,8 @@ fn conflicting_parent<'a>(
 ) -> Option<PciAddress> {
     let mut parent = None;
     for step in path.steps() {
-        let place = (path.root(), parent);
-        if *parents.entry(*step).or_insert(place) != place {
+        let root_and_parent = (path.root(), parent);
+        if *parents.entry(*step).or_insert(root_and_parent) != root_and_parent {
             return Some(*step);
         }
         parent = Some(*step);
@@ -288,37 +288,38 @@ fn conflicting_parent<'a>(
 
 /// Every PCI function with its entry, GPUs first.
 fn functions(profile: &MachineProfile) -> Vec<(Entry, PciPath, Option<u32>)> {
-    let mut all = Vec::new();
+    let mut functions = Vec::new();
     for (n, gpu) in profile.gpus.iter().enumerate() {
-        all.push((Entry::Gpu(n), gpu.path.clone(), gpu.numa));
+        functions.push((Entry::Gpu(n), gpu.path.clone(), gpu.numa));
     }
     for (n, switch) in profile.switches.iter().enumerate() {
-        all.extend(switch.path.iter().map(|path| (Entry::Switch(n), path.clone(), switch.numa)));
+        functions
+            .extend(switch.path.iter().map(|path| (Entry::Switch(n), path.clone(), switch.numa)));
     }
     for (n, nic) in profile.nics.iter().enumerate() {
-        all.push((Entry::Nic(n), nic.path.clone(), nic.numa));
-        all.extend(nic.virtual_functions().map(|(path, _)| (Entry::Nic(n), path, nic.numa)));
+        functions.push((Entry::Nic(n), nic.path.clone(), nic.numa));
+        functions.extend(nic.virtual_functions().map(|(path, _)| (Entry::Nic(n), path, nic.numa)));
     }
     for (n, gpu) in profile.amd.iter().flat_map(|amd| &amd.gpus).enumerate() {
-        all.push((Entry::Amd(n), gpu.path.clone(), gpu.numa));
+        functions.push((Entry::Amd(n), gpu.path.clone(), gpu.numa));
     }
     for (n, device) in profile.devices.iter().enumerate() {
         let pci = device.pci.iter();
-        all.extend(pci.map(|pci| (Entry::Device(n), pci.path.clone(), pci.numa)));
+        functions.extend(pci.map(|pci| (Entry::Device(n), pci.path.clone(), pci.numa)));
     }
-    all
+    functions
 }
 
 /// Checks that each GPU has its own UUID, serial number and minor number.
 fn check_names(profile: &MachineProfile) -> Result<(), ValidationError> {
-    let mut taken = BTreeMap::new();
+    let mut used_names = BTreeMap::new();
     for (index, gpu) in profile.gpus.iter().enumerate() {
         let minor = gpu.minor.map_or_else(|| index.to_string(), |minor| minor.to_string());
         let names = [("uuid", &gpu.uuid), ("serial", &gpu.serial), ("minor", &Some(minor))];
-        for (what, name) in names {
+        for (label, name) in names {
             let Some(name) = name else { continue };
-            if taken.insert((what, name.clone()), index).is_some() {
-                let kind = ValidationErrorKind::DuplicateGpuIdentifier(what, name.clone());
+            if used_names.insert((label, name.clone()), index).is_some() {
+                let kind = ValidationErrorKind::DuplicateGpuIdentifier(label, name.clone());
                 return Err(ValidationError { entry: Entry::Gpu(index), kind });
             }
         }
@@ -332,11 +333,13 @@ fn check_links(
     index: usize,
     gpu: &GpuSpec,
 ) -> Result<(), ValidationErrorKind> {
-    let known = || profile.cards.keys().cloned().collect::<Vec<_>>().join(", ");
-    let card = profile.card_of(gpu).ok_or_else(|| ValidationErrorKind::UnknownCard(known()))?;
-    let unset = !profile.switches.is_empty();
-    let to_switches = gpu.switches.as_ref().map_or(unset, |switches| !switches.is_empty());
-    if to_switches && !gpu.peers.is_empty() {
+    let card_names = || profile.cards.keys().cloned().collect::<Vec<_>>().join(", ");
+    let card =
+        profile.card_of(gpu).ok_or_else(|| ValidationErrorKind::UnknownCard(card_names()))?;
+    let has_switches = !profile.switches.is_empty();
+    let has_switch_links =
+        gpu.switches.as_ref().map_or(has_switches, |switches| !switches.is_empty());
+    if has_switch_links && !gpu.peers.is_empty() {
         return Err(ValidationErrorKind::PeersAndSwitches);
     }
     for (&peer, &count) in &gpu.peers {
@@ -345,18 +348,22 @@ fn check_links(
             .get(peer)
             .filter(|_| peer != index)
             .ok_or(ValidationErrorKind::UnlinkedPeer(peer))?;
-        let back = other.peers.get(&index).copied().unwrap_or(0);
-        if back != count {
-            return Err(ValidationErrorKind::AsymmetricLink(count, peer, back));
+        let links_back = other.peers.get(&index).copied().unwrap_or(0);
+        if links_back != count {
+            return Err(ValidationErrorKind::AsymmetricLink(count, peer, links_back));
         }
     }
-    let missing = |switch: &&usize| **switch >= profile.switches.len();
-    if let Some(switch) = gpu.switches.iter().flatten().find(missing) {
+    let is_unknown = |switch: &&usize| **switch >= profile.switches.len();
+    if let Some(switch) = gpu.switches.iter().flatten().find(is_unknown) {
         return Err(ValidationErrorKind::UnknownSwitch(*switch));
     }
-    let used = gpu.peers.values().map(|count| u32::from(*count)).sum();
+    let used_ports = gpu.peers.values().map(|count| u32::from(*count)).sum();
     let ports = card.nvlink.map_or(0, |ports| u32::from(ports.links));
-    if used > ports { Err(ValidationErrorKind::TooManyLinks(used, ports)) } else { Ok(()) }
+    if used_ports > ports {
+        Err(ValidationErrorKind::TooManyLinks(used_ports, ports))
+    } else {
+        Ok(())
+    }
 }
 
 /// Checks that the instances exist on the card and fit side by side.

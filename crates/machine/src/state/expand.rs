@@ -29,7 +29,7 @@ impl Model {
             driver: profile.driver.clone(),
             driver_loaded: profile.driver.is_some(),
             numa: profile.numa.clone(),
-            gpus: gpus.map(|(index, place)| gpu(profile, &seed, (index, place))).collect(),
+            gpus: gpus.map(|(index, spec)| gpu(profile, &seed, (index, spec))).collect(),
             switches: profile.switches.clone(),
             fabric: profile.fabric.clone(),
             nics: profile.nics.clone(),
@@ -48,11 +48,13 @@ impl Model {
     /// Partitions a GPU into MIG instances; `None` turns MIG off.
     pub fn set_mig(&mut self, gpu: usize, names: Option<&[&str]>) -> Result<(), MigError> {
         let count = self.gpus.len();
-        let found = self.gpus.get_mut(gpu).ok_or(MigError::UnknownGpu { gpu, count })?;
-        let no_mig = || MigError::MigUnsupported { gpu, card: found.card.name.clone() };
-        let capability = found.card.mig.ok_or_else(no_mig)?;
-        found.mig = names.map(|names| instances(capability, &found.uuid, names)).transpose()?;
-        found.mig_at_reset = None;
+        let gpu_state = self.gpus.get_mut(gpu).ok_or(MigError::UnknownGpu { gpu, count })?;
+        let mig_unsupported =
+            || MigError::MigUnsupported { gpu, card: gpu_state.card.name.clone() };
+        let capability = gpu_state.card.mig.ok_or_else(mig_unsupported)?;
+        gpu_state.mig =
+            names.map(|names| instances(capability, &gpu_state.uuid, names)).transpose()?;
+        gpu_state.mig_at_reset = None;
         Ok(())
     }
 
@@ -87,29 +89,27 @@ impl Model {
 
     /// Next free bus, in the next domain if the current one is full.
     fn free_address_after(&self, mut address: PciAddress) -> PciAddress {
-        while self
-            .addresses()
-            .any(|taken| (taken.domain, taken.bus) == (address.domain, address.bus))
+        while self.addresses().any(|used| (used.domain, used.bus) == (address.domain, address.bus))
         {
-            let (bus, full) = address.bus.overflowing_add(1);
-            address = PciAddress { bus, domain: address.domain + u16::from(full), ..address };
+            let (bus, is_full) = address.bus.overflowing_add(1);
+            address = PciAddress { bus, domain: address.domain + u16::from(is_full), ..address };
         }
         address
     }
 }
 
-fn gpu(profile: &MachineProfile, seed: &str, (index, place): (usize, &GpuSpec)) -> Gpu {
-    let card = profile.card_of(place).expect("validated: the card exists").clone();
+fn gpu(profile: &MachineProfile, seed: &str, (index, spec): (usize, &GpuSpec)) -> Gpu {
+    let card = profile.card_of(spec).expect("validated: the card exists").clone();
     let index_u32 = number(index);
-    let uuid = place.uuid.clone().unwrap_or_else(|| uuid("GPU", seed, index_u32));
+    let uuid = spec.uuid.clone().unwrap_or_else(|| uuid("GPU", seed, index_u32));
     Gpu {
         number: index_u32,
-        serial: place.serial.clone().unwrap_or_else(|| serial(seed, index_u32)),
-        minor: place.minor.unwrap_or(index_u32),
-        path: place.path.clone(),
-        numa: place.numa,
-        links: links(profile, &card, place),
-        mig: place.mig.as_ref().map(|names| {
+        serial: spec.serial.clone().unwrap_or_else(|| serial(seed, index_u32)),
+        minor: spec.minor.unwrap_or(index_u32),
+        path: spec.path.clone(),
+        numa: spec.numa,
+        links: links(profile, &card, spec),
+        mig: spec.mig.as_ref().map(|names| {
             let capability = card.mig.expect("validated: the card has MIG profiles");
             instances(capability, &uuid, names).expect("validated: the instances fit")
         }),
@@ -126,17 +126,18 @@ fn gpu(profile: &MachineProfile, seed: &str, (index, place): (usize, &GpuSpec)) 
 }
 
 /// Remote ends of a GPU's ports: direct peers first, or else all ports spread evenly over the switches.
-fn links(profile: &MachineProfile, card: &Card, place: &GpuSpec) -> Vec<Option<LinkEnd>> {
+fn links(profile: &MachineProfile, card: &Card, spec: &GpuSpec) -> Vec<Option<LinkEnd>> {
     let ports = card.nvlink.map_or(0, |ports| usize::from(ports.links));
-    let peers = place.peers.iter().flat_map(|(&peer, &count)| {
+    let peers = spec.peers.iter().flat_map(|(&peer, &count)| {
         std::iter::repeat_n(LinkEnd::Gpu(number(peer)), usize::from(count))
     });
     let mut ends: Vec<_> = peers.map(Some).collect();
-    let all = || (0..profile.switches.len()).collect();
-    let switches = place.switches.clone().unwrap_or_else(all);
+    let all_switches = || (0..profile.switches.len()).collect();
+    let switches = spec.switches.clone().unwrap_or_else(all_switches);
     if ends.is_empty() && !switches.is_empty() {
-        let spread = |port: usize| Some(LinkEnd::Switch(switches[port * switches.len() / ports]));
-        ends = (0..ports).map(spread).collect();
+        let switch_link =
+            |port: usize| Some(LinkEnd::Switch(switches[port * switches.len() / ports]));
+        ends = (0..ports).map(switch_link).collect();
     }
     ends.resize(ports, None);
     ends
@@ -149,12 +150,12 @@ fn instances(
     names: &[impl AsRef<str>],
 ) -> Result<Vec<MigInstance>, MigError> {
     let mut instances: Vec<MigInstance> = Vec::new();
-    for (shape, start) in mig::place_by_name(names, capability)? {
-        let gpu_instance = mig::free_id(shape, &instances);
+    for (profile, start) in mig::place_by_name(names, capability)? {
+        let gpu_instance = mig::free_id(profile, &instances);
         let uuid = uuid("MIG", gpu_uuid, gpu_instance);
         instances.push(MigInstance {
-            profile: shape.name(capability),
-            profile_id: shape.profile_id,
+            profile: profile.name(capability),
+            profile_id: profile.profile_id,
             gpu_instance,
             start,
             compute: Some(ComputeInstance { id: 0, uuid }),

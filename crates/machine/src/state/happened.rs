@@ -37,7 +37,7 @@ pub enum DriverBinding {
 impl Model {
     /// True if a device is in its slot.
     pub(crate) fn is_plugged(&self, name: &str) -> bool {
-        self.happened.get(name).is_none_or(|happened| !happened.unplugged)
+        self.happened.get(name).is_none_or(|changes| !changes.unplugged)
     }
 
     /// Sysfs folder of a changed device, relative to the tree's root.
@@ -49,14 +49,18 @@ impl Model {
                 self.nics.iter().flat_map(|nic| nic.virtual_functions().map(|(path, _)| path));
             paths.find(|path| path.address().to_string() == name)
         };
-        let of_function = |path: PciPath| PathBuf::from("sys/devices").join(path.to_string());
-        device.map(Device::sysfs_folder).or_else(|| nic().or_else(function).map(of_function))
+        let function_folder = |path: PciPath| PathBuf::from("sys/devices").join(path.to_string());
+        device.map(Device::sysfs_folder).or_else(|| nic().or_else(function).map(function_folder))
     }
 
     /// Current driver of a device.
-    pub(crate) fn driver_of<'a>(&'a self, name: &str, own: Option<&'a str>) -> Option<&'a str> {
-        match self.happened.get(name).map_or(&DriverBinding::Own, |happened| &happened.bound) {
-            DriverBinding::Own => own,
+    pub(crate) fn driver_of<'a>(
+        &'a self,
+        name: &str,
+        profile_driver: Option<&'a str>,
+    ) -> Option<&'a str> {
+        match self.happened.get(name).map_or(&DriverBinding::Own, |changes| &changes.bound) {
+            DriverBinding::Own => profile_driver,
             DriverBinding::Nothing => None,
             DriverBinding::Other(driver) => Some(driver),
         }

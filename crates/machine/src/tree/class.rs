@@ -47,16 +47,20 @@ impl Tree {
         if class.is_empty() {
             return;
         }
-        let own = folder.file_name().expect("a device has a name");
+        let device_name = folder.file_name().expect("a device has a name");
         let list = Path::new("sys/class").join(class);
-        self.link(list.join(own), folder);
+        self.link(list.join(device_name), folder);
         self.link(folder.join("subsystem"), &list);
         if class == "block" {
-            self.link(Path::new("sys/block").join(own), folder);
+            self.link(Path::new("sys/block").join(device_name), folder);
         }
-        let above = folder.parent().unwrap_or(folder);
-        let between = above.file_name().is_some_and(|name| name == class);
-        let parent = if between { above.parent().unwrap_or(above) } else { above };
+        let folder_above = folder.parent().unwrap_or(folder);
+        let is_class_folder = folder_above.file_name().is_some_and(|name| name == class);
+        let parent = if is_class_folder {
+            folder_above.parent().unwrap_or(folder_above)
+        } else {
+            folder_above
+        };
         if !parent.ends_with("sys/devices/virtual") {
             self.link(folder.join("device"), parent);
         }
@@ -64,13 +68,13 @@ impl Tree {
 
     /// Lists a device on a bus, with its driver on the bus.
     pub(super) fn link_bus(&mut self, folder: &Path, bus: &str, driver: Option<&str>) {
-        let own = folder.file_name().expect("a device has a name");
+        let device_name = folder.file_name().expect("a device has a name");
         let bus = Path::new("sys/bus").join(bus);
-        self.link(bus.join("devices").join(own), folder);
+        self.link(bus.join("devices").join(device_name), folder);
         self.link(folder.join("subsystem"), &bus);
         if let Some(driver) = driver {
             let folder_of_driver = bus.join("drivers").join(driver);
-            self.link(folder_of_driver.join(own), folder);
+            self.link(folder_of_driver.join(device_name), folder);
             self.link(folder.join("driver"), &folder_of_driver);
             if driver != BUILT_IN {
                 self.module(&folder_of_driver, driver);
@@ -84,9 +88,9 @@ impl Tree {
         else {
             return;
         };
-        let own = bus.file_name().expect("a bus has a name").display();
+        let bus_name = bus.file_name().expect("a bus has a name").display();
         let module = Path::new("sys/module").join(name.replace('-', "_"));
-        self.link(module.join(format!("drivers/{own}:{name}")), driver);
+        self.link(module.join(format!("drivers/{bus_name}:{name}")), driver);
         self.link(driver.join("module"), &module);
     }
 

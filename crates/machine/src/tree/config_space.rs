@@ -15,7 +15,8 @@ const EXPRESS_OFFSET: u8 = 0x78;
 /// Content of `config` in sysfs. Base addresses and all fields set by system software are zero.
 pub(super) fn config_space(function: &Function<'_>) -> Vec<u8> {
     let mut space = vec![0; CONFIG_SPACE_BYTES];
-    let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
+    let mut put =
+        |offset: usize, bytes: &[u8]| space[offset..offset + bytes.len()].copy_from_slice(bytes);
     put(0x00, &function.pci.vendor.to_le_bytes());
     put(0x02, &function.pci.device.to_le_bytes());
     put(0x06, &[STATUS_CAP_LIST]);

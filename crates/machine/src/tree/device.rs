@@ -104,8 +104,8 @@ impl Tree {
             self.link_bus(&hub, "usb", Some("usb"));
             // The kernel uses the controller's address as the root hub's serial number.
             let serial = controller.address().to_string();
-            let of_hub = [("idVendor", "1d6b"), ("idProduct", "0002"), ("devnum", "1")];
-            self.files(&hub, &of_hub);
+            let hub_files = [("idVendor", "1d6b"), ("idProduct", "0002"), ("devnum", "1")];
+            self.files(&hub, &hub_files);
             self.file(hub.join("serial"), &serial);
             self.file(hub.join("busnum"), &bus.to_string());
         }
@@ -117,10 +117,11 @@ impl Tree {
         let driver_line = driver.filter(|_| device.bus.is_some()).map(|driver| ("DRIVER", driver));
         let usb = device.usb_node();
         let is_reported = |key: &str| usb.is_some() && ["MAJOR", "MINOR", "DEVNAME"].contains(&key);
-        let more = lines(&device.uevent).filter(|(key, _)| !is_reported(key));
-        let lines: Vec<_> = driver_line.into_iter().chain(more).collect();
-        let own = device.number.as_deref().zip(device.node.as_deref());
-        let node = usb.as_ref().map(|(number, node)| (number.as_str(), node.as_path())).or(own);
+        let uevent_lines = lines(&device.uevent).filter(|(key, _)| !is_reported(key));
+        let lines: Vec<_> = driver_line.into_iter().chain(uevent_lines).collect();
+        let own_node = device.number.as_deref().zip(device.node.as_deref());
+        let node =
+            usb.as_ref().map(|(number, node)| (number.as_str(), node.as_path())).or(own_node);
         self.class_device(&folder, &ClassDevice { class: &device.class, node, lines: &lines });
         if let Some(bus) = &device.bus {
             self.link_bus(&folder, bus, driver);
@@ -176,8 +177,8 @@ impl Device {
 /// Controller of a USB device, and the number of its bus.
 fn controller_and_bus(folder: &Path) -> Option<(PciPath, u32)> {
     let text = folder.strip_prefix("sys/devices").ok()?.to_str()?;
-    let (controller, below) = text.split_once("/usb")?;
-    let (bus, _) = below.split_once('/')?;
+    let (controller, path_below_bus) = text.split_once("/usb")?;
+    let (bus, _) = path_below_bus.split_once('/')?;
     let bus = bus.parse().ok().filter(|bus| (1..256).contains(bus))?;
     Some((controller.parse().ok()?, bus))
 }

@@ -16,8 +16,8 @@ impl Tree {
     /// Adds a function to a group.
     pub(super) fn add_to_group(&mut self, function: &Path, group: u32, driver: Option<&str>) {
         let folder = Path::new("sys/kernel/iommu_groups").join(group.to_string());
-        let own = function.file_name().expect("a function has an address");
-        self.link(folder.join("devices").join(own), function);
+        let address = function.file_name().expect("a function has an address");
+        self.link(folder.join("devices").join(address), function);
         self.file(folder.join("type"), "DMA-FQ");
         self.link(function.join("iommu_group"), &folder);
         if driver == Some(VFIO) {

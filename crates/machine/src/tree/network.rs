@@ -60,11 +60,11 @@ impl Tree {
         if driver != Some(nic.driver.as_str()) {
             return;
         }
-        for (nth, (path, part)) in nic.virtual_functions().enumerate() {
-            self.virtual_function(model, nic, (nth, &path, part));
+        for (index, (path, virtual_function)) in nic.virtual_functions().enumerate() {
+            self.virtual_function(model, nic, (index, &path, virtual_function));
         }
-        for part in &nic.subfunctions {
-            self.subfunction(&folder, part);
+        for subfunction in &nic.subfunctions {
+            self.subfunction(&folder, subfunction);
         }
     }
 
@@ -86,26 +86,27 @@ impl Tree {
         &mut self,
         model: &Model,
         nic: &Nic,
-        (nth, path, part): (usize, &PciPath, &VirtualFunction),
+        (index, path, virtual_function): (usize, &PciPath, &VirtualFunction),
     ) {
         let sriov = nic.sriov.as_ref().expect("an adapter with a virtual function has SR-IOV");
-        let driver = model.driver_of(&path.address().to_string(), part.driver.as_deref());
+        let driver =
+            model.driver_of(&path.address().to_string(), virtual_function.driver.as_deref());
         self.function(
             model,
-            &Function { group: part.group, ..function(nic, (path, sriov.pci), driver) },
+            &Function { group: virtual_function.group, ..function(nic, (path, sriov.pci), driver) },
         );
         let (parent, folder) = (sysfs_folder(&nic.path), sysfs_folder(path));
         self.link(folder.join("physfn"), &parent);
-        self.link(parent.join(format!("virtfn{nth}")), &folder);
-        if let (Some(vdpa), true) = (&part.vdpa, driver == Some(nic.driver.as_str())) {
+        self.link(parent.join(format!("virtfn{index}")), &folder);
+        if let (Some(vdpa), true) = (&virtual_function.vdpa, driver == Some(nic.driver.as_str())) {
             self.vdpa(&folder, vdpa);
         }
     }
 
     /// Adds a function on the auxiliary bus, below the PCI function.
-    fn subfunction(&mut self, parent: &Path, part: &SubFunction) {
-        let folder = folder_of(parent, part);
-        self.file(folder.join("sfnum"), &part.number.to_string());
+    fn subfunction(&mut self, parent: &Path, subfunction: &SubFunction) {
+        let folder = folder_of(parent, subfunction);
+        self.file(folder.join("sfnum"), &subfunction.number.to_string());
         self.link_bus(&folder, "auxiliary", Some("mlx5_core.sf"));
     }
 
@@ -139,9 +140,9 @@ impl Tree {
 
     fn interface(&mut self, port: &Port<'_>, name: &str) {
         let folder = port.folder.join("net").join(name);
-        let (nic, up) = (port.nic, port.nic.link == LinkState::Up);
+        let (nic, is_up) = (port.nic, port.nic.link == LinkState::Up);
         let index = (port.number + FIRST_INDEX).to_string();
-        self.net_device(&folder, &[("INTERFACE", name), ("IFINDEX", &index)], up);
+        self.net_device(&folder, &[("INTERFACE", name), ("IFINDEX", &index)], is_up);
         self.files(
             &folder,
             &[
@@ -151,8 +152,11 @@ impl Tree {
                 ),
                 ("ifindex", &index),
                 ("mtu", if nic.infiniband { "2044" } else { "9000" }),
-                ("speed", &if up { (nic.rate_gbps * 1000).to_string() } else { "-1".to_owned() }),
-                ("duplex", if up { "full" } else { "unknown" }),
+                (
+                    "speed",
+                    &if is_up { (nic.rate_gbps * 1000).to_string() } else { "-1".to_owned() },
+                ),
+                ("duplex", if is_up { "full" } else { "unknown" }),
                 ("dev_port", "0"),
                 ("dev_id", "0x0"),
                 // ARPHRD_INFINIBAND and ARPHRD_ETHER of linux/if_arp.h.
@@ -162,48 +166,51 @@ impl Tree {
     }
 
     /// Adds an interface with its link state.
-    pub(super) fn net_device(&mut self, folder: &Path, lines: &[(&str, &str)], up: bool) {
+    pub(super) fn net_device(&mut self, folder: &Path, lines: &[(&str, &str)], is_up: bool) {
         self.class_device(folder, &ClassDevice { class: "net", lines, ..Default::default() });
-        self.file(folder.join("operstate"), if up { "up" } else { "down" });
-        self.file(folder.join("carrier"), if up { "1" } else { "0" });
+        self.file(folder.join("operstate"), if is_up { "up" } else { "down" });
+        self.file(folder.join("carrier"), if is_up { "1" } else { "0" });
     }
 }
 
 /// Ports of bound drivers, in numbering order: adapters first.
 fn ports(model: &Model) -> Vec<Port<'_>> {
-    let (mut whole, mut parts) = (Vec::new(), Vec::new());
+    let (mut adapter_ports, mut function_ports) = (Vec::new(), Vec::new());
     for nic in &model.nics {
         let number = 0;
         let (netdev, rdma) = (Some(nic.netdev.as_str()), nic.rdma.as_deref());
         let folder = sysfs_folder(&nic.path);
-        whole.push((
+        adapter_ports.push((
             is_driver_bound(model, nic),
             Port { folder: folder.clone(), nic, netdev, rdma, number },
         ));
         let is_driven_port = is_driver_bound(model, nic);
-        for (path, part) in nic.virtual_functions() {
-            let own = model.driver_of(&path.address().to_string(), part.driver.as_deref());
-            let is_driven_port = is_driven_port && own == Some(nic.driver.as_str());
-            let (netdev, rdma) = (part.netdev.as_deref(), part.rdma.as_deref());
-            parts.push((
+        for (path, virtual_function) in nic.virtual_functions() {
+            let function_driver =
+                model.driver_of(&path.address().to_string(), virtual_function.driver.as_deref());
+            let is_driven_port = is_driven_port && function_driver == Some(nic.driver.as_str());
+            let (netdev, rdma) =
+                (virtual_function.netdev.as_deref(), virtual_function.rdma.as_deref());
+            function_ports.push((
                 is_driven_port,
                 Port { folder: sysfs_folder(&path), nic, netdev, rdma, number },
             ));
         }
-        for part in &nic.subfunctions {
-            let (netdev, rdma) = (Some(part.netdev.as_str()), part.rdma.as_deref());
-            parts.push((
+        for subfunction in &nic.subfunctions {
+            let (netdev, rdma) = (Some(subfunction.netdev.as_str()), subfunction.rdma.as_deref());
+            function_ports.push((
                 is_driven_port,
-                Port { folder: folder_of(&folder, part), nic, netdev, rdma, number },
+                Port { folder: folder_of(&folder, subfunction), nic, netdev, rdma, number },
             ));
         }
     }
-    let all = whole.into_iter().chain(parts).enumerate();
+    let ports = adapter_ports.into_iter().chain(function_ports).enumerate();
     // Absent ports keep their numbers, so that a change leaves the numbers of other ports unchanged.
-    all.filter_map(|(number, (is_driven_port, port))| {
-        is_driven_port.then_some(Port { number, ..port })
-    })
-    .collect()
+    ports
+        .filter_map(|(number, (is_driven_port, port))| {
+            is_driven_port.then_some(Port { number, ..port })
+        })
+        .collect()
 }
 
 fn is_driver_bound(model: &Model, nic: &Nic) -> bool {
@@ -211,8 +218,8 @@ fn is_driver_bound(model: &Model, nic: &Nic) -> bool {
     model.is_plugged(&nic.netdev) && driver == Some(nic.driver.as_str())
 }
 
-fn folder_of(parent: &Path, part: &SubFunction) -> PathBuf {
-    parent.join(format!("mlx5_core.sf.{}", part.index))
+fn folder_of(parent: &Path, subfunction: &SubFunction) -> PathBuf {
+    parent.join(format!("mlx5_core.sf.{}", subfunction.index))
 }
 
 fn function<'a>(

@@ -45,12 +45,12 @@ impl Tree {
 
     fn rdma_port(&mut self, folder: &Path, port: &Port<'_>) {
         let nic = port.nic;
-        let up = nic.link == LinkState::Up;
+        let is_up = nic.link == LinkState::Up;
         self.files(
             folder,
             &[
-                ("state", if up { "4: ACTIVE" } else { "1: DOWN" }),
-                ("phys_state", if up { "5: LinkUp" } else { "3: Disabled" }),
+                ("state", if is_up { "4: ACTIVE" } else { "1: DOWN" }),
+                ("phys_state", if is_up { "5: LinkUp" } else { "3: Disabled" }),
                 ("rate", &format!("{} Gb/sec (4X)", nic.rate_gbps)),
                 ("link_layer", if nic.infiniband { "InfiniBand" } else { "Ethernet" }),
             ],
@@ -73,8 +73,8 @@ impl Tree {
         self.rdma_node(port, ("infiniband_verbs", "uverbs", FIRST_VERBS), name);
         let umad = ("umad", 0);
         let issm = port.nic.infiniband.then_some(("issm", FIRST_ISSM));
-        for (kind, first) in [umad].into_iter().chain(issm) {
-            let folder = self.rdma_node(port, ("infiniband_mad", kind, first), name);
+        for (kind, first_minor) in [umad].into_iter().chain(issm) {
+            let folder = self.rdma_node(port, ("infiniband_mad", kind, first_minor), name);
             self.file(folder.join("port"), "1");
         }
         // Real class folders contain files besides links, and code that lists them must skip the files.
@@ -86,13 +86,13 @@ impl Tree {
     fn rdma_node(
         &mut self,
         port: &Port<'_>,
-        (class, kind, first): (&str, &str, usize),
+        (class, kind, first_minor): (&str, &str, usize),
         name: &str,
     ) -> PathBuf {
-        let own = format!("{kind}{}", port.number);
-        let folder = port.folder.join(class).join(&own);
-        let number = format!("231:{}", first + port.number);
-        let node = Path::new("infiniband").join(&own);
+        let node_name = format!("{kind}{}", port.number);
+        let folder = port.folder.join(class).join(&node_name);
+        let number = format!("231:{}", first_minor + port.number);
+        let node = Path::new("infiniband").join(&node_name);
         let node = Some((number.as_str(), node.as_path()));
         self.class_device(&folder, &ClassDevice { class, node, ..Default::default() });
         self.file(folder.join("ibdev"), name);

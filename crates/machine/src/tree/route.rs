@@ -17,12 +17,12 @@ const ROUTE_HEADER: &str =
 impl Tree {
     pub(super) fn bond(&mut self, model: &Model, bond: &Bond) {
         let folder = Path::new("sys/devices/virtual/net").join(&bond.name);
-        let up = model
+        let is_up = model
             .nics
             .iter()
             .any(|nic| bond.interfaces.contains(&nic.netdev) && nic.link == LinkState::Up);
         let lines = [("DEVTYPE", "bond"), ("INTERFACE", bond.name.as_str())];
-        self.net_device(&folder, &lines, up);
+        self.net_device(&folder, &lines, is_up);
         self.files(
             &folder,
             &[
@@ -42,17 +42,17 @@ impl Tree {
     /// Adds the links between a bond and a member interface, while the interface exists.
     fn add_member(&mut self, bond: &Path, name: &str) {
         let Some(folder) = self.interface_folder(name) else { return };
-        let own = bond.file_name().expect("a bond has a name").display().to_string();
+        let bond_name = bond.file_name().expect("a bond has a name").display().to_string();
         self.link(folder.join("master"), bond);
-        self.link(folder.join(format!("upper_{own}")), bond);
+        self.link(folder.join(format!("upper_{bond_name}")), bond);
         self.link(bond.join(format!("lower_{name}")), &folder);
         self.file(folder.join("bonding_slave/state"), "active");
     }
 
     fn interface_folder(&self, name: &str) -> Option<PathBuf> {
-        let end = Path::new("net").join(name).join("operstate");
-        let mut found = self.entries.keys().filter(|path| path.ends_with(&end));
-        found.next().and_then(|path| path.parent()).map(Path::to_owned)
+        let suffix = Path::new("net").join(name).join("operstate");
+        let mut paths = self.entries.keys().filter(|path| path.ends_with(&suffix));
+        paths.next().and_then(|path| path.parent()).map(Path::to_owned)
     }
 
     /// Adds the routing tables of the host's network namespace, which is that of process 1.
@@ -67,9 +67,9 @@ impl Tree {
             // same flags.
             v4.push(format!("{name}\t00000000\t0100A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0"));
             v4.push(format!("{name}\t0000A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0"));
-            let (any, gateway) = ("0".repeat(32), format!("fe80{}1", "0".repeat(27)));
+            let (zeros, gateway) = ("0".repeat(32), format!("fe80{}1", "0".repeat(27)));
             v6.push(format!(
-                "{any} 00 {any} 00 {gateway} 00000400 00000001 00000000 00000003 {name:>8}"
+                "{zeros} 00 {zeros} 00 {gateway} 00000400 00000001 00000000 00000003 {name:>8}"
             ));
         }
         v6.push(format!(

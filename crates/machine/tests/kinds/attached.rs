@@ -43,14 +43,15 @@ fn a_device_with_a_taken_address_moves_to_another_domain() {
 #[test]
 fn a_profile_can_attach_devices_and_errors_name_the_entry() {
     let yaml = |name: &str| {
-        let text = "name: small\ndescription: small\nproduct: Test\nnuma: [{cpus: '0-3', memory_gib: 4}]\n";
+        let text = "name: small\ndescription: small\nproduct: Test\n\
+                    numa: [{cpus: '0-3', memory_gib: 4}]\n";
         MachineProfile::parse(
             "small.yaml",
             &format!("{text}attached:\n  - {{profile: {name}, count: 2}}\n"),
         )
     };
     let names: Vec<_> =
-        yaml("hailo").expect("two").devices.into_iter().map(|one| one.name).collect();
+        yaml("hailo").expect("two").devices.into_iter().map(|device| device.name).collect();
     assert_eq!(names, ["hailo-0", "hailo-1"]);
     let error = yaml("halo").expect_err("no such profile").to_string();
     let expected =
@@ -65,9 +66,9 @@ fn the_documentation_has_a_valid_device_and_valid_faults() {
     let page = include_str!("../../../../docs/devices/simulation.md");
     let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
     let mut profile = MachineProfile::named("t4-edge").expect("built in");
-    let shown: BTreeMap<String, Vec<Device>> =
+    let example: BTreeMap<String, Vec<Device>> =
         serde_saphyr::from_str(yaml.expect("an example")).expect("devices");
-    profile.devices.extend(shown["devices"].clone());
+    profile.devices.extend(example["devices"].clone());
     let (_dir, machine) = create(&profile);
     assert!(exists(&machine, "dev/ttyUSB0") && exists(&machine, "dev/bus/usb/001/007"));
     let rows = page.lines().filter(|line| line.starts_with("| `") && line.contains(":N"));

@@ -24,20 +24,20 @@ fn check_refused(machine: &Machine, fault: &str, expected: &str) {
 
 /// Every entry except folders, with its inode. A rewritten file has a new inode.
 fn entries(machine: &Machine) -> BTreeMap<PathBuf, u64> {
-    let mut found = BTreeMap::new();
+    let mut inodes = BTreeMap::new();
     let mut folders = vec![machine.host_root()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("an entry").path();
-            let seen = path.symlink_metadata().expect("an entry");
-            if seen.is_dir() {
+            let metadata = path.symlink_metadata().expect("an entry");
+            if metadata.is_dir() {
                 folders.push(path);
             } else {
-                found.insert(path, seen.ino());
+                inodes.insert(path, metadata.ino());
             }
         }
     }
-    found
+    inodes
 }
 
 #[test]
@@ -53,8 +53,8 @@ fn an_unplugged_device_disappears_with_all_its_parts_and_returns_unchanged() {
     assert!(
         !exists(&machine, "dev/infiniband/uverbs0") && exists(&machine, "dev/infiniband/uverbs1")
     );
-    let touched = without.iter().filter(|(path, inode)| before.get(*path) != Some(*inode));
-    assert_eq!(touched.collect::<Vec<_>>(), [], "unaffected files were rewritten");
+    let rewritten = without.iter().filter(|(path, inode)| before.get(*path) != Some(*inode));
+    assert_eq!(rewritten.collect::<Vec<_>>(), [], "unaffected files were rewritten");
     inject(&machine, "plug:mlx5_0");
     assert!(entries(&machine).keys().eq(before.keys()));
 }

@@ -29,9 +29,9 @@ fn kfd_lists_processors_and_gpus_with_their_render_nodes() {
     let function = "sys/module/amdgpu/drivers/pci:amdgpu/0000:26:00.0";
     check(&machine, &format!("{function}/current_compute_partition"), "SPX");
     check(&machine, &format!("{function}/mem_info_vram_total"), "206141652992");
-    let unique = read(&machine, &format!("{function}/unique_id"));
-    let unique = u64::from_str_radix(unique.trim(), 16).expect("hexadecimal");
-    assert_eq!(unique, property(&gpu, "unique_id"));
+    let unique_id = read(&machine, &format!("{function}/unique_id"));
+    let unique_id = u64::from_str_radix(unique_id.trim(), 16).expect("hexadecimal");
+    assert_eq!(unique_id, property(&gpu, "unique_id"));
     assert!(exists(&machine, &format!("{function}/drm/renderD136")));
     assert!(exists(&machine, "dev/kfd") && exists(&machine, "dev/dri/card8"));
     assert_eq!(link(&machine, "dev/dri/by-path/pci-0000:26:00.0-render"), "../renderD136");
@@ -45,10 +45,13 @@ fn a_partitioned_gpu_has_several_nodes_with_one_address() {
     let (_dir, machine) = machine("mi300x-cpx");
     let nodes = machine.host_root().join(NODES).read_dir().expect("a folder").count();
     assert_eq!(nodes, 2 + 64);
-    let part = read(&machine, &format!("{NODES}/3/properties"));
-    assert_eq!(property(&part, "location_id"), 1 << 28 | 0x0500);
-    assert_eq!((property(&part, "drm_render_minor"), property(&part, "num_xcc")), (129, 1));
-    assert_eq!(property(&part, "simd_count"), 152);
+    let partition = read(&machine, &format!("{NODES}/3/properties"));
+    assert_eq!(property(&partition, "location_id"), 1 << 28 | 0x0500);
+    assert_eq!(
+        (property(&partition, "drm_render_minor"), property(&partition, "num_xcc")),
+        (129, 1)
+    );
+    assert_eq!(property(&partition, "simd_count"), 152);
     assert!(exists(&machine, "sys/devices/platform/amdgpu_xcp.0/drm/renderD129"));
     assert!(
         link(&machine, "sys/bus/platform/devices/amdgpu_xcp.55")
@@ -79,8 +82,11 @@ fn alveo_cards_have_two_functions_and_one_is_not_ready() {
     check(&machine, "sys/bus/pci/devices/0000:3b:00.0/instance", "15104");
     assert!(exists(&machine, "dev/xclmgmt15104") && exists(&machine, "dev/dri/renderD128"));
     assert!(exists(&machine, "dev/xfpga/dma.qdma.u34305.0"));
-    let unready = machine.host_root().join("sys/bus/pci/devices/0000:af:00.1");
-    let names = unready.read_dir().expect("a folder").map(|entry| entry.expect("one").file_name());
+    let unready_card = machine.host_root().join("sys/bus/pci/devices/0000:af:00.1");
+    let names = unready_card
+        .read_dir()
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name());
     assert!(!names.into_iter().any(|name| name.to_string_lossy().starts_with("rom")));
 }
 

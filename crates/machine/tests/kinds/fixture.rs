@@ -16,7 +16,8 @@ pub(crate) fn create(profile: &MachineProfile) -> (TempDir, Machine) {
     let dir = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder");
     let driver = dir.path().join("driver.so");
     fs::write(&driver, "not loaded").expect("a file");
-    let machine = Machine::create(&dir.path().join("machine"), profile, &driver).expect("made");
+    let machine =
+        Machine::create(&dir.path().join("machine"), profile, &driver).expect("a machine");
     (dir, machine)
 }
 

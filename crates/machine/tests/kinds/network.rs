@@ -80,9 +80,9 @@ fn a_group_lists_its_functions_and_vfio_has_a_node_for_it() {
 #[test]
 fn a_scalable_function_is_on_the_auxiliary_bus() {
     let (_dir, machine) = machine("rdma");
-    let part = "sys/bus/auxiliary/devices/mlx5_core.sf.4";
-    check(&machine, &format!("{part}/sfnum"), "88");
-    check(&machine, &format!("{part}/net/ens1f0s88/type"), "1");
+    let function = "sys/bus/auxiliary/devices/mlx5_core.sf.4";
+    check(&machine, &format!("{function}/sfnum"), "88");
+    check(&machine, &format!("{function}/net/ens1f0s88/type"), "1");
     check(&machine, "sys/class/infiniband/mlx5_8/device/sfnum", "88");
 }
 

@@ -64,22 +64,22 @@ fn devices_are_found_by_uuid_serial_and_bus_id() {
     let rig = TestMachine::started("dgx-h100");
     let expected = rig.gpu(2);
     let model = rig.machine.model().expect("written");
-    let mut found = ptr::null_mut();
+    let mut device = ptr::null_mut();
     let text = |text: &str| CString::new(text).expect("no NUL");
     let uuid = text(&model.gpus[2].uuid);
     // SAFETY: a string and a pointer to a valid handle.
-    let code = unsafe { rig.nvml.nvmlDeviceGetHandleByUUID(uuid.as_ptr(), &raw mut found) };
-    assert_eq!((code, found), (0, expected));
+    let code = unsafe { rig.nvml.nvmlDeviceGetHandleByUUID(uuid.as_ptr(), &raw mut device) };
+    assert_eq!((code, device), (0, expected));
     for bus_id in ["00000000:52:00.0", "0000:52:00.0", "52:00.0"] {
         let bus_id = text(bus_id);
         // SAFETY: a string and a pointer to a valid handle.
         let code =
-            unsafe { rig.nvml.nvmlDeviceGetHandleByPciBusId_v2(bus_id.as_ptr(), &raw mut found) };
-        assert_eq!((code, found), (0, expected));
+            unsafe { rig.nvml.nvmlDeviceGetHandleByPciBusId_v2(bus_id.as_ptr(), &raw mut device) };
+        assert_eq!((code, device), (0, expected));
     }
     let unknown = text("GPU-00000000-0000-0000-0000-000000000000");
     // SAFETY: a string and a pointer to a valid handle.
-    let code = unsafe { rig.nvml.nvmlDeviceGetHandleByUUID(unknown.as_ptr(), &raw mut found) };
+    let code = unsafe { rig.nvml.nvmlDeviceGetHandleByUUID(unknown.as_ptr(), &raw mut device) };
     assert_eq!(code, nvmlReturn_enum_NVML_ERROR_NOT_FOUND);
 }
 

@@ -144,14 +144,14 @@ fn allocations_need_initialisation_and_a_context() {
 #[test]
 fn memory_has_residue_until_the_first_write() {
     let cuda = Cuda::with_context();
-    let piece = cuda.allocate(4 << 20).expect("free");
-    assert_eq!(cuda.read(piece), Ok([0x5a; 4]));
-    assert_eq!(cuda.set(piece + 1, 7, 2), 0);
-    assert_eq!(cuda.read(piece), Ok([0x5a, 7, 7, 0x5a]));
-    assert_eq!(cuda.set(piece, 0, (4 << 20) + 1), INVALID_VALUE, "beyond the end");
-    assert_eq!(cuda.read::<2>(piece + (4 << 20) - 1), Err(INVALID_VALUE));
-    assert_eq!(cuda.release(piece), 0);
-    assert_eq!(cuda.set(piece, 0, 1), INVALID_VALUE, "the memory is freed");
+    let address = cuda.allocate(4 << 20).expect("free");
+    assert_eq!(cuda.read(address), Ok([0x5a; 4]));
+    assert_eq!(cuda.set(address + 1, 7, 2), 0);
+    assert_eq!(cuda.read(address), Ok([0x5a, 7, 7, 0x5a]));
+    assert_eq!(cuda.set(address, 0, (4 << 20) + 1), INVALID_VALUE, "beyond the end");
+    assert_eq!(cuda.read::<2>(address + (4 << 20) - 1), Err(INVALID_VALUE));
+    assert_eq!(cuda.release(address), 0);
+    assert_eq!(cuda.set(address, 0, 1), INVALID_VALUE, "the memory is freed");
 }
 
 #[test]
@@ -160,9 +160,9 @@ fn an_allocation_is_at_most_half_of_the_free_memory_and_is_counted() {
     let free = cuda.free();
     assert_eq!(cuda.allocate(free), Err(OUT_OF_MEMORY));
     assert_eq!(cuda.allocate(0), Err(INVALID_VALUE));
-    let piece = cuda.allocate(3 << 20).expect("free");
+    let address = cuda.allocate(3 << 20).expect("free");
     assert_eq!(free - cuda.free(), 4 << 20, "whole pages");
-    assert_eq!(cuda.release(piece), 0);
+    assert_eq!(cuda.release(address), 0);
     assert_eq!(cuda.free(), free);
 }
 
@@ -189,7 +189,7 @@ fn a_process_gets_no_more_memory_than_the_limit_of_its_cgroup() {
     // Process 1 always runs, and the highest process id is never used.
     let charged = BTreeMap::from([(1, 4 << 20), (u32::MAX, 64 << 20)]);
     let limits = CgroupLimits { soft: 0, hard: 24 << 20, charged };
-    let cgroup = cgroup.into_string().expect("text");
+    let cgroup = cgroup.into_string().expect("UTF-8 text");
     let limit = |model: &mut windlass_machine::Model| {
         model.gpus[0].memory_limits = BTreeMap::from([("/pod".to_owned(), limits)]);
         assert!(cgroup.starts_with("/pod/"));
@@ -209,10 +209,10 @@ fn a_process_gets_no_more_memory_than_the_limit_of_its_cgroup() {
     // SAFETY: a live handle, and a struct of the version that it names.
     assert_eq!(unsafe { cuda.rig().nvml.nvmlDeviceGetMemoryInfo_v2(gpu, &raw mut memory) }, 0);
     assert_eq!((memory.total, memory.free), (24 << 20, 20 << 20));
-    let piece = cuda.allocate(10 << 20).expect("half of the free memory");
+    let address = cuda.allocate(10 << 20).expect("half of the free memory");
     assert_eq!(cuda.allocate(6 << 20), Err(OUT_OF_MEMORY));
     assert_eq!(cuda.free(), 10 << 20);
-    assert_eq!(cuda.release(piece), 0);
+    assert_eq!(cuda.release(address), 0);
     assert_eq!(cuda.free(), 20 << 20, "freed memory is not charged");
     cuda.allocate(10 << 20).expect("free again");
 }
@@ -248,12 +248,12 @@ fn processes_of_a_cgroup_that_race_for_memory_stay_within_its_limit() {
     let mut racers: Vec<_> = (0..RACERS).map(racer).collect();
     let outputs = racers.iter_mut().map(|racer| racer.stdout.take().expect("piped"));
     let mut outputs: Vec<_> = outputs.map(|output| BufReader::new(output).lines()).collect();
-    let took = |lines: &mut io::Lines<_>| {
+    let allocated_mib = |lines: &mut io::Lines<_>| {
         let mut lines = lines.map_while(Result::ok);
         let result = lines.find_map(|line| Some(line.split_once("took ")?.1.parse::<u64>()));
         result.expect("a result").expect("a number")
     };
-    let allocated: Vec<_> = outputs.iter_mut().map(took).collect();
+    let allocated: Vec<_> = outputs.iter_mut().map(allocated_mib).collect();
     // All racers still hold their memory.
     assert_eq!(allocated.iter().sum::<u64>(), LIMIT_MIB, "{allocated:?}");
     for racer in racers {

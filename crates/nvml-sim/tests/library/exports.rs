@@ -63,8 +63,8 @@ fn every_function_refuses_null() {
         nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
         nvmlReturn_enum_NVML_ERROR_NOT_FOUND,
     ];
-    let other = codes.iter().filter(|(_, code)| !refusals.contains(code)).collect::<Vec<_>>();
-    assert!(other.is_empty(), "{other:?}");
+    let unexpected = codes.iter().filter(|(_, code)| !refusals.contains(code)).collect::<Vec<_>>();
+    assert!(unexpected.is_empty(), "{unexpected:?}");
 }
 
 #[test]
@@ -81,8 +81,8 @@ fn no_function_dereferences_null_after_a_valid_handle() {
     }
     let handles = [rig.gpu(0) as usize, rig.gpu(2) as usize, mig as usize, instance as usize];
     for handle in handles {
-        let unknown = |(_, code): &&(String, u32)| *code == nvmlReturn_enum_NVML_ERROR_UNKNOWN;
+        let is_unknown = |(_, code): &&(String, u32)| *code == nvmlReturn_enum_NVML_ERROR_UNKNOWN;
         let codes = call_all(&rig, handle);
-        assert_eq!(codes.iter().find(unknown), None, "a panic");
+        assert_eq!(codes.iter().find(is_unknown), None, "a panic");
     }
 }

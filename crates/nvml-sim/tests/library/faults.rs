@@ -29,12 +29,12 @@ fn an_xid_wakes_a_waiting_client() {
             sender.send((event, Instant::now())).expect("the test receives");
         });
         assert_eq!(receiver.recv_timeout(SHORT_WAIT), Err(mpsc::RecvTimeoutError::Timeout));
-        let injected = Instant::now();
+        let inject_time = Instant::now();
         rig.inject("xid:79@3");
-        let (event, woken) = receiver.recv_timeout(Duration::from_secs(20)).expect("an event");
+        let (event, wake_time) = receiver.recv_timeout(Duration::from_secs(20)).expect("an event");
         let xid = u64::from(nvmlEventTypeXidCriticalError);
         assert_eq!(event, (0, 79, xid, gpu.0 as usize));
-        assert!(woken - injected < Duration::from_secs(5), "a file event, not a timeout");
+        assert!(wake_time - inject_time < Duration::from_secs(5), "a file event, not a timeout");
     });
 }
 
@@ -216,12 +216,12 @@ fn a_slow_gpu_answers_from_the_state_after_the_delay() {
     rig.inject("slow:300@0");
     std::thread::scope(|scope| {
         let rig = &rig;
-        let slow = scope.spawn(move || {
+        let call = scope.spawn(move || {
             let gpu = { gpu };
             rig.index_code(gpu.0)
         });
         rig.inject("lost@0");
-        assert_eq!(slow.join().expect("no panic"), nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
+        assert_eq!(call.join().expect("no panic"), nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
     });
 }
 
@@ -232,8 +232,9 @@ fn a_read_after_each_of_many_fast_changes_sees_the_change() {
     for celsius in 0..200 {
         rig.machine.update(|model| model.gpus[0].live.temperature_c = celsius % 10).expect("set");
         // SAFETY: a pointer to a valid number.
-        let read = rig.number(|nvml, out| unsafe { nvml.nvmlDeviceGetTemperature(gpu, 0, out) });
-        assert_eq!(read, celsius % 10);
+        let temperature =
+            rig.number(|nvml, out| unsafe { nvml.nvmlDeviceGetTemperature(gpu, 0, out) });
+        assert_eq!(temperature, celsius % 10);
     }
 }
 

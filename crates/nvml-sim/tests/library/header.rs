@@ -42,9 +42,9 @@ fn compiled<'a>(header: &Path, expressions: impl Iterator<Item = &'a str>) -> Ve
     let compiler = Command::new(cc).arg("-o").arg(&program).arg(&source).output();
     let compiler = compiler.expect("a C compiler");
     assert!(compiler.status.success(), "{}", String::from_utf8_lossy(&compiler.stderr));
-    let printed = Command::new(&program).output().expect("runs").stdout;
-    let printed = String::from_utf8(printed).expect("digits");
-    printed.lines().map(|line| line.parse().expect("a number")).collect()
+    let output = Command::new(&program).output().expect("runs").stdout;
+    let output = String::from_utf8(output).expect("digits");
+    output.lines().map(|line| line.parse().expect("a number")).collect()
 }
 
 #[test]

@@ -25,13 +25,13 @@ fn remote_end(rig: &TestMachine, index: u32, link: u32) -> (nvmlReturn_t, String
 
 fn active_links(rig: &TestMachine, index: u32) -> usize {
     let gpu = rig.gpu(index);
-    let active = |link: &u32| {
+    let is_active = |link: &u32| {
         let mut state = 0;
         // SAFETY: a pointer to a valid number.
         let code = unsafe { rig.nvml.nvmlDeviceGetNvLinkState(gpu, *link, &raw mut state) };
         code == 0 && state == nvmlEnableState_enum_NVML_FEATURE_ENABLED
     };
-    (0..NVML_NVLINK_MAX_LINKS).filter(active).count()
+    (0..NVML_NVLINK_MAX_LINKS).filter(is_active).count()
 }
 
 fn common_ancestor(rig: &TestMachine, one: u32, other: u32) -> u32 {

@@ -34,13 +34,13 @@ fn create_gpu_instance(
     size: u32,
 ) -> (nvmlReturn_t, nvmlGpuInstance_t) {
     let placement = nvmlGpuInstancePlacement_t { start, size };
-    let (gpu, mut created) = (rig.gpu(2), ptr::null_mut());
-    let out = &raw mut created;
+    let (gpu, mut handle) = (rig.gpu(2), ptr::null_mut());
+    let out = &raw mut handle;
     // SAFETY: pointers to a placement and to a valid handle.
     let code = unsafe {
         rig.nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile, &raw const placement, out)
     };
-    (code, created)
+    (code, handle)
 }
 
 fn create_compute_instance(
@@ -48,11 +48,11 @@ fn create_compute_instance(
     instance: nvmlGpuInstance_t,
     profile: u32,
 ) -> (nvmlReturn_t, nvmlComputeInstance_t) {
-    let mut created = ptr::null_mut();
-    let out = &raw mut created;
+    let mut handle = ptr::null_mut();
+    let out = &raw mut handle;
     // SAFETY: a pointer to a valid handle.
     let code = unsafe { rig.nvml.nvmlGpuInstanceCreateComputeInstance(instance, profile, out) };
-    (code, created)
+    (code, handle)
 }
 
 fn destroy_gpu_instance(rig: &TestMachine, instance: nvmlGpuInstance_t) -> nvmlReturn_t {
@@ -67,14 +67,14 @@ fn destroy_compute_instance(rig: &TestMachine, compute: nvmlComputeInstance_t) -
 
 /// UUIDs of the MIG devices.
 fn devices(rig: &TestMachine) -> Vec<String> {
-    let found = (0..7).map_while(|index| {
+    let uuids = (0..7).map_while(|index| {
         let mut mig = ptr::null_mut();
         let out = &raw mut mig;
         // SAFETY: a pointer to a valid handle.
         let code = unsafe { rig.nvml.nvmlDeviceGetMigDeviceHandleByIndex(rig.gpu(2), index, out) };
         (code == OK).then(|| rig.uuid(mig))
     });
-    found.collect()
+    uuids.collect()
 }
 
 #[test]
@@ -94,21 +94,25 @@ fn overlapping_and_excess_instances_are_refused() {
         INSUFFICIENT_RESOURCES,
         "the GPU has one set of media engines"
     );
-    let wrong = nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
+    let invalid_argument = nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
     assert_eq!(
         create_gpu_instance(&rig, THREE_SLICES, 2, 4).0,
-        wrong,
-        "the shape starts at 0 or 4"
+        invalid_argument,
+        "the profile starts at 0 or 4"
     );
-    assert_eq!(create_gpu_instance(&rig, ONE_SLICE, 1, 2).0, wrong, "the shape has one slice");
-    assert_eq!(create_gpu_instance(&rig, 77, 1, 1).0, wrong, "no such profile");
-    let mut created = ptr::null_mut();
-    let off = rig.gpu(3);
+    assert_eq!(
+        create_gpu_instance(&rig, ONE_SLICE, 1, 2).0,
+        invalid_argument,
+        "the profile has one slice"
+    );
+    assert_eq!(create_gpu_instance(&rig, 77, 1, 1).0, invalid_argument, "no such profile");
+    let mut handle = ptr::null_mut();
+    let gpu_without_mig = rig.gpu(3);
     // SAFETY: a pointer to a valid handle.
     unsafe {
-        let (nvml, out) = (&rig.nvml, &raw mut created);
+        let (nvml, out) = (&rig.nvml, &raw mut handle);
         assert_eq!(nvml.nvmlDeviceCreateGpuInstance(gpu, ONE_SLICE, out), OK);
-        let code = nvml.nvmlDeviceCreateGpuInstance(off, ONE_SLICE, out);
+        let code = nvml.nvmlDeviceCreateGpuInstance(gpu_without_mig, ONE_SLICE, out);
         assert_eq!(code, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED, "MIG is off");
     }
 }
@@ -144,15 +148,15 @@ fn instances_with_a_process_cannot_be_destroyed() {
     let (rig, _) = rig();
     let (_, instance) = create_gpu_instance(&rig, THREE_SLICES, 0, 4);
     let (_, compute) = create_compute_instance(&rig, instance, THREE_SLICE_COMPUTE);
-    let run = |processes: Vec<Process>| {
+    let set_processes = |processes: Vec<Process>| {
         rig.machine.update(|model| model.gpus[2].live.processes = processes).expect("set");
     };
-    run(vec![Process { pid: 7, memory_mib: 512, gpu_instance: Some(1), sm_percent: 0 }]);
+    set_processes(vec![Process { pid: 7, memory_mib: 512, gpu_instance: Some(1), sm_percent: 0 }]);
     assert_eq!(
         (destroy_compute_instance(&rig, compute), destroy_gpu_instance(&rig, instance)),
         (IN_USE, IN_USE)
     );
-    run(Vec::new());
+    set_processes(Vec::new());
     assert_eq!(
         (destroy_compute_instance(&rig, compute), destroy_gpu_instance(&rig, instance)),
         (OK, OK)

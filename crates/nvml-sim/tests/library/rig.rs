@@ -11,7 +11,7 @@ use windlass_machine::{Machine, MachineProfile, find_driver};
 
 /// `NVML_STRUCT_VERSION` of nvml.h.
 pub(crate) fn struct_version<T>(number: c_uint) -> c_uint {
-    c_uint::try_from(size_of::<T>()).expect("small") | (number << 24)
+    c_uint::try_from(size_of::<T>()).expect("a struct below 4 GiB") | (number << 24)
 }
 
 /// Machine with a loaded library.
@@ -31,7 +31,7 @@ impl TestMachine {
     pub(crate) fn of(profile: &MachineProfile) -> Self {
         let dir = TempDir::new().expect("a folder");
         let driver = find_driver().expect("built with these tests");
-        let machine = Machine::create(dir.path(), profile, &driver).expect("made");
+        let machine = Machine::create(dir.path(), profile, &driver).expect("a machine");
         // SAFETY: the library has no constructors of its own.
         let nvml = unsafe { NvmlLib::new(machine.nvml_library()) }.expect("a library");
         Self { nvml, machine, _dir: dir }

@@ -94,13 +94,13 @@ async fn reports_all_devices(testbed: &mut Testbed) -> CheckResult {
     let (driver, slices) = driver_with_slices(testbed).await?;
     let published_devices = devices_in(&slices);
     let (mut reports, first) = open_health_stream(testbed, &driver).await?;
-    let again = next_report(&mut reports, timeout_of(&first)).await?;
-    for report in [&first, &again] {
+    let second = next_report(&mut reports, timeout_of(&first)).await?;
+    for report in [&first, &second] {
         let reported: BTreeSet<_> = report
             .devices
             .iter()
-            .filter_map(|it| it.device.as_ref())
-            .map(|it| (it.pool_name.as_str(), it.device_name.as_str()))
+            .filter_map(|health| health.device.as_ref())
+            .map(|device| (device.pool_name.as_str(), device.device_name.as_str()))
             .collect();
         if let Some((pool, device)) = published_devices.difference(&reported).next() {
             return failed(format!("a report lacks {device} of pool {pool}"));

@@ -70,9 +70,9 @@ async fn leaves_prepared_devices(testbed: &mut Testbed) -> CheckResult {
     let names_before = crate::cases::cdi::device_names(&testbed.cdi_dirs());
     terminate(testbed).await?;
     let names_after = crate::cases::cdi::device_names(&testbed.cdi_dirs());
-    let names = before.iter().flat_map(|device| &device.cdi_device_ids);
+    let mut names = before.iter().flat_map(|device| &device.cdi_device_ids);
     if let Some(name) =
-        names.into_iter().find(|it| names_before.contains(*it) && !names_after.contains(*it))
+        names.find(|name| names_before.contains(*name) && !names_after.contains(*name))
     {
         return failed(format!("{name} is no longer in a CDI spec"));
     }
@@ -85,17 +85,22 @@ async fn handles_a_burst(testbed: &mut Testbed) -> CheckResult {
     let claims = testbed.create_claims(&driver, BURST_CLAIMS).await?;
     // Descriptors of the first round may stay open, such as connections to the API server.
     prepare_and_release(&driver, &claims).await?;
-    let (started_at, first) = (Instant::now(), testbed.process().usage().descriptors);
+    let (started_at, descriptors_before) = (Instant::now(), testbed.process().usage().descriptors);
     for _ in 0..BURST_CLAIMS.div_ceil(claims.len()) {
         prepare_and_release(&driver, &claims).await?;
     }
-    let last = testbed.process().usage().descriptors;
+    let descriptors_after = testbed.process().usage().descriptors;
     let evidence = format!(
-        "{} in parallel, {BURST_CLAIMS} in total in {:.1?}; {first} descriptors before, {last} after",
+        "{} in parallel, {BURST_CLAIMS} in total in {:.1?}; {descriptors_before} descriptors \
+         before, {descriptors_after} after",
         claims.len(),
         started_at.elapsed()
     );
-    if last > first + MAX_DESCRIPTOR_GROWTH { failed(evidence) } else { Ok(evidence) }
+    if descriptors_after > descriptors_before + MAX_DESCRIPTOR_GROWTH {
+        failed(evidence)
+    } else {
+        Ok(evidence)
+    }
 }
 
 /// Prepares claims in parallel, with a call each, and releases them in one call.
@@ -111,8 +116,8 @@ async fn prepare_in_parallel(driver: &Driver, claims: &[ResourceClaim]) -> Resul
         let (driver, claim) = (driver.clone(), claim.clone());
         calls.spawn(async move { driver.prepare_one(&claim).await });
     }
-    while let Some(answered) = calls.join_next().await {
-        answered
+    while let Some(result) = calls.join_next().await {
+        result
             .map_err(|error| CheckError::Failed(format!("cannot set up the test: {error}")))??;
     }
     Ok(())
@@ -132,22 +137,22 @@ async fn survives_an_api_server_outage(testbed: &mut Testbed) -> CheckResult {
     let started_at = Instant::now();
     // A driver that has the claim in its cache may prepare it.
     let response = match driver.call_prepare(&[&claim]).await? {
-        Ok(answer) => devices(&answer, &claim).map(drop),
+        Ok(results) => devices(&results, &claim).map(drop),
         Err(status) => failed(status.message()),
     };
-    let waited = started_at.elapsed();
+    let elapsed = started_at.elapsed();
     testbed.check_alive()?;
     testbed.cluster.server_mut().go_online();
     let (started_at, limit) = (Instant::now(), testbed.subject.limits.recover);
-    while let Err(why) = driver.prepare_one(&claim).await {
+    while let Err(error) = driver.prepare_one(&claim).await {
         testbed.check_alive()?;
         if started_at.elapsed() > limit {
-            return Err(why);
+            return Err(error);
         }
         sleep(Duration::from_millis(100)).await;
     }
-    let response = response.map_or_else(|why| format!("{why:?}"), |()| "prepared".to_owned());
+    let response = response.map_or_else(|error| format!("{error:?}"), |()| "prepared".to_owned());
     Ok(format!(
-        "{response} after {waited:.1?} of {CALL_LIMIT:?}; prepared after the server's return"
+        "{response} after {elapsed:.1?} of {CALL_LIMIT:?}; prepared after the server's return"
     ))
 }

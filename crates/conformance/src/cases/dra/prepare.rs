@@ -70,26 +70,26 @@ fn results<'a>(
     driver: &'a Driver,
 ) -> impl Iterator<Item = &'a DeviceRequestAllocationResult> {
     let status = claim.status.iter();
-    let allocation = status.filter_map(|it| it.allocation.as_ref()?.devices.as_ref());
-    let all = allocation.flat_map(|devices| devices.results.iter().flatten());
-    all.filter(|result| result.driver == driver.name)
+    let allocation = status.filter_map(|status| status.allocation.as_ref()?.devices.as_ref());
+    let results = allocation.flat_map(|devices| devices.results.iter().flatten());
+    results.filter(|result| result.driver == driver.name)
 }
 
 async fn answers_for_each_claim(testbed: &mut Testbed) -> CheckResult {
     let driver = testbed.start_driver().await?;
     let claims = testbed.create_claims(&driver, 3).await?;
     let references: Vec<&ResourceClaim> = claims.iter().collect();
-    let answer = driver.prepare(&references).await?;
+    let response = driver.prepare(&references).await?;
     for claim in &claims {
-        devices(&answer, claim)?;
+        devices(&response, claim)?;
     }
-    let mut known = claims.iter().filter_map(|claim| claim.metadata.uid.as_ref());
-    match answer.keys().find(|uid| !known.clone().any(|known| known == *uid)) {
+    let mut claim_uids = claims.iter().filter_map(|claim| claim.metadata.uid.as_ref());
+    match response.keys().find(|uid| !claim_uids.clone().any(|claim_uid| claim_uid == *uid)) {
         Some(uid) => failed(format!("the response has claim {uid}, which the call lacks")),
         None => Ok(format!(
             "{} claims, {} entries in the response",
-            known.by_ref().count(),
-            answer.len()
+            claim_uids.by_ref().count(),
+            response.len()
         )),
     }
 }
@@ -97,7 +97,8 @@ async fn answers_for_each_claim(testbed: &mut Testbed) -> CheckResult {
 async fn names_base_requests(testbed: &mut Testbed) -> CheckResult {
     let driver = testbed.start_driver().await?;
     let claim = testbed.create_claim(&driver, "claim", ClaimRequest::FirstAvailable).await?;
-    let allocated: BTreeSet<_> = results(&claim, &driver).map(|it| it.request.clone()).collect();
+    let allocated: BTreeSet<_> =
+        results(&claim, &driver).map(|result| result.request.clone()).collect();
     let devices = driver.prepare_one(&claim).await?;
     let named: BTreeSet<_> = devices.iter().flat_map(|device| &device.request_names).collect();
     match named.iter().find(|name| name.as_str() != "one") {
@@ -108,10 +109,12 @@ async fn names_base_requests(testbed: &mut Testbed) -> CheckResult {
 
 async fn names_allocated_devices(testbed: &mut Testbed) -> CheckResult {
     let (driver, claim) = driver_with_claim(testbed).await?;
-    let expected: BTreeSet<_> =
-        results(&claim, &driver).map(|it| (it.pool.clone(), it.device.clone())).collect();
-    let named = |it: Device| (it.pool_name, it.device_name);
-    let actual: BTreeSet<_> = driver.prepare_one(&claim).await?.into_iter().map(named).collect();
+    let expected: BTreeSet<_> = results(&claim, &driver)
+        .map(|result| (result.pool.clone(), result.device.clone()))
+        .collect();
+    let pool_and_name = |device: Device| (device.pool_name, device.device_name);
+    let actual: BTreeSet<_> =
+        driver.prepare_one(&claim).await?.into_iter().map(pool_and_name).collect();
     let evidence = format!("{actual:?} for {expected:?}");
     if actual == expected { Ok(evidence) } else { failed(evidence) }
 }
@@ -119,7 +122,7 @@ async fn names_allocated_devices(testbed: &mut Testbed) -> CheckResult {
 async fn cdi_names_are_resolved(testbed: &mut Testbed) -> CheckResult {
     let (driver, claim) = driver_with_claim(testbed).await?;
     let devices = driver.prepare_one(&claim).await?;
-    let known = cdi::device_names(&testbed.cdi_dirs());
+    let names_in_specs = cdi::device_names(&testbed.cdi_dirs());
     let names: Vec<_> = devices.iter().flat_map(|device| &device.cdi_device_ids).collect();
     if names.is_empty() {
         return not_applicable("no device has a CDI name");
@@ -128,7 +131,7 @@ async fn cdi_names_are_resolved(testbed: &mut Testbed) -> CheckResult {
         if cdi::Name::parse(name).is_none() {
             return failed(format!("{name:?} is not a CDI name"));
         }
-        if !known.contains(name.as_str()) {
+        if !names_in_specs.contains(name.as_str()) {
             return failed(format!("{name} is in no CDI spec of {:?}", testbed.cdi_dirs()));
         }
     }
@@ -137,19 +140,19 @@ async fn cdi_names_are_resolved(testbed: &mut Testbed) -> CheckResult {
 
 async fn shares_have_their_ids(testbed: &mut Testbed) -> CheckResult {
     let driver = testbed.start_driver().await?;
-    let mut seen = Vec::new();
+    let mut share_ids = Vec::new();
     for name in ["claim", "another"] {
         let claim = testbed.create_claim(&driver, name, ClaimRequest::Share).await?;
         let expected: BTreeSet<_> =
-            results(&claim, &driver).map(|it| it.share_id.clone()).collect();
+            results(&claim, &driver).map(|result| result.share_id.clone()).collect();
         let actual: BTreeSet<_> =
             driver.prepare_one(&claim).await?.into_iter().map(|device| device.share_id).collect();
         if actual != expected {
             return failed(format!("share {actual:?} for {expected:?}"));
         }
-        seen.extend(actual.into_iter().flatten());
+        share_ids.extend(actual.into_iter().flatten());
     }
-    Ok(format!("{seen:?}"))
+    Ok(format!("{share_ids:?}"))
 }
 
 async fn repeats_its_devices(testbed: &mut Testbed) -> CheckResult {
@@ -186,8 +189,8 @@ async fn cdi_names_at_start(
     testbed.admit_pod(pod).await?;
     match testbed.kubelet.start_container(&uid, "c").await {
         // The kubelet lists a device once for each call that prepared it.
-        Ok(grant) => {
-            Ok(grant.cdi_devices.into_iter().collect::<BTreeSet<_>>().into_iter().collect())
+        Ok(run_options) => {
+            Ok(run_options.cdi_devices.into_iter().collect::<BTreeSet<_>>().into_iter().collect())
         }
         Err(error) => failed(error.to_string()),
     }

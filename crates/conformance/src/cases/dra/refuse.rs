@@ -54,28 +54,28 @@ async fn check_refused_with_valid(
     driver: &Driver,
     (valid, invalid): (&ResourceClaim, &ResourceClaim),
 ) -> CheckResult {
-    let why = match driver.call_prepare(&[invalid, valid]).await? {
+    let reason = match driver.call_prepare(&[invalid, valid]).await? {
         Err(status) => format!("the whole call: {}", status.message()),
-        Ok(answer) => {
-            devices(&answer, valid)?;
-            refusal(&answer, invalid)?
+        Ok(response) => {
+            devices(&response, valid)?;
+            refusal(&response, invalid)?
         }
     };
     driver.prepare_one(valid).await?;
-    Ok(why)
+    Ok(reason)
 }
 
 /// Checks that the driver refuses an invalid claim that is alone in its call.
 pub(super) async fn check_refused(driver: &Driver, invalid: &ResourceClaim) -> CheckResult {
     match driver.call_prepare(&[invalid]).await? {
         Err(status) => Ok(status.message().to_owned()),
-        Ok(answer) => refusal(&answer, invalid),
+        Ok(response) => refusal(&response, invalid),
     }
 }
 
-fn refusal(answer: &PrepareResults, invalid: &ResourceClaim) -> CheckResult {
-    match answer.get(invalid.metadata.uid.as_deref().unwrap_or_default()) {
-        Some(Err(why)) => Ok(why.clone()),
+fn refusal(response: &PrepareResults, invalid: &ResourceClaim) -> CheckResult {
+    match response.get(invalid.metadata.uid.as_deref().unwrap_or_default()) {
+        Some(Err(reason)) => Ok(reason.clone()),
         Some(Ok(devices)) => {
             failed(format!("the claim is prepared, with {} devices", devices.len()))
         }
@@ -120,13 +120,13 @@ fn results(claim: &mut ResourceClaim) -> &mut Vec<DeviceRequestAllocationResult>
 
 async fn leaves_devices_of_other_drivers(testbed: &mut Testbed) -> CheckResult {
     let (driver, mut claim) = driver_with_claim(testbed).await?;
-    let mut theirs = results(&mut claim)[0].clone();
-    "another.example.com".clone_into(&mut theirs.driver);
-    results(&mut claim).insert(0, theirs);
+    let mut other_result = results(&mut claim)[0].clone();
+    "another.example.com".clone_into(&mut other_result.driver);
+    results(&mut claim).insert(0, other_result);
     let prepared = driver.prepare_one(&testbed.store_claim(&claim)).await?;
     match prepared.as_slice() {
         [_] => Ok("one device of two".into()),
-        more => failed(format!("{} devices, but one belongs to the driver", more.len())),
+        devices => failed(format!("{} devices, but one belongs to the driver", devices.len())),
     }
 }
 
@@ -135,10 +135,10 @@ async fn refuses_a_device_in_use(testbed: &mut Testbed) -> CheckResult {
     let first = testbed.create_claim(&driver, "claim", ClaimRequest::Exclusive).await?;
     driver.prepare_one(&first).await?;
     let second = testbed.store_claim(&copy_of(&first, "second"));
-    let why = check_refused(&driver, &second).await?;
+    let reason = check_refused(&driver, &second).await?;
     driver.release(&[&first]).await?;
     driver.prepare_one(&second).await?;
-    Ok(why)
+    Ok(reason)
 }
 
 async fn admits_admin_access(testbed: &mut Testbed) -> CheckResult {
@@ -148,7 +148,9 @@ async fn admits_admin_access(testbed: &mut Testbed) -> CheckResult {
     for result in results(&mut admin) {
         result.admin_access = Some(true);
     }
-    for request in admin.spec.devices.iter_mut().flat_map(|it| it.requests.iter_mut().flatten()) {
+    for request in
+        admin.spec.devices.iter_mut().flat_map(|devices| devices.requests.iter_mut().flatten())
+    {
         if let Some(exactly) = &mut request.exactly {
             exactly.admin_access = Some(true);
         }

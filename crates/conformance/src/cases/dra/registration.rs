@@ -94,7 +94,7 @@ async fn describes_itself(testbed: &mut Testbed) -> CheckResult {
     if name.is_empty() || name.len() > 63 {
         return failed(format!("its name {name:?} does not have 1 to 63 bytes"));
     }
-    match supported_versions.iter().find(|it| SERVICES.contains(&it.as_str())) {
+    match supported_versions.iter().find(|version| SERVICES.contains(&version.as_str())) {
         Some(first) => {
             Ok(format!("the kubelet calls {name} by {first}, of {supported_versions:?}"))
         }
@@ -144,8 +144,7 @@ async fn call_get_info(testbed: &Testbed) -> Option<Result<PluginInfo, CheckErro
 
 async fn survives_a_refusal(testbed: &mut Testbed) -> CheckResult {
     let refusal = RegistrationFault::Refuse("not now".to_owned());
-    let refusing = Faults { driver_registration: refusal, ..Faults::default() };
-    testbed.kubelet.set_faults(refusing);
+    testbed.kubelet.set_faults(Faults { driver_registration: refusal, ..Faults::default() });
     testbed.start()?;
     let is_refused = |event: &Event| matches!(event, Event::DriverRefused { .. });
     testbed.wait_for_event("a first registration", 0, is_refused).await?;

@@ -86,14 +86,15 @@ async fn pools_are_complete(testbed: &mut Testbed) -> CheckResult {
         pools.entry(&slice.spec.pool.name).or_default().push(slice);
     }
     for (pool, slices) in pools {
-        let generations: BTreeSet<_> = slices.iter().map(|it| it.spec.pool.generation).collect();
+        let generations: BTreeSet<_> =
+            slices.iter().map(|slice| slice.spec.pool.generation).collect();
         if generations.len() > 1 {
             return failed(format!("pool {pool} has slices of generations {generations:?}"));
         }
-        let mut seen = BTreeSet::new();
+        let mut names = BTreeSet::new();
         let devices = slices.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
         for device in devices {
-            if !seen.insert(&device.name) {
+            if !names.insert(&device.name) {
                 return failed(format!("pool {pool} lists device {} twice", device.name));
             }
         }
@@ -103,10 +104,10 @@ async fn pools_are_complete(testbed: &mut Testbed) -> CheckResult {
 
 async fn slices_are_of_the_node(testbed: &mut Testbed) -> CheckResult {
     let (_, slices) = driver_with_slices(testbed).await?;
-    let elsewhere = |slice: &&ResourceSlice| {
+    let is_of_another_node = |slice: &&ResourceSlice| {
         slice.spec.node_name.as_ref().is_some_and(|node| node.as_str() != NODE_NAME)
     };
-    if let Some(slice) = slices.iter().find(elsewhere) {
+    if let Some(slice) = slices.iter().find(is_of_another_node) {
         return failed(format!(
             "a slice of pool {} is for node {:?}, not {NODE_NAME:?}",
             slice.spec.pool.name, slice.spec.node_name
@@ -136,7 +137,7 @@ async fn wait_for_restored(
     loop {
         let mut slices = testbed.slices(driver);
         let is_old =
-            |slice: &ResourceSlice| before.iter().any(|it| it.metadata.uid == slice.metadata.uid);
+            |slice: &ResourceSlice| before.iter().any(|old| old.metadata.uid == slice.metadata.uid);
         slices.retain(|slice| !is_old(slice));
         let missing = devices_in(before).difference(&devices_in(&slices)).count();
         if missing == 0 {
@@ -161,9 +162,9 @@ async fn slices_are_restored_after_an_outage(testbed: &mut Testbed) -> CheckResu
 }
 
 async fn other_slices_stay(testbed: &mut Testbed) -> CheckResult {
-    let (driver, own) = driver_with_slices(testbed).await?;
-    let another = |name: &str, driver: &str, node: &str| {
-        let mut slice = own[0].clone();
+    let (driver, own_slices) = driver_with_slices(testbed).await?;
+    let foreign_slice = |name: &str, driver: &str, node: &str| {
+        let mut slice = own_slices[0].clone();
         slice.metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
         driver.clone_into(&mut slice.spec.driver);
         slice.spec.node_name = Some(node.to_owned());
@@ -172,17 +173,17 @@ async fn other_slices_stay(testbed: &mut Testbed) -> CheckResult {
         name.clone_into(&mut slice.spec.pool.name);
         slice
     };
-    let others = [
-        another("another-driver", "another.example.com", NODE_NAME),
-        another("another-node", &driver.name, "another-node"),
+    let foreign_slices = [
+        foreign_slice("another-driver", "another.example.com", NODE_NAME),
+        foreign_slice("another-node", &driver.name, "another-node"),
     ];
-    for slice in &others {
+    for slice in &foreign_slices {
         testbed.cluster.objects().put(slice);
     }
     // A restarted driver lists its slices, and could delete the others.
     testbed.kill_and_restart_driver().await?;
     sleep(DOWNTIME).await;
-    for slice in &others {
+    for slice in &foreign_slices {
         let name = slice.metadata.name.clone().unwrap_or_default();
         let stored = testbed.cluster.objects().get::<ResourceSlice>("", &name);
         if stored.is_none_or(|stored| stored.spec != slice.spec) {

@@ -66,12 +66,12 @@ pub(super) async fn call_and_disconnect(
 /// Waits for the response to a ping. Frames are read in order, so the server has read the headers before it.
 async fn wait_for_pong(stream: &mut UnixStream) -> io::Result<()> {
     loop {
-        let mut head = [0; HEADER_SIZE];
-        stream.read_exact(&mut head).await?;
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut header = [0; HEADER_SIZE];
+        stream.read_exact(&mut header).await?;
+        let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
         let mut payload = vec![0; usize::try_from(length).unwrap_or_default()];
         stream.read_exact(&mut payload).await?;
-        if head[3] == PING && head[4] & ACK != 0 {
+        if header[3] == PING && header[4] & ACK != 0 {
             return Ok(());
         }
     }

@@ -77,11 +77,11 @@ impl RegistrationAttempt {
         let outcome = self.register().await;
         let socket = self.socket;
         match outcome {
-            Ok(registered) => Some(registered),
+            Ok(endpoint) => Some(endpoint),
             Err(error) => {
-                let refused = Event::DriverRefused { socket, message: error.to_string() };
+                let event = Event::DriverRefused { socket, message: error.to_string() };
                 // A stopped kubelet logs nothing.
-                let _ = self.handle.read(move |task| task.events.push(refused)).await;
+                let _ = self.handle.read(move |task| task.events.push(event)).await;
                 None
             }
         }
@@ -97,21 +97,21 @@ impl RegistrationAttempt {
             Ok(checked) => checked,
             Err(message) => return Err(self.refuse(&mut client, message).await),
         };
-        let (added, handle) = (plugin.clone(), self.handle.clone());
-        let add = move |task: &mut ManagerTask| task.register(&handle, &added, service);
-        if let Err(taken) = self.handle.update(add).await? {
+        let (plugin_copy, handle) = (plugin.clone(), self.handle.clone());
+        let add = move |task: &mut ManagerTask| task.register(&handle, &plugin_copy, service);
+        if let Err(error) = self.handle.update(add).await? {
             let message =
-                format!("RegisterPlugin error -- plugin registration failed with err: {taken}");
+                format!("RegisterPlugin error -- plugin registration failed with err: {error}");
             return Err(self.refuse(&mut client, message).await);
         }
-        let accepted = RegistrationStatus { plugin_registered: true, error: String::new() };
-        if let Err(error) = self.notify(&mut client, accepted).await {
+        let status = RegistrationStatus { plugin_registered: true, error: String::new() };
+        if let Err(error) = self.notify(&mut client, status).await {
             self.handle.update(move |task| task.deregister(&plugin)).await?;
             return Err(RegisterError::Notify { socket: self.path(), error });
         }
         let RegisteredEndpoint { driver, endpoint } = plugin.clone();
-        let registered = Event::DriverRegistered { driver, endpoint, service };
-        self.handle.read(move |task| task.events.push(registered)).await?;
+        let event = Event::DriverRegistered { driver, endpoint, service };
+        self.handle.read(move |task| task.events.push(event)).await?;
         Ok(plugin)
     }
 
@@ -126,8 +126,8 @@ impl RegistrationAttempt {
                 pause = (pause * 2).min(DIAL_RETRY_MAX);
             }
         };
-        let dialled = tokio::time::timeout(self.config.dial_timeout, connect).await;
-        dialled.map_err(|_| RegisterError::Dial(self.path()))
+        let channel = tokio::time::timeout(self.config.dial_timeout, connect).await;
+        channel.map_err(|_| RegisterError::Dial(self.path()))
     }
 
     async fn info(
@@ -136,11 +136,11 @@ impl RegistrationAttempt {
     ) -> Result<PluginInfo, RegisterError> {
         let mut request = Request::new(InfoRequest {});
         request.set_timeout(self.config.dra.get_info);
-        let answer = client.get_info(request).await.map_err(|status| RegisterError::GetInfo {
+        let response = client.get_info(request).await.map_err(|status| RegisterError::GetInfo {
             socket: self.path(),
             error: RpcError::from(status),
         })?;
-        Ok(answer.into_inner())
+        Ok(response.into_inner())
     }
 
     /// Checks the plugin's answer. The error is the text for the plugin.
@@ -157,10 +157,10 @@ impl RegistrationAttempt {
         }
         let endpoint =
             if info.endpoint.is_empty() { self.socket.clone() } else { info.endpoint.into() };
-        let service = DraService::choose(&info.supported_versions).map_err(|why| {
+        let service = DraService::choose(&info.supported_versions).map_err(|error| {
             format!(
                 "RegisterPlugin error -- plugin validation failed with err: invalid supported gRPC \
-                 versions of DRA driver plugin {} at endpoint {}: {why}",
+                 versions of DRA driver plugin {} at endpoint {}: {error}",
                 info.name,
                 endpoint.display()
             )

@@ -28,9 +28,9 @@ pub(super) struct Folder {
 impl Folder {
     /// Starts the watch of the folder itself. Only the periodic scan finds changes in subfolders.
     pub(super) fn watch(path: PathBuf) -> Self {
-        let events = Inotify::init().and_then(|queue| {
-            queue.watches().add(&path, WATCHED_EVENTS)?;
-            queue.into_event_stream([0; BUFFER_BYTES])
+        let events = Inotify::init().and_then(|inotify| {
+            inotify.watches().add(&path, WATCHED_EVENTS)?;
+            inotify.into_event_stream([0; BUFFER_BYTES])
         });
         let events = events
             .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "cannot watch"))
@@ -49,25 +49,25 @@ impl Folder {
 
     /// Current sockets in the folder and its subfolders. Names that begin with a dot are skipped.
     pub(super) fn sockets(&self) -> BTreeMap<PathBuf, SocketIdentity> {
-        let mut found = BTreeMap::new();
-        collect(&self.path, &mut found);
-        found
+        let mut sockets = BTreeMap::new();
+        collect(&self.path, &mut sockets);
+        sockets
     }
 }
 
-fn collect(folder: &Path, found: &mut BTreeMap<PathBuf, SocketIdentity>) {
+fn collect(folder: &Path, sockets: &mut BTreeMap<PathBuf, SocketIdentity>) {
     // An unreadable folder counts as empty. The next scan reads it again.
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if entry.file_name().as_encoded_bytes().starts_with(b".") {
             continue;
         }
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            collect(&path, found);
+        if entry.file_type().is_ok_and(|file_type| file_type.is_dir()) {
+            collect(&path, sockets);
         } else if let Ok(socket) = SocketPath::new(&path)
             && let Some(identity) = socket.identity()
         {
-            found.insert(path, identity);
+            sockets.insert(path, identity);
         }
     }
 }

@@ -28,7 +28,7 @@ use windlass_kubelet_api::{
         },
         v1beta1::{
             self,
-            dra_plugin_server::{DraPlugin as OldPlugin, DraPluginServer as OldServer},
+            dra_plugin_server::{DraPlugin as V1Beta1Plugin, DraPluginServer as V1Beta1Server},
         },
     },
     pluginregistration::{
@@ -137,7 +137,7 @@ impl Driver {
         let services = |service: &DriverService| {
             Server::builder()
                 .add_service(DraPluginServer::new(service.clone()))
-                .add_service(OldServer::new(service.clone()))
+                .add_service(V1Beta1Server::new(service.clone()))
                 .add_service(DraResourceHealthServer::new(service.clone()))
         };
         Self::serve_services(kubelet, ((name, instance), file), services)
@@ -156,7 +156,7 @@ impl Driver {
         let info = PluginInfo {
             r#type: DRA_PLUGIN.to_owned(),
             name: name.to_owned(),
-            endpoint: endpoint.to_str().expect("text").to_owned(),
+            endpoint: endpoint.to_str().expect("UTF-8 text").to_owned(),
             supported_versions: SERVICES.map(str::to_owned).to_vec(),
         };
         let script =
@@ -170,17 +170,18 @@ impl Driver {
         let mut servers = JoinSet::new();
         let service = DriverService(Arc::clone(&state));
         let connections = Connections::default();
-        let bind = |path: &PathBuf| {
-            let listener = SocketPath::new(path.clone()).expect("short").bind().expect("bound");
+        let incoming = |path: &PathBuf| {
+            let listener =
+                SocketPath::new(path.clone()).expect("a short socket path").bind().expect("bound");
             let connections = Arc::clone(&connections);
             UnixListenerStream::new(listener)
                 .map(move |accepted| track_connection(accepted?, &connections))
         };
-        let driver = services(&service).serve_with_incoming(bind(&endpoint));
+        let driver = services(&service).serve_with_incoming(incoming(&endpoint));
         servers.spawn(async { driver.await.expect("served") });
         let registrar = Server::builder()
             .add_service(RegistrationServer::new(service))
-            .serve_with_incoming(bind(&registration));
+            .serve_with_incoming(incoming(&registration));
         servers.spawn(async { registrar.await.expect("served") });
         Self { endpoint, registration, health, state, connections, _servers: servers }
     }
@@ -194,17 +195,17 @@ impl Driver {
 
     /// Waits until the kubelet has registered this endpoint and is connected to it.
     pub(crate) async fn wait_until_registered(&self, node: &Node) {
-        let success = Call::Notified(Ok(()));
+        let accepted = Call::Notified(Ok(()));
         let mut calls = self.state.calls.subscribe();
-        let notified = calls.wait_for(|calls| calls.contains(&success));
+        let notified = calls.wait_for(|calls| calls.contains(&accepted));
         tokio::time::timeout(DEADLINE, notified).await.expect("in time").expect("the driver runs");
         node.wait_for_event(|event| {
             matches!(event, Event::DriverRegistered { endpoint, .. } if *endpoint == self.endpoint)
         })
         .await;
         node.wait(|status| {
-            let mut known = status.drivers.values().flatten();
-            known.any(|driver| driver.endpoint == self.endpoint && driver.is_connected)
+            let mut drivers = status.drivers.values().flatten();
+            drivers.any(|driver| driver.endpoint == self.endpoint && driver.is_connected)
         })
         .await;
     }
@@ -224,8 +225,8 @@ impl Driver {
 
     /// Prepare and unprepare calls since the last `take_calls`, or all of them so far.
     pub(crate) fn take_calls(&self) -> Vec<Call> {
-        let about_claims = |call: &Call| matches!(call, Call::Prepare(..) | Call::Unprepare(_));
-        self.state.calls.send_replace(Vec::new()).into_iter().filter(about_claims).collect()
+        let is_claim_call = |call: &Call| matches!(call, Call::Prepare(..) | Call::Unprepare(_));
+        self.state.calls.send_replace(Vec::new()).into_iter().filter(is_claim_call).collect()
     }
 
     /// Deletes the registration socket, as a driver does at an orderly shutdown.
@@ -278,24 +279,24 @@ impl State {
     }
 }
 
-/// Builds an answer of this kind. `each` builds the part of one claim, from its UID and error text.
+/// Builds an answer of this kind. `build` builds the part of one claim, from its UID and error text.
 async fn answer<T>(
     kind: Answer,
     claims: Vec<String>,
-    each: impl Fn(&str, String) -> T,
+    build: impl Fn(&str, String) -> T,
 ) -> Result<BTreeMap<String, T>, Status> {
-    let all = |error: &str| -> BTreeMap<String, T> {
+    let for_each_claim = |error: &str| -> BTreeMap<String, T> {
         let claims = claims.iter().cloned();
-        claims.map(|uid| (uid.clone(), each(&uid, error.to_owned()))).collect()
+        claims.map(|uid| (uid.clone(), build(&uid, error.to_owned()))).collect()
     };
     match kind {
-        Answer::Correct => Ok(all("")),
+        Answer::Correct => Ok(for_each_claim("")),
         Answer::Status(status) => Err(status),
-        Answer::Error(message) => Ok(all(message)),
+        Answer::Error(message) => Ok(for_each_claim(message)),
         Answer::NoClaims => Ok(BTreeMap::new()),
         Answer::ExtraClaim => {
-            let mut claims = all("");
-            claims.insert("stranger".to_owned(), each("stranger", String::new()));
+            let mut claims = for_each_claim("");
+            claims.insert("stranger".to_owned(), build("stranger", String::new()));
             Ok(claims)
         }
         Answer::Hang => std::future::pending().await,
@@ -328,11 +329,11 @@ impl DraPlugin for DriverService {
         let uids: Vec<String> =
             request.into_inner().claims.into_iter().map(|claim| claim.uid).collect();
         let script = self.0.record_call(Call::Prepare(DraService::V1, uids.clone()));
-        let each = |uid: &str, error| v1::NodePrepareResourceResponse {
+        let build = |uid: &str, error| v1::NodePrepareResourceResponse {
             devices: (0..script.devices).map(|number| self.0.device(uid, number)).collect(),
             error,
         };
-        let claims = answer(script.prepare, uids, each).await?;
+        let claims = answer(script.prepare, uids, build).await?;
         Ok(Response::new(v1::NodePrepareResourcesResponse { claims }))
     }
 
@@ -343,14 +344,14 @@ impl DraPlugin for DriverService {
         let uids: Vec<String> =
             request.into_inner().claims.into_iter().map(|claim| claim.uid).collect();
         let script = self.0.record_call(Call::Unprepare(uids.clone()));
-        let each = |_: &str, error| v1::NodeUnprepareResourceResponse { error };
-        let claims = answer(script.unprepare, uids, each).await?;
+        let build = |_: &str, error| v1::NodeUnprepareResourceResponse { error };
+        let claims = answer(script.unprepare, uids, build).await?;
         Ok(Response::new(v1::NodeUnprepareResourcesResponse { claims }))
     }
 }
 
 #[tonic::async_trait]
-impl OldPlugin for DriverService {
+impl V1Beta1Plugin for DriverService {
     async fn node_prepare_resources(
         &self,
         request: Request<v1beta1::NodePrepareResourcesRequest>,
@@ -364,13 +365,13 @@ impl OldPlugin for DriverService {
             device_name: device.device_name,
             cdi_device_ids: device.cdi_device_ids,
         };
-        let each = |uid: &str, error| v1beta1::NodePrepareResourceResponse {
+        let build = |uid: &str, error| v1beta1::NodePrepareResourceResponse {
             devices: (0..script.devices)
                 .map(|number| to_v1beta1(self.0.device(uid, number)))
                 .collect(),
             error,
         };
-        let claims = answer(script.prepare, uids, each).await?;
+        let claims = answer(script.prepare, uids, build).await?;
         Ok(Response::new(v1beta1::NodePrepareResourcesResponse { claims }))
     }
 
@@ -381,8 +382,8 @@ impl OldPlugin for DriverService {
         let uids: Vec<String> =
             request.into_inner().claims.into_iter().map(|claim| claim.uid).collect();
         let script = self.0.record_call(Call::Unprepare(uids.clone()));
-        let each = |_: &str, error| v1beta1::NodeUnprepareResourceResponse { error };
-        let claims = answer(script.unprepare, uids, each).await?;
+        let build = |_: &str, error| v1beta1::NodeUnprepareResourceResponse { error };
+        let claims = answer(script.unprepare, uids, build).await?;
         Ok(Response::new(v1beta1::NodeUnprepareResourcesResponse { claims }))
     }
 }

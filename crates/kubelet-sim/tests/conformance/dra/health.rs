@@ -20,7 +20,7 @@ fn list(health: HealthStatus, seconds: i64) -> Vec<DeviceHealth> {
         health: health.into(),
         last_updated_time: 0,
         health_check_timeout_seconds: seconds,
-        message: "why".to_owned(),
+        message: "overheated".to_owned(),
     }]
 }
 
@@ -51,7 +51,7 @@ async fn health_from_a_driver_is_in_the_status_of_the_pods_that_use_the_device()
 
     driver.send_health(list(HealthStatus::Unhealthy, 0));
     wait_for_health(&node, ResourceHealthStatus::Unhealthy).await;
-    assert_eq!(device_health(&node.kubelet.status()).message.as_deref(), Some("why"));
+    assert_eq!(device_health(&node.kubelet.status()).message.as_deref(), Some("overheated"));
     node.wait_for_event(|event| *event == Event::PodsSynced { pods: vec!["pod-uid".to_owned()] })
         .await;
     driver.send_health(list(HealthStatus::Healthy, 0));
@@ -76,8 +76,13 @@ async fn health_is_unknown_from_the_end_of_a_stream_to_the_next_report() {
     driver.close_connections();
     wait_for_health(&node, ResourceHealthStatus::Unknown).await;
     wait_for_health(&node, ResourceHealthStatus::Healthy).await;
-    let ended = |event: &Event| matches!(event, Event::HealthStreamEnded { endpoint, .. } if endpoint == Path::new(&driver.endpoint));
-    assert_eq!(node.kubelet.events().count(ended), 1);
+    let is_stream_end = |event: &Event| {
+        matches!(
+            event,
+            Event::HealthStreamEnded { endpoint, .. } if endpoint == Path::new(&driver.endpoint)
+        )
+    };
+    assert_eq!(node.kubelet.events().count(is_stream_end), 1);
 }
 
 #[tokio::test]
@@ -85,8 +90,14 @@ async fn the_kubelet_retries_the_health_stream_of_a_driver_without_a_health_serv
     let node = Node::start_with(|config| config.dra.health_retry_delay = Duration::from_millis(10));
     let driver = Driver::serve_without_health(&node.kubelet, DRIVER);
     driver.wait_until_registered(&node).await;
-    let refused = |event: &&Event| matches!(event, Event::HealthStreamEnded { reason, .. } if reason.starts_with("rpc error: code = Unimplemented"));
-    let calls = node.kubelet.events();
-    let twice = |events: &[Event]| events.iter().filter(refused).count() >= 2;
-    calls.wait_for(twice, super::super::support::DEADLINE).await.expect("called twice");
+    let is_unimplemented = |event: &&Event| {
+        matches!(
+            event,
+            Event::HealthStreamEnded { reason, .. }
+                if reason.starts_with("rpc error: code = Unimplemented")
+        )
+    };
+    let events = node.kubelet.events();
+    let has_retried = |events: &[Event]| events.iter().filter(is_unimplemented).count() >= 2;
+    events.wait_for(has_retried, super::super::support::DEADLINE).await.expect("called twice");
 }

@@ -46,8 +46,8 @@ async fn a_container_gets_the_prepared_devices_of_its_claim() {
     admit(&node, pod("pod", "claim")).await;
     assert_eq!(driver.take_calls(), [], "admission prepares nothing");
 
-    let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
+    let run_options = node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    assert_eq!(run_options.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
     node.kubelet.start_container("pod-uid", "c").await.expect("started again");
     assert_eq!(driver.take_calls(), [prepare_call(&["claim-uid"])]);
     let claim = &node.kubelet.status().claims["default/claim"];
@@ -67,14 +67,14 @@ async fn each_driver_is_called_once_with_all_claims_of_the_pod() {
     let node = Node::start();
     let gpus = Driver::registered(&node, DRIVER).await;
     let nics = Driver::registered(&node, "nic.example.com").await;
-    let both = pod_of("pod", "both", &[DRIVER, "nic.example.com"]);
-    let more = PodClaim::new("more", ClaimId::new("gpus")).driver(DRIVER);
-    admit(&node, both.claim(more.request_used_by("request-0", "c"))).await;
+    let pod = pod_of("pod", "both", &[DRIVER, "nic.example.com"]);
+    let second_claim = PodClaim::new("more", ClaimId::new("gpus")).driver(DRIVER);
+    admit(&node, pod.claim(second_claim.request_used_by("request-0", "c"))).await;
     gpus.script().devices = 2;
 
-    let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    let run_options = node.kubelet.start_container("pod-uid", "c").await.expect("started");
     assert_eq!(
-        grant.cdi_devices,
+        run_options.cdi_devices,
         [
             "gpu.example.com/claim=both-uid-0",
             "gpu.example.com/claim=both-uid-1",
@@ -84,8 +84,13 @@ async fn each_driver_is_called_once_with_all_claims_of_the_pod() {
     );
     assert_eq!(gpus.take_calls(), [prepare_call(&["both-uid", "gpus-uid"])]);
     assert_eq!(nics.take_calls(), [prepare_call(&["both-uid"])]);
-    let called = |event: &Event| matches!(event, Event::DriverCalled { call: ClaimCall::Prepare, claims, .. } if claims.len() == 2);
-    assert_eq!(node.kubelet.events().count(called), 1);
+    let is_call_for_two_claims = |event: &Event| {
+        matches!(
+            event,
+            Event::DriverCalled { call: ClaimCall::Prepare, claims, .. } if claims.len() == 2
+        )
+    };
+    assert_eq!(node.kubelet.events().count(is_call_for_two_claims), 1);
 }
 
 #[tokio::test]
@@ -129,10 +134,10 @@ async fn the_pods_event_has_the_defect_of_the_drivers_answer() {
         assert_eq!(prepare_error(&node, "pod-uid").await, expected);
     }
     driver.script().prepare = Answer::Correct;
-    let started = node.kubelet.start_container("pod-uid", "c").await;
-    let grant = started.expect("the next attempt succeeded");
+    let outcome = node.kubelet.start_container("pod-uid", "c").await;
+    let run_options = outcome.expect("the next attempt succeeded");
     // The devices in the answer with an extra claim were stored too, so the device is listed twice.
-    assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"; 2]);
+    assert_eq!(run_options.cdi_devices, ["gpu.example.com/claim=claim-uid-0"; 2]);
 }
 
 #[tokio::test]
@@ -207,13 +212,13 @@ async fn the_deletion_of_a_pod_cancels_its_preparation_and_releases_its_claim() 
     let driver = Driver::registered(&node, DRIVER).await;
     driver.script().prepare = Answer::Hang;
     admit(&node, pod("pod", "claim")).await;
-    let end = async {
+    let delete = async {
         node.wait_for_event(|event| matches!(event, Event::DriverCalled { .. })).await;
         node.kubelet.delete_pod("pod-uid").await;
     };
-    let (failed, ()) = tokio::join!(prepare_error(&node, "pod-uid"), end);
-    let canceled = "NodePrepareResources: rpc error: code = Canceled desc = context canceled";
-    assert_eq!(failed, canceled);
+    let (message, ()) = tokio::join!(prepare_error(&node, "pod-uid"), delete);
+    let expected = "NodePrepareResources: rpc error: code = Canceled desc = context canceled";
+    assert_eq!(message, expected);
     assert_eq!(driver.take_calls().last(), Some(&unprepare_call(&["claim-uid"])));
 }
 
@@ -224,8 +229,8 @@ async fn a_driver_with_v1beta1_only_is_called_in_v1beta1() {
     driver.script().info.supported_versions = vec!["v1beta1.DRAPlugin".to_owned()];
     driver.wait_until_registered(&node).await;
     admit(&node, pod("pod", "claim")).await;
-    let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
+    let run_options = node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    assert_eq!(run_options.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
     node.kubelet.finish_pod("pod-uid").await;
     let calls = driver.take_calls();
     assert_eq!(calls[0], Call::Prepare(DraService::V1Beta1, vec!["claim-uid".to_owned()]));
@@ -246,7 +251,7 @@ async fn the_newest_connected_instance_is_called() {
     node.wait(|status| !status.drivers[DRIVER][1].is_connected).await;
     node.kubelet.finish_pod("pod-uid").await;
     assert_eq!(old.take_calls(), [unprepare_call(&["claim-uid"])]);
-    let unused = Pod::new("plain").container(Container::new("c"));
-    admit(&node, unused).await;
+    let plain_pod = Pod::new("plain").container(Container::new("c"));
+    admit(&node, plain_pod).await;
     node.kubelet.start_container("plain-uid", "c").await.expect("a pod without claims");
 }

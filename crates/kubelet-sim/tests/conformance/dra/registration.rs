@@ -20,10 +20,12 @@ fn node() -> Node {
 
 /// Waits until the driver's registration fails. Returns the kubelet's message.
 async fn refusal(node: &Node, driver: &Driver) -> String {
-    let is_refusal = |event: &Event| matches!(event, Event::DriverRefused { socket, .. } if *socket == driver.registration);
+    let expected = &driver.registration;
+    let is_refusal =
+        |event: &Event| matches!(event, Event::DriverRefused { socket, .. } if socket == expected);
     node.wait_for_event(is_refusal).await;
-    let all = node.kubelet.events().all();
-    let Some(Event::DriverRefused { message, .. }) = all.into_iter().find(is_refusal) else {
+    let events = node.kubelet.events().all();
+    let Some(Event::DriverRefused { message, .. }) = events.into_iter().find(is_refusal) else {
         panic!("the event exists");
     };
     message
@@ -34,8 +36,8 @@ async fn a_tonic_server_registers_if_its_sockets_name_has_an_at_sign() {
     let node = node();
     let driver = Driver::registered(&node, DRIVER).await;
     assert_eq!(driver.calls(), [Call::Info, Call::Notified(Ok(()))]);
-    let known = &node.kubelet.status().drivers[DRIVER][0];
-    assert_eq!((&known.endpoint, known.service), (&driver.endpoint, DraService::V1));
+    let status = &node.kubelet.status().drivers[DRIVER][0];
+    assert_eq!((&status.endpoint, status.service), (&driver.endpoint, DraService::V1));
 }
 
 #[tokio::test]
@@ -122,13 +124,13 @@ async fn a_removed_socket_deregisters_and_a_new_one_registers() {
     driver.unlink();
     node.wait(|status| status.drivers.is_empty()).await;
     drop(driver);
-    let again = Driver::registered(&node, DRIVER).await;
+    let second_driver = Driver::registered(&node, DRIVER).await;
     // A restarted driver replaces its socket at once, as after a kill.
-    drop(again);
-    let replaced = Driver::serve(&node.kubelet, DRIVER);
-    replaced.wait_until_registered(&node).await;
-    let gone = |event: &Event| matches!(event, Event::DriverDeregistered { .. });
-    assert_eq!(node.kubelet.events().count(gone), 2);
+    drop(second_driver);
+    let third_driver = Driver::serve(&node.kubelet, DRIVER);
+    third_driver.wait_until_registered(&node).await;
+    let is_deregistration = |event: &Event| matches!(event, Event::DriverDeregistered { .. });
+    assert_eq!(node.kubelet.events().count(is_deregistration), 2);
 }
 
 #[tokio::test]
@@ -137,10 +139,11 @@ async fn the_kubelet_repeats_every_registration_after_a_restart() {
     let driver = Driver::registered(&node, DRIVER).await;
     node.kubelet.restart().await.expect("restarted");
     node.wait(|status| status.drivers.len() == 1).await;
-    let registered = |event: &Event| matches!(event, Event::DriverRegistered { .. });
-    let both = |events: &[Event]| events.iter().filter(|event| registered(event)).count() == 2;
-    let calls = node.kubelet.events();
-    calls.wait_for(both, super::super::support::DEADLINE).await.expect("registered again");
+    let is_registration = |event: &Event| matches!(event, Event::DriverRegistered { .. });
+    let has_two =
+        |events: &[Event]| events.iter().filter(|event| is_registration(event)).count() == 2;
+    let events = node.kubelet.events();
+    events.wait_for(has_two, super::super::support::DEADLINE).await.expect("registered again");
     assert_eq!(driver.calls().iter().filter(|call| **call == Call::Info).count(), 2);
 }
 
@@ -148,8 +151,8 @@ async fn the_kubelet_repeats_every_registration_after_a_restart() {
 async fn slices_are_wiped_at_the_start_and_after_the_wipe_delay_of_a_lost_driver() {
     let node = Node::start_with(|config| config.dra.wipe_delay = Duration::from_millis(20));
     let driver = Driver::registered(&node, DRIVER).await;
-    let all = node.kubelet.events().all();
-    assert_eq!(all[1], Event::SlicesWiped { driver: None });
+    let events = node.kubelet.events().all();
+    assert_eq!(events[1], Event::SlicesWiped { driver: None });
     driver.unlink();
     node.wait_for_event(|event| *event == Event::SlicesWiped { driver: Some(DRIVER.to_owned()) })
         .await;

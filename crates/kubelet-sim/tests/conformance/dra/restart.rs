@@ -56,8 +56,8 @@ async fn crash_and_restart(node: &Node, fault: ClaimFault, uid: &str) {
 async fn restart(node: &Node) {
     node.kubelet.restart().await.expect("restarted");
     node.wait(|status| {
-        let mut known = status.drivers.values().flatten();
-        known.any(|driver| driver.is_connected)
+        let mut drivers = status.drivers.values().flatten();
+        drivers.any(|driver| driver.is_connected)
     })
     .await;
 }
@@ -68,8 +68,9 @@ async fn a_running_pod_keeps_its_claim_and_is_not_prepared_again() {
     restart(&node).await;
     let claim = node.kubelet.status().claims["default/claim"].clone();
     assert!(!claim.is_prepared, "the checkpoint does not record this");
-    let grant = node.kubelet.start_container("pod-uid", "c").await.expect("a container restart");
-    assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
+    let run_options =
+        node.kubelet.start_container("pod-uid", "c").await.expect("a container restart");
+    assert_eq!(run_options.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
     assert_eq!(driver.take_calls(), []);
     node.kubelet.finish_pod("pod-uid").await;
     assert_eq!(driver.take_calls(), [unprepare_call()]);
@@ -80,9 +81,9 @@ async fn after_a_restart_a_second_pod_prepares_the_claim_again_and_its_devices_a
     let (node, driver) = node_with_running_pod().await;
     restart(&node).await;
     node.kubelet.admit(pod("second", "claim")).await.expect("admitted");
-    let grant = node.kubelet.start_container("second-uid", "c").await.expect("started");
+    let run_options = node.kubelet.start_container("second-uid", "c").await.expect("started");
     assert_eq!(driver.take_calls(), [prepare_call()]);
-    assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"; 2]);
+    assert_eq!(run_options.cdi_devices, ["gpu.example.com/claim=claim-uid-0"; 2]);
 }
 
 #[tokio::test]
@@ -115,9 +116,9 @@ async fn a_kubelet_that_crashed_before_it_recorded_the_answer_calls_again() {
     node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
     crash_and_restart(&node, ClaimFault::CrashBeforeRecord, "pod-uid").await;
     assert_eq!(driver.take_calls(), [prepare_call()]);
-    let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    let run_options = node.kubelet.start_container("pod-uid", "c").await.expect("started");
     assert_eq!(driver.take_calls(), [prepare_call()]);
-    assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
+    assert_eq!(run_options.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
     let claims = checkpoint(&node).claims.expect("one claim");
     assert_eq!(claims[0].drivers[DRIVER].devices.as_ref().map(Vec::len), Some(1));
 }
@@ -157,9 +158,9 @@ async fn the_kubelet_reconciles_claims_periodically() {
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     driver.script().unprepare = Answer::Error("busy");
     node.kubelet.delete_pod("pod-uid").await;
-    let failed = |event: &&Event| matches!(event, Event::UnprepareFailed { .. });
-    let twice = |events: &[Event]| events.iter().filter(failed).count() >= 2;
-    node.kubelet.events().wait_for(twice, DEADLINE).await.expect("a second attempt");
+    let is_failure = |event: &&Event| matches!(event, Event::UnprepareFailed { .. });
+    let has_two_failures = |events: &[Event]| events.iter().filter(is_failure).count() >= 2;
+    node.kubelet.events().wait_for(has_two_failures, DEADLINE).await.expect("a second attempt");
     driver.script().unprepare = Answer::Correct;
     node.wait(|status| status.claims.is_empty()).await;
 }

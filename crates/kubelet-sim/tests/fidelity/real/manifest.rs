@@ -13,9 +13,9 @@ const RUN_UNTIL_ENDED: &str = "env; echo END=; trap 'exit 0' TERM; \
 
 /// The manifest of a pod.
 pub(super) fn of(pod: &Pod) -> Value {
-    let apps = pod.containers.iter().map(|app| container(&pod.uid, app, RUN_UNTIL_ENDED));
-    let apps: Vec<_> = apps.collect();
-    let inits: Vec<_> = pod
+    let app_containers = pod.containers.iter().map(|app| container(&pod.uid, app, RUN_UNTIL_ENDED));
+    let app_containers: Vec<_> = app_containers.collect();
+    let init_containers: Vec<_> = pod
         .init_containers
         .iter()
         .map(|init| match init.role {
@@ -35,8 +35,8 @@ pub(super) fn of(pod: &Pod) -> Value {
             "hostNetwork": true,
             "automountServiceAccountToken": false,
             "terminationGracePeriodSeconds": 1,
-            "initContainers": inits,
-            "containers": apps,
+            "initContainers": init_containers,
+            "containers": app_containers,
             "volumes": [{ "name": "ends", "hostPath": { "path": format!("{DIR}/ends") } }],
         },
     })

@@ -57,7 +57,7 @@ pub(crate) fn run_child(test: &str, script: &str) -> bool {
 /// Removes a cgroup without processes, and the cgroups below it.
 fn remove_cgroup(cgroup: &Path) {
     for entry in fs::read_dir(cgroup).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        if entry.file_type().is_ok_and(|file_type| file_type.is_dir()) {
             remove_cgroup(&entry.path());
         }
     }

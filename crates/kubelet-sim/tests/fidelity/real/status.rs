@@ -25,9 +25,9 @@ pub(super) async fn of(uid: &str) -> Option<PodStatus> {
 async fn pods() -> Option<Value> {
     let mut stream = TcpStream::connect("127.0.0.1:10255").await.ok()?;
     stream.write_all(b"GET /pods HTTP/1.0\r\n\r\n").await.ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.ok()?;
-    let (_, body) = answer.split_once("\r\n\r\n")?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.ok()?;
+    let (_, body) = response.split_once("\r\n\r\n")?;
     serde_json::from_str(body).ok()
 }
 
@@ -41,16 +41,16 @@ impl PodStatus {
             let (reason, message) = (text(&self.0["reason"]), text(&self.0["message"]));
             return Some(Outcome::Rejected { reason, message });
         }
-        let stuck = self.containers().find_map(|container| {
+        let failed_start = self.containers().find_map(|container| {
             let waiting = &container["state"]["waiting"];
             let (reason, message) = (text(&waiting["reason"]), text(&waiting["message"]));
             let container = text(&container["name"]);
             reason.ends_with("Error").then_some(Outcome::Waiting { container, reason, message })
         });
-        let apps = self.0["containerStatuses"].as_array().into_iter().flatten();
-        let mut running = apps.map(|app| app["state"]["running"].is_object()).peekable();
-        let all_run = running.peek().is_some() && running.all(|runs| runs);
-        stuck.or(all_run.then_some(Outcome::Running))
+        let app_containers = self.0["containerStatuses"].as_array().into_iter().flatten();
+        let mut running = app_containers.map(|app| app["state"]["running"].is_object()).peekable();
+        let all_run = running.peek().is_some() && running.all(|is_running| is_running);
+        failed_start.or(all_run.then_some(Outcome::Running))
     }
 
     /// True if the container runs and was restarted.

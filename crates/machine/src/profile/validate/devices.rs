@@ -10,16 +10,17 @@ use super::{Entry, MAX_CARD_MIB, MachineProfile, ValidationError, ValidationErro
 /// Checks partition modes and xGMI peers of AMD GPUs.
 pub(super) fn amd(profile: &MachineProfile) -> Result<(), ValidationError> {
     let Some(amd) = &profile.amd else { return Ok(()) };
-    let machine = |kind| ValidationError { entry: Entry::Machine, kind };
-    range("number of amd dies", amd.card.dies.into(), 1, 8).map_err(machine)?;
-    range("amd memory_mib", amd.card.memory_mib, 1024, MAX_CARD_MIB).map_err(machine)?;
-    range("amd compute_units", amd.card.compute_units.into(), 1, 10_000).map_err(machine)?;
+    let machine_problem = |kind| ValidationError { entry: Entry::Machine, kind };
+    range("number of amd dies", amd.card.dies.into(), 1, 8).map_err(machine_problem)?;
+    range("amd memory_mib", amd.card.memory_mib, 1024, MAX_CARD_MIB).map_err(machine_problem)?;
+    range("amd compute_units", amd.card.compute_units.into(), 1, 10_000)
+        .map_err(machine_problem)?;
     for (index, gpu) in amd.gpus.iter().enumerate() {
         let problem = |kind| ValidationError { entry: Entry::Amd(index), kind };
-        let (parts, dies) = (gpu.compute.partition_count(amd.card.dies), amd.card.dies);
-        range("number of parts", parts.into(), 1, dies.into()).map_err(problem)?;
-        let missing = |peer: &&usize| **peer == index || **peer >= amd.gpus.len();
-        if let Some(peer) = gpu.peers.iter().flatten().find(missing) {
+        let (partition_count, dies) = (gpu.compute.partition_count(amd.card.dies), amd.card.dies);
+        range("number of parts", partition_count.into(), 1, dies.into()).map_err(problem)?;
+        let is_invalid = |peer: &&usize| **peer == index || **peer >= amd.gpus.len();
+        if let Some(peer) = gpu.peers.iter().flatten().find(is_invalid) {
             return Err(problem(ValidationErrorKind::UnlinkedPeer(*peer)));
         }
     }
@@ -28,15 +29,15 @@ pub(super) fn amd(profile: &MachineProfile) -> Result<(), ValidationError> {
 
 /// Checks that device names are unique and that files stay in their folders.
 pub(super) fn devices(profile: &MachineProfile) -> Result<(), ValidationError> {
-    let mut taken = BTreeSet::new();
+    let mut used_names = BTreeSet::new();
     for (index, device) in profile.devices.iter().enumerate() {
         let problem = |kind| ValidationError { entry: Entry::Device(index), kind };
-        if device.name.is_empty() || !taken.insert(&device.name) {
+        if device.name.is_empty() || !used_names.insert(&device.name) {
             return Err(problem(ValidationErrorKind::InvalidDeviceName(device.name.clone())));
         }
-        let inside =
+        let is_inside =
             |path: &&Path| path.components().all(|part| matches!(part, Component::Normal(_)));
-        if let Some(path) = device.paths().find(|path| !inside(path)) {
+        if let Some(path) = device.paths().find(|path| !is_inside(path)) {
             return Err(problem(ValidationErrorKind::PathOutsideDevice(path.to_owned())));
         }
     }
