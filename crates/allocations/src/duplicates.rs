@@ -1,7 +1,7 @@
 //! Duplicates: devices that are the same hardware.
 //!
-//! Two devices of different sources are duplicates if they have the same device node or PCI function; if they have
-//! neither, the same place. Any two devices in one IOMMU group count too: the kernel gives a group to one user as a
+//! Two devices of different sources are duplicates if they have the same device node or PCI function, or, if they have
+//! neither, the same origin. Any two devices in one IOMMU group count too: the kernel gives a group to one user as a
 //! whole. Only one of the duplicates is offered, so that the hardware has one owner.
 
 use std::{
@@ -46,11 +46,14 @@ pub fn duplicates<'a>(
     let mut owners: BTreeMap<Hardware, &Device> = BTreeMap::new();
     let mut duplicates = BTreeMap::new();
     for device in devices {
-        let all = hardware(device);
-        if let Some(why) = all.iter().find_map(|it| conflict(it, owners.get(it)?, device)) {
-            duplicates.insert(device.id.clone(), why);
+        let own_hardware = hardware(device);
+        if let Some(reason) = own_hardware
+            .iter()
+            .find_map(|hardware| conflict(hardware, owners.get(hardware)?, device))
+        {
+            duplicates.insert(device.id.clone(), reason);
         } else {
-            for hardware in all {
+            for hardware in own_hardware {
                 owners.entry(hardware).or_insert(device);
             }
         }
@@ -108,7 +111,7 @@ impl fmt::Display for Hardware {
         match self {
             Self::Node(path) | Self::IommuGroup(path) => path.display().fmt(f),
             Self::Function(address) => write!(f, "PCI function {address}"),
-            Self::Origin(place) => place.fmt(f),
+            Self::Origin(origin) => origin.fmt(f),
         }
     }
 }
@@ -121,10 +124,10 @@ pub fn own_nodes(device: &Device) -> impl Iterator<Item = Hardware> {
     })
 }
 
-/// Place of a device that has neither device nodes nor a PCI function.
+/// Origin of a device that has neither device nodes nor a PCI function.
 fn sole_place(device: &Device) -> Option<Hardware> {
-    let nothing_else = device.nodes.is_empty() && device.place.pci.is_none();
-    device.origin.clone().filter(|_| nothing_else).map(Hardware::Origin)
+    let has_only_origin = device.nodes.is_empty() && device.place.pci.is_none();
+    device.origin.clone().filter(|_| has_only_origin).map(Hardware::Origin)
 }
 
 /// True if a device is defined by its device nodes. One PCI function may have several such devices, such as the ports
@@ -188,17 +191,17 @@ mod tests {
 
     #[test]
     fn devices_without_node_and_function_are_compared_by_place() {
-        let at = |id: &str, source: &str, place: &str, nodes: &[DeviceNode]| Device {
-            origin: Some(place.to_owned()),
+        let device_at = |id: &str, source: &str, origin: &str, nodes: &[DeviceNode]| Device {
+            origin: Some(origin.to_owned()),
             ..device(id, source, nodes)
         };
         let port = [DeviceNode::new("/dev/ttyUSB0")];
         let all = [
-            at("a", "one", "10.0.0.7", &[]),
-            at("b", "two", "10.0.0.7", &[]),
-            at("c", "two", "10.0.0.8", &[]),
-            at("d", "one", "/sys/devices/usb1/1-4", &port),
-            at("e", "two", "/sys/devices/usb1/1-4", &[]),
+            device_at("a", "one", "10.0.0.7", &[]),
+            device_at("b", "two", "10.0.0.7", &[]),
+            device_at("c", "two", "10.0.0.8", &[]),
+            device_at("d", "one", "/sys/devices/usb1/1-4", &port),
+            device_at("e", "two", "/sys/devices/usb1/1-4", &[]),
         ];
         let found = duplicates(&all, &BTreeSet::new());
         assert!(found[&all[1].id].starts_with("a of one is the same device, by 10.0.0.7"));
@@ -208,26 +211,26 @@ mod tests {
     #[test]
     fn an_iommu_group_goes_to_one_device_of_a_source_too() {
         let nodes = [DeviceNode::new("/dev/vfio/62"), DeviceNode::shared("/dev/vfio/vfio")];
-        let at = |id: &str, source: &str, pci: &str, nodes: &[DeviceNode]| {
+        let device_at = |id: &str, source: &str, pci: &str, nodes: &[DeviceNode]| {
             let pci = Some(pci.parse().expect("valid"));
             Device { place: Location { pci, ..Location::default() }, ..device(id, source, nodes) }
         };
         let own = [DeviceNode::new("/dev/vfio/63"), nodes[1].clone()];
         let all = [
-            at("a", "one", "0000:17:00.2", &nodes),
-            at("b", "one", "0000:17:00.3", &nodes),
-            at("c", "one", "0000:17:00.4", &own),
-            at("d", "two", "0000:17:00.5", &nodes),
-            at("e", "two", "0000:17:00.2", &nodes),
+            device_at("a", "one", "0000:17:00.2", &nodes),
+            device_at("b", "one", "0000:17:00.3", &nodes),
+            device_at("c", "one", "0000:17:00.4", &own),
+            device_at("d", "two", "0000:17:00.5", &nodes),
+            device_at("e", "two", "0000:17:00.2", &nodes),
         ];
         let found = duplicates(&all, &BTreeSet::new());
-        let why = |nth: usize| found.get(&all[nth].id).map(String::as_str);
-        assert_eq!(why(0), None);
-        assert_eq!(why(1), Some("a is in the same IOMMU group, and is offered"));
-        assert_eq!(why(2), None);
-        assert_eq!(why(3), why(1));
+        let reason = |nth: usize| found.get(&all[nth].id).map(String::as_str);
+        assert_eq!(reason(0), None);
+        assert_eq!(reason(1), Some("a is in the same IOMMU group, and is offered"));
+        assert_eq!(reason(2), None);
+        assert_eq!(reason(3), reason(1));
         assert!(
-            why(4)
+            reason(4)
                 .expect("a duplicate")
                 .starts_with("a of one is the same device, by /dev/vfio/62")
         );

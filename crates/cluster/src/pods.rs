@@ -51,13 +51,14 @@ impl Pods {
         // are as old as the pod's binding, so an older answer either lacks the pod or has them.
         let params = ListParams::default().fields(&format!("spec.nodeName={node}")).match_any();
         let context = || format!("cannot list pods of node {node}");
-        let listed = connection.call(context, pods.list_metadata(&params)).await;
-        let listed = listed.inspect_err(|_| self.0.reset())?;
-        let mut all: Vec<_> = listed.items.into_iter().map(|pod| pod.metadata).collect();
-        let own = all.iter().position(|pod| pod.uid.as_deref() == Some(uid));
-        let mut mirrors = all.iter().enumerate().filter(|(_, pod)| is_mirror_of(pod, uid));
+        let list = connection.call(context, pods.list_metadata(&params)).await;
+        let list = list.inspect_err(|_| self.0.reset())?;
+        let mut pods_metadata: Vec<_> = list.items.into_iter().map(|pod| pod.metadata).collect();
+        let own = pods_metadata.iter().position(|pod| pod.uid.as_deref() == Some(uid));
+        let mut mirrors =
+            pods_metadata.iter().enumerate().filter(|(_, pod)| is_mirror_of(pod, uid));
         let mirror = mirrors.next().filter(|_| mirrors.next().is_none()).map(|(nth, _)| nth);
-        Ok(own.or(mirror).map(|nth| BoundPod::of(all.swap_remove(nth))))
+        Ok(own.or(mirror).map(|nth| BoundPod::of(pods_metadata.swap_remove(nth))))
     }
 
     /// Requests of the pod's containers for virtual GPUs; `None` if no pod has this UID any more.
@@ -131,7 +132,7 @@ impl Pods {
     }
 }
 
-// === impl PodParts ===
+// === impl PodDetails ===
 
 impl PodDetails {
     fn of(pod: PodFields) -> Self {
@@ -139,14 +140,14 @@ impl PodDetails {
         // Claims of a template have their names in the status.
         let claims = spec.resource_claims.into_iter().chain(status.resource_claim_statuses);
         let claims = claims.filter_map(|it| it.resource_claim_name);
-        let all = [
+        let statuses = [
             status.container_statuses,
             status.init_container_statuses,
             status.ephemeral_container_statuses,
         ];
-        let containers = all.into_iter().flatten().filter_map(|it| {
-            let (_, id) = it.container_id.as_ref()?.split_once("://")?;
-            Some((id.to_owned(), it.name))
+        let containers = statuses.into_iter().flatten().filter_map(|status| {
+            let (_, id) = status.container_id.as_ref()?.split_once("://")?;
+            Some((id.to_owned(), status.name))
         });
         Self { claims: claims.collect(), containers: containers.collect() }
     }
@@ -169,8 +170,8 @@ mod tests {
                     {"name": "main", "containerID": "containerd://1f", "image": "", "imageID": "", "ready": true, "restartCount": 0},
                     {"name": "waits", "image": "", "imageID": "", "ready": false, "restartCount": 0}]},
         });
-        let parts = PodDetails::of(serde_json::from_value(pod).expect("a pod"));
-        assert_eq!(parts.claims, ["shared", "p-b-x"]);
-        assert_eq!(parts.containers, [("1f".to_owned(), "main".to_owned())].into());
+        let details = PodDetails::of(serde_json::from_value(pod).expect("a pod"));
+        assert_eq!(details.claims, ["shared", "p-b-x"]);
+        assert_eq!(details.containers, [("1f".to_owned(), "main".to_owned())].into());
     }
 }

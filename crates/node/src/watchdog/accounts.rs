@@ -50,8 +50,8 @@ pub(super) struct Violation {
     pub(super) usage: Usage,
 }
 
-/// Value of [`Account::excess_count`] that is a violation. One or two measurements may show a program that has ended and whose
-/// memory the driver still counts.
+/// Value of [`Account::excess_count`] that is a violation. One or two measurements may show a program that has ended
+/// and whose memory the driver still counts.
 const VIOLATION_THRESHOLD: u32 = 3;
 
 /// Tolerance above a limit: one part in 50 of it, and at least 256 MiB. The driver's own allocations for a program vary
@@ -108,15 +108,15 @@ impl Accounts {
     /// Claims above their memory. Their usage is that of the last action: a claim's condition changes with an action,
     /// not with each measurement.
     pub(super) fn excesses(&self) -> MemoryExcesses {
-        let mut all = MemoryExcesses::new();
+        let mut excesses = MemoryExcesses::new();
         for ((device, holders), account) in &self.0 {
             let Some(LastAction { bytes, .. }) = account.last_action else { continue };
             let excess =
                 MemoryExcess { used_mib: bytes / MIB, limit_mib: account.usage.limit_bytes / MIB };
             let claims = holders.iter().filter(|holder| !holder.is_share());
-            all.extend(claims.map(|claim| ((claim.uid.clone(), device.clone()), excess)));
+            excesses.extend(claims.map(|claim| ((claim.uid.clone(), device.clone()), excess)));
         }
-        all
+        excesses
     }
 
     /// Latest usage of the holders on each GPU.
@@ -211,49 +211,49 @@ mod tests {
 
     /// Holders in violation after each measurement of one a second.
     fn violations(measurements: &[&[(&str, u64)]], repeats: bool) -> Vec<Vec<Holders>> {
-        let (mut accounts, begun) = (Accounts::default(), Instant::now());
-        let one = |(second, pods): (u64, &&[(&str, u64)])| {
-            let now = begun + Duration::from_secs(second);
+        let (mut accounts, start) = (Accounts::default(), Instant::now());
+        let measure = |(second, pods): (u64, &&[(&str, u64)])| {
+            let now = start + Duration::from_secs(second);
             let found = accounts.record(&gpu(), used(pods), now, repeats);
             found.into_iter().map(|violation| violation.holders).collect()
         };
-        (0..).zip(measurements).map(one).collect()
+        (0..).zip(measurements).map(measure).collect()
     }
 
     #[tokio::test]
     async fn three_measurements_above_the_limit_are_a_violation() {
-        let over = 9 * GIB;
-        let both: &[_] = &[("a", over), ("b", 8 * GIB)];
-        let found = violations(&[both; 4], true);
-        assert_eq!(found, [vec![], vec![], vec![pod("a")], vec![]], "and it is reported once");
-        let (above, below): (&[_], &[_]) = (&[("a", over)], &[("a", GIB)]);
-        let found = violations(&[above, above, below, above, below, above], true);
-        assert_eq!(found.concat(), []);
+        let above_limit = 9 * GIB;
+        let both: &[_] = &[("a", above_limit), ("b", 8 * GIB)];
+        let violating = violations(&[both; 4], true);
+        assert_eq!(violating, [vec![], vec![], vec![pod("a")], vec![]], "and it is reported once");
+        let (above, below): (&[_], &[_]) = (&[("a", above_limit)], &[("a", GIB)]);
+        let violating = violations(&[above, above, below, above, below, above], true);
+        assert_eq!(violating.concat(), []);
         // A program that drops below its limit now and then is still a violation.
-        let found = violations(&[above, above, below, above, above], true);
-        assert_eq!(found.concat(), [pod("a")]);
+        let violating = violations(&[above, above, below, above, above], true);
+        assert_eq!(violating.concat(), [pod("a")]);
         // A program that ended and was started again is another violation.
-        let over: &[_] = &[("a", over)];
-        let found = violations(&[over, over, over, &[], over, over, over], true);
-        assert_eq!(found.concat(), [pod("a"), pod("a")]);
+        let above: &[_] = &[("a", above_limit)];
+        let violating = violations(&[above, above, above, &[], above, above, above], true);
+        assert_eq!(violating.concat(), [pod("a"), pod("a")]);
     }
 
     #[tokio::test]
     async fn the_drivers_own_allocations_are_tolerated() {
         let tolerated: &[_] = &[("a", 8 * GIB + (256 << 20))];
         assert_eq!(violations(&[tolerated; 5], true).concat(), []);
-        let more: &[_] = &[("a", 8 * GIB + (257 << 20))];
-        assert_eq!(violations(&[more; 5], true).concat(), [pod("a")]);
+        let excessive: &[_] = &[("a", 8 * GIB + (257 << 20))];
+        assert_eq!(violations(&[excessive; 5], true).concat(), [pod("a")]);
     }
 
     #[tokio::test]
     async fn an_action_without_effect_is_repeated() {
-        let over: &[_] = &[("a", 9 * GIB)];
-        let found = violations(&[over; 100], true);
+        let above: &[_] = &[("a", 9 * GIB)];
+        let found = violations(&[above; 100], true);
         let times: Vec<_> = (0..).zip(&found).filter(|(_, found)| !found.is_empty()).collect();
         let seconds: Vec<_> = times.into_iter().map(|(second, _): (u64, _)| second).collect();
         assert_eq!(seconds, [2, 47, 92]);
-        assert_eq!(violations(&[over; 100], false).concat(), [pod("a")], "a report is enough");
+        assert_eq!(violations(&[above; 100], false).concat(), [pod("a")], "a report is enough");
     }
 
     #[tokio::test]
