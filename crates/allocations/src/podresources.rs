@@ -127,8 +127,11 @@ impl Holders {
     }
 
     fn ids(&self) -> impl Iterator<Item = HeldId> {
-        let each = self.by_device.iter().flat_map(|(id, all)| all.iter().map(move |it| (id, it)));
-        each.map(|(device, holder)| {
+        let holders = self
+            .by_device
+            .iter()
+            .flat_map(|(device, holders)| holders.iter().map(move |holder| (device, holder)));
+        holders.map(|(device, holder)| {
             let id = match holder.replica {
                 Some(number) => ReplicaId { device: device.clone(), number }.to_string(),
                 None => device.to_string(),
@@ -255,21 +258,21 @@ impl PodResourcesPoller {
             self.rewrites.send_modify(|count| *count += 1);
         }
         holders.released = if is_read { OmittedIds::new() } else { self.discrepancies.released() };
-        self.publish.send_if_modified(|known| {
-            let is_changed = known.released != holders.released;
-            *known = Arc::new(holders);
+        self.publish.send_if_modified(|published| {
+            let is_changed = published.released != holders.released;
+            *published = Arc::new(holders);
             is_changed
         });
     }
 
     /// Holders to publish after a failed call.
     fn keep_last_answer(&self, error: String) -> Holders {
-        let known = self.publish.borrow().clone();
-        if known.last_result.as_ref().is_none_or(Result::is_ok) {
+        let published = self.publish.borrow().clone();
+        if published.last_result.as_ref().is_none_or(Result::is_ok) {
             tracing::warn!(error, "pod resources not available: metrics lack pod labels");
         }
-        let is_fresh = self.answered.is_some_and(|answered| answered.elapsed() < STALE_TTL);
-        let by_device = if is_fresh { known.by_device.clone() } else { HoldersByDevice::new() };
+        let is_fresh = self.answered.is_some_and(|answered_at| answered_at.elapsed() < STALE_TTL);
+        let by_device = if is_fresh { published.by_device.clone() } else { HoldersByDevice::new() };
         Holders { last_result: Some(Err(error)), by_device, released: OmittedIds::new() }
     }
 }
@@ -302,14 +305,14 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut poller, cache) = PodResourcesPoller::new(folder.path(), SharedLedger::default());
         let holder = holder();
-        let known = HoldersByDevice::from([("GPU-a".parse().expect("valid"), [holder].into())]);
-        poller.publish.send_replace(Arc::new(Holders::from_answer(known.clone())));
+        let held = HoldersByDevice::from([("GPU-a".parse().expect("valid"), [holder].into())]);
+        poller.publish.send_replace(Arc::new(Holders::from_answer(held.clone())));
         poller.answered = Some(Instant::now());
         poller.poll().await;
         let holders = cache.holders().borrow().clone();
-        let why = holders.last_result.clone().expect("asked").expect_err("away");
-        assert!(why.contains("pod-resources/kubelet.sock"), "{why}");
-        assert_eq!(holders.by_device, known);
+        let error = holders.last_result.clone().expect("a result").expect_err("no kubelet");
+        assert!(error.contains("pod-resources/kubelet.sock"), "{error}");
+        assert_eq!(holders.by_device, held);
         tokio::time::advance(STALE_TTL).await;
         poller.poll().await;
         assert!(cache.holders().borrow().by_device.is_empty());

@@ -60,17 +60,17 @@ pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
             while !deps.policy.borrow_and_update().labels.devices {
                 changed(&mut deps.policy).await;
             }
-            let (pods, watching) = placed_pods::watch(deps.cluster.clone());
+            let (pods, pod_watch) = placed_pods::watch(deps.cluster.clone());
             let mut policy = deps.policy.clone();
-            let is_off = async {
+            let disabled = async {
                 while policy.borrow_and_update().labels.devices {
                     changed(&mut policy).await;
                 }
             };
             tokio::select! {
-                () = watching => {}
+                () = pod_watch => {}
                 () = handle_pods(&mut deps, pods) => {}
-                () = is_off => {}
+                () = disabled => {}
             }
             deps.decided_sets.send_replace(Arc::default());
         }
@@ -83,13 +83,13 @@ pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
 async fn handle_pods(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>) {
     let writer = Pods::new(deps.cluster.clone());
     let mut allocations = deps.allocations.watch();
-    let mut following = None;
+    let mut subscription = None;
     // Decided GPUs of pods that got other GPUs, by the pod's UID.
     let mut spare: BTreeMap<String, Vec<DeviceId>> = BTreeMap::new();
     // Time of the next attempt at a failed correction, by the pod's UID.
-    let mut failed: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut retry_times: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
-        let all = pods.borrow_and_update().clone();
+        let placed = pods.borrow_and_update().clone();
         let checkpoint = allocations.borrow_and_update().clone();
         let state = deps.state.borrow_and_update().clone();
         let held = held_gpus(checkpoint.containers().unwrap_or_default(), &state);
@@ -97,13 +97,13 @@ async fn handle_pods(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPo
             pod.first_seen.elapsed() < PENDING_TIMEOUT && !has_all_gpus(pod, &held)
         };
         // Placements of virtual GPUs are not published as sets: a virtual GPU is bound when a container starts.
-        let counts_whole = !state.counts_virtual_gpus();
-        let whole = all.iter().filter(|pod| counts_whole && is_whole(pod));
-        let (pending, served): (Vec<_>, Vec<_>) = whole.partition(is_pending);
-        spare.retain(|uid, _| all.iter().any(|pod| pod.pod.uid == *uid));
-        failed.retain(|uid, _| all.iter().any(|pod| pod.pod.uid == *uid));
-        let is_due = |uid: &str| match failed.get(uid) {
-            Some(at) => *at <= Instant::now(),
+        let counts_whole_gpus = !state.counts_virtual_gpus();
+        let whole_gpu_pods = placed.iter().filter(|pod| counts_whole_gpus && is_whole(pod));
+        let (pending, served): (Vec<_>, Vec<_>) = whole_gpu_pods.partition(is_pending);
+        spare.retain(|uid, _| placed.iter().any(|pod| pod.pod.uid == *uid));
+        retry_times.retain(|uid, _| placed.iter().any(|pod| pod.pod.uid == *uid));
+        let is_due = |uid: &str| match retry_times.get(uid) {
+            Some(retry_at) => *retry_at <= Instant::now(),
             None => !spare.contains_key(uid),
         };
         let needs_correction = |pod: &&PlacedPod| differs(pod, &held) && is_due(&pod.pod.uid);
@@ -116,14 +116,15 @@ async fn handle_pods(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPo
         let sets = sets.chain(spare.values().filter(|_| !pending.is_empty()).cloned()).collect();
         windlass_host::watch::publish_if_changed(&deps.decided_sets, Arc::new(sets));
         let next_expiry = pending.iter().map(|pod| pod.first_seen + PENDING_TIMEOUT).min();
-        following = next_expiry.and_then(|_| following.or_else(|| Some(deps.allocations.follow())));
+        subscription =
+            next_expiry.and_then(|_| subscription.or_else(|| Some(deps.allocations.follow())));
         for pod in misplaced {
-            failed.remove(&pod.pod.uid);
+            retry_times.remove(&pod.pod.uid);
             if !correct(pod, &held, &writer, &deps.metrics).await {
-                failed.insert(pod.pod.uid.clone(), Instant::now() + RETRY_DELAY);
+                retry_times.insert(pod.pod.uid.clone(), Instant::now() + RETRY_DELAY);
             }
         }
-        let next = next_expiry.into_iter().chain(failed.values().copied()).min();
+        let next = next_expiry.into_iter().chain(retry_times.values().copied()).min();
         tokio::select! {
             () = changed(&mut pods) => {}
             () = changed(&mut allocations) => {}

@@ -216,12 +216,12 @@ impl Watchdog {
     fn refresh_limits(&mut self) -> Limits {
         let is_off = self.policy.borrow_and_update().watchdog.action == WatchdogAction::Off;
         let state = self.state.borrow_and_update().clone();
-        let follows = !is_off && !state.replica_memory.is_empty();
-        if follows != self.subscription.is_some() {
-            self.subscription = follows.then(|| self.reader.follow());
+        let needs_checkpoint = !is_off && !state.replica_memory.is_empty();
+        if needs_checkpoint != self.subscription.is_some() {
+            self.subscription = needs_checkpoint.then(|| self.reader.follow());
         }
         let mut limits = limits(&self.ledger.borrow_and_update());
-        if follows {
+        if needs_checkpoint {
             add_replicas(&mut limits, &self.allocations.borrow_and_update(), &state);
         }
         add_fractions(&mut limits, &self.fractions.borrow_and_update());
@@ -271,12 +271,12 @@ impl Watchdog {
             let driver = self.driver.clone();
             if !is_drm {
                 let gpu = device.clone();
-                let answers = self.answers.remove(device).unwrap_or_default();
+                let cache = self.answers.remove(device).unwrap_or_default();
                 // Near a violation, the measurement needs a new process list.
                 let is_fresh = self.accounts.is_near_violation(device);
-                let answers = if is_fresh { answers.without_list() } else { answers };
-                let measuring = async move { GpuUse::measure(&driver, &gpu, answers).await };
-                self.measurements.submit(device.clone(), measuring);
+                let cache = if is_fresh { cache.without_list() } else { cache };
+                let measurement = async move { GpuUse::measure(&driver, &gpu, cache).await };
+                self.measurements.submit(device.clone(), measurement);
             } else if !self.drm.is_busy(&()) {
                 let (host, pods) = (driver.host().clone(), self.drm_pods(limits));
                 self.drm.submit((), blocking(move || DrmProcesses::read(&host, &pods)));
@@ -291,21 +291,21 @@ impl Watchdog {
 
     /// Pods with limits on GPUs of DRM drivers: pods with shares, and pods whose claims are known.
     fn drm_pods(&self, limits: &Limits) -> BTreeSet<String> {
-        let of_drm = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
-        let of_gpu = |gpu: &GpuLimits| {
+        let drm_limits = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
+        let pods_of_gpu = |gpu: &GpuLimits| {
             let holders = gpu.iter().map(|(holder, _)| holder);
             let own = holders.filter_map(|holder| Some(holder.pod_of_share()?.to_owned()));
             own.chain(self.tenants.users(gpu).cloned()).collect::<Vec<_>>()
         };
-        of_drm.flat_map(|(_, gpu)| of_gpu(gpu)).collect()
+        drm_limits.flat_map(|(_, gpu)| pods_of_gpu(gpu)).collect()
     }
 
     /// Requests the claims of all pods with processes, if a claim has a limit on a GPU of a DRM driver. Any pod may use
     /// that claim, and an idle pod may start to.
-    fn request_claims(&mut self, present: &BTreeSet<String>, limits: &Limits) {
-        let mut of_drm = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
-        let has_claims = of_drm.any(|(_, gpu)| gpu.has_claims());
-        self.candidates = if has_claims { present.clone() } else { BTreeSet::new() };
+    fn request_claims(&mut self, pods_with_processes: &BTreeSet<String>, limits: &Limits) {
+        let mut drm_limits = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
+        let has_claims = drm_limits.any(|(_, gpu)| gpu.has_claims());
+        self.candidates = if has_claims { pods_with_processes.clone() } else { BTreeSet::new() };
         self.candidates.iter().for_each(|pod| self.tenants.request_claims(pod));
     }
 
@@ -335,26 +335,26 @@ impl Watchdog {
         action: WatchdogAction,
     ) {
         if let Ok(found) = found {
-            let hidden = found.unreadable_pods();
-            let tenants = hidden.keys().filter_map(|pod| self.tenants.get(pod));
+            let unreadable_pods = found.unreadable_pods();
+            let tenants = unreadable_pods.keys().filter_map(|pod| self.tenants.get(pod));
             let claims: BTreeSet<_> = tenants
-                .flat_map(|it| {
+                .flat_map(|tenant| {
                     limits
                         .values()
-                        .flat_map(|gpu| gpu.claims(&it.pod.namespace, &it.details.claims))
+                        .flat_map(|gpu| gpu.claims(&tenant.pod.namespace, &tenant.details.claims))
                 })
                 .map(|claim| claim.uid.clone())
                 .collect();
-            self.states.set_hidden(hidden, claims);
+            self.states.set_hidden(unreadable_pods, claims);
             self.request_claims(found.pods_with_processes(), limits);
         }
         for (device, gpu) in limits {
             let Some(address) = self.drm_gpu(device) else { continue };
             match found {
                 Ok(found) => {
-                    let of_gpu = found.on_gpu(address).map_err(ProcessError::from);
+                    let processes = found.on_gpu(address).map_err(ProcessError::from);
                     let in_use = |processes| GpuUse { processes, ..GpuUse::default() };
-                    self.evaluate(device, of_gpu.map(in_use), gpu, action);
+                    self.evaluate(device, processes.map(in_use), gpu, action);
                 }
                 Err(error) => self.mark_unmeasured(device, &causes(error)),
             }
@@ -369,7 +369,7 @@ impl Watchdog {
         gpu: &GpuLimits,
         action: WatchdogAction,
     ) {
-        let GpuUse { processes, uncounted_bytes, cache: answers } = match measured {
+        let GpuUse { processes, uncounted_bytes, cache } = match measured {
             Ok(measured) => measured,
             Err(error) => return self.mark_unmeasured(device, &causes(&error)),
         };
@@ -377,7 +377,7 @@ impl Watchdog {
             tracing::info!(%device, "memory of a shared GPU is measured again");
         }
         self.states.record_uncounted(device, uncounted_bytes);
-        self.answers.insert(device.clone(), answers);
+        self.answers.insert(device.clone(), cache);
         let containers = processes.iter().map(|process| &process.container);
         containers.clone().for_each(|container| self.tenants.look_up_container(container));
         let pods = containers.map(|container| container.pod.clone()).collect();
@@ -404,16 +404,16 @@ impl Watchdog {
     /// Usage of a GPU by the holders that its processes count for. Processes of the host and of pods without a limit
     /// are left out.
     fn used(&self, processes: Vec<GpuProcess>, gpu: &GpuLimits) -> BTreeMap<Holders, Usage> {
-        let mut all = Vec::new();
+        let mut held_processes = Vec::new();
         for process in processes {
             let holders = self.holders(&process.container.pod, gpu);
             if !holders.is_empty() {
-                all.push((holders, process));
+                held_processes.push((holders, process));
             }
         }
-        let groups = merge_overlapping(all.iter().map(|(holders, _)| holders));
+        let groups = merge_overlapping(held_processes.iter().map(|(holders, _)| holders));
         let mut used: BTreeMap<Holders, Usage> = BTreeMap::new();
-        for (holders, process) in all {
+        for (holders, process) in held_processes {
             let group = groups.iter().find(|group| group.is_superset(&holders));
             let group = group.expect("each set is part of a group");
             let Some(limit) = gpu.combined(group) else { continue };
@@ -434,10 +434,10 @@ impl Watchdog {
     }
 
     /// Marks a GPU as not measured, and logs each reason once.
-    fn mark_unmeasured(&mut self, device: &DeviceId, why: &str) {
+    fn mark_unmeasured(&mut self, device: &DeviceId, reason: &str) {
         self.accounts.drop_measurement(device);
-        if self.states.record_failure(device, why) {
-            tracing::warn!(%device, why, "memory of a shared GPU not measured");
+        if self.states.record_failure(device, reason) {
+            tracing::warn!(%device, why = reason, "memory of a shared GPU not measured");
         }
     }
 }

@@ -59,18 +59,19 @@ impl Overlaps {
 
     /// Joins the GPU's possible placements with the GPU, with each other, and with the present instances.
     fn join_placements(&mut self, gpu: &Device, inventory: &Inventory) {
-        let (all, capacity) = (&*gpu.partitions, PartitionCapacity::of(&gpu.partitions));
-        let placements: Vec<_> = all.iter().map(|it| (it, it.partition.id())).collect();
+        let (partitions, capacity) = (&*gpu.partitions, PartitionCapacity::of(&gpu.partitions));
+        let placements: Vec<_> = partitions.iter().map(|it| (it, it.partition.id())).collect();
         for (_, placement) in &placements {
             self.join(placement, &gpu.id);
         }
-        for [one, other] in capacity.exclusions(all) {
+        for [one, other] in capacity.exclusions(partitions) {
             self.join(&placements[one].1, &placements[other].1);
         }
         for part in inventory.parts_of(&gpu.id) {
-            let Some(present) = &part.partition else { continue };
-            let conflicts =
-                |it: &PossiblePartition| it.partition.conflicts_with(present, &capacity, all);
+            let Some(instance) = &part.partition else { continue };
+            let conflicts = |it: &PossiblePartition| {
+                it.partition.conflicts_with(instance, &capacity, partitions)
+            };
             for (_, placement) in placements.iter().filter(|(it, _)| conflicts(it)) {
                 self.join(placement, &part.id);
             }
@@ -84,8 +85,8 @@ impl Overlaps {
     }
 
     fn join(&mut self, one: &DeviceId, other: &DeviceId) {
-        for (of, is) in [(one, other), (other, one)] {
-            Arc::make_mut(self.0.entry(of.clone()).or_default()).insert(is.clone());
+        for (device, overlapping) in [(one, other), (other, one)] {
+            Arc::make_mut(self.0.entry(device.clone()).or_default()).insert(overlapping.clone());
         }
     }
 }
@@ -103,9 +104,9 @@ mod tests {
         Device { parent: parent.map(|id| id.parse().expect("an id")), ..new }
     }
 
-    fn overlapping(devices: &[Device], of: usize) -> Vec<String> {
+    fn overlapping(devices: &[Device], index: usize) -> Vec<String> {
         let inventory = Inventory { devices: devices.to_vec(), ..Inventory::default() };
-        let overlap = Overlaps::from_inventory(&inventory).overlap(&devices[of].id);
+        let overlap = Overlaps::from_inventory(&inventory).overlap(&devices[index].id);
         overlap.overlapping.iter().map(ToString::to_string).collect()
     }
 

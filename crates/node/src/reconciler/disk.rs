@@ -83,12 +83,12 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Creates the handle and the worker's end.
 pub(super) fn channel() -> (DiskHandle, DiskChannels) {
-    let (request, desired) = watch::channel(Arc::default());
-    let (publish, on_disk) = watch::channel(Arc::default());
-    let (work, busy) = watch::channel(None);
+    let (desired_sender, desired) = watch::channel(Arc::default());
+    let (state_sender, on_disk) = watch::channel(Arc::default());
+    let (busy_sender, busy_since) = watch::channel(None);
     (
-        DiskHandle { desired: request, on_disk, busy_since: busy },
-        DiskChannels { desired, on_disk: publish, busy_since: work },
+        DiskHandle { desired: desired_sender, on_disk, busy_since },
+        DiskChannels { desired, on_disk: state_sender, busy_since: busy_sender },
     )
 }
 
@@ -119,8 +119,8 @@ impl Disk {
                 let on_disk = disk.apply(desired);
                 (disk, on_disk)
             };
-            let (back, on_disk) = blocking(work).await;
-            disk = back;
+            let (worker, on_disk) = blocking(work).await;
+            disk = worker;
             channels.busy_since.send_replace(None);
             channels.on_disk.send_replace(Arc::new(on_disk));
         }
@@ -128,20 +128,16 @@ impl Disk {
 
     /// Writes the desired files. A failed write does not affect the other files.
     pub(super) fn apply(&mut self, desired: Arc<DesiredFiles>) -> DiskState {
-        let checked = self.check.run(&desired);
+        let check_result = self.check.run(&desired);
         let outdated = if self.infos.is_idle(&desired.infos) {
             OutdatedFiles::default()
         } else {
             self.infos.reconcile(&desired.infos)
         };
         self.fingerprints.write(&desired.allocated_hardware);
-        let devices = desired.inventory.devices.iter().map(|it| (it.id.clone(), it.clone()));
-        DiskState {
-            check_result: checked,
-            outdated,
-            devices: devices.collect(),
-            desired: Some(desired),
-        }
+        let devices =
+            desired.inventory.devices.iter().map(|device| (device.id.clone(), device.clone()));
+        DiskState { check_result, outdated, devices: devices.collect(), desired: Some(desired) }
     }
 }
 
@@ -204,18 +200,18 @@ impl DiskState {
 }
 
 /// Waits until the pass exceeds its deadline; pending while idle.
-pub(super) async fn wait_until_slow(mut busy: watch::Receiver<Option<Instant>>) {
+pub(super) async fn wait_until_slow(mut busy_since: watch::Receiver<Option<Instant>>) {
     loop {
-        let due = busy.borrow_and_update().map(|since| since + DEADLINE);
-        let late = async {
+        let due = busy_since.borrow_and_update().map(|since| since + DEADLINE);
+        let deadline_passed = async {
             match due {
                 Some(due) if due > Instant::now() => sleep_until(due).await,
                 _ => pending().await,
             }
         };
         tokio::select! {
-            () = late => return,
-            changed = busy.changed() => if changed.is_err() { pending::<()>().await },
+            () = deadline_passed => return,
+            changed = busy_since.changed() => if changed.is_err() { pending::<()>().await },
         }
     }
 }
