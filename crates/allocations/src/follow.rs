@@ -82,7 +82,7 @@ pub struct FollowerInputs<S> {
     pub holders: PodResourcesCache,
 }
 
-// === impl Follower ===
+// === impl CheckpointFollower ===
 
 impl<S> CheckpointFollower<S> {
     /// Creates a follower that feeds this ledger, and the reader of its snapshots.
@@ -90,10 +90,10 @@ impl<S> CheckpointFollower<S> {
         places: &HostPaths,
         limits: KubeletLimits,
         ledger: SharedLedger,
-        sources: FollowerInputs<S>,
+        inputs: FollowerInputs<S>,
     ) -> (Self, AllocationsReader) {
         let plugins = places.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
-        let (publish, newest) = watch::channel(Arc::default());
+        let (sender, newest) = watch::channel(Arc::default());
         let wake = Arc::new(Notify::new());
         let reader = AllocationsReader::new(Arc::downgrade(&wake), newest);
         let follower = Self {
@@ -101,15 +101,15 @@ impl<S> CheckpointFollower<S> {
             reader: CheckpointReader::new(plugins.join(checkpoint::FILE)),
             delay: limits.checkpoint_delay,
             check_interval: limits.check_interval,
-            catch_up_deadline: (!sources.catch_up_delay.is_zero())
-                .then(|| Deadline::after(sources.catch_up_delay)),
-            sources,
+            catch_up_deadline: (!inputs.catch_up_delay.is_zero())
+                .then(|| Deadline::after(inputs.catch_up_delay)),
+            sources: inputs,
             read_at: None,
             snapshot: None,
             unreadable: None,
             reviewing: JoinSet::new(),
             wake,
-            publish,
+            publish: sender,
         };
         (follower, reader)
     }
@@ -138,12 +138,12 @@ impl<S> CheckpointFollower<S> {
     /// Waits for a reason to read the checkpoint.
     async fn wait(&mut self, is_followed: bool) {
         loop {
-            let lacks_pools = self.feeds_ledger() && !self.ledger.watch().borrow().is_complete();
+            let awaits_pools = self.feeds_ledger() && !self.ledger.watch().borrow().is_complete();
             tokio::select! {
                 () = self.wake.notified() => return,
                 () = changed(&mut self.sources.policy) => return,
                 () = changed(&mut self.sources.kubelet_writes) => return,
-                () = changed(&mut self.sources.state), if lacks_pools => return,
+                () = changed(&mut self.sources.state), if awaits_pools => return,
                 () = or_pending(self.catch_up_deadline.as_mut().map(Deadline::passed)) => {
                     return self.catch_up_deadline = None;
                 }
@@ -162,10 +162,10 @@ impl<S> CheckpointFollower<S> {
     }
 
     async fn read(&mut self) {
-        let begun = Instant::now();
-        let before = self.read_at.replace(begun).unwrap_or(begun);
+        let read_at = Instant::now();
+        let previous = self.read_at.replace(read_at).unwrap_or(read_at);
         // A running agent reads at least once per interval. A much longer gap means that its process was paused.
-        let pause = (begun - before).saturating_sub(self.check_interval * 2);
+        let pause = (read_at - previous).saturating_sub(self.check_interval * 2);
         if !pause.is_zero() {
             self.ledger.shift_for_pause(pause);
         }
@@ -204,8 +204,8 @@ impl<S> CheckpointFollower<S> {
             }
             _ => Some(self.recorded(still_held)),
         };
-        if let Some((recorded, read)) = recorded.zip(self.read_at) {
-            self.ledger.apply_checkpoint(&recorded, read, self.delay);
+        if let Some((recorded, read_at)) = recorded.zip(self.read_at) {
+            self.ledger.apply_checkpoint(&recorded, read_at, self.delay);
         }
     }
 

@@ -52,15 +52,17 @@ impl ClaimDocuments {
     }
 
     /// Writes a claim's document, unless an equal one exists. Returns true if it wrote. Blocks.
-    pub(crate) fn write(&self, entry: &PreparedClaim) -> Result<bool, String> {
-        let uid = &entry.claim.uid;
+    pub(crate) fn write(&self, record: &PreparedClaim) -> Result<bool, String> {
+        let uid = &record.claim.uid;
         // The record comes first: the document names it, and the hook reads it.
-        if entry.limits.is_some() {
-            self.limits.write_or_remove(uid, entry.limits.as_ref())?;
+        if record.limits.is_some() {
+            self.limits.write_or_remove(uid, record.limits.as_ref())?;
         }
-        let devices = entry.devices.iter().enumerate().filter(|(_, held)| !held.edits.is_empty());
         let devices =
-            devices.map(|(at, held)| SpecDevice::new(device(uid, at), held.edits.clone()));
+            record.devices.iter().enumerate().filter(|(_, device)| !device.edits.is_empty());
+        let devices = devices.map(|(position, prepared)| {
+            SpecDevice::new(device(uid, position), prepared.edits.clone())
+        });
         let document = Spec::new(&CLAIM, devices.collect(), ContainerEdits::default());
         if document.devices.is_empty() {
             return Ok(false);
@@ -75,9 +77,9 @@ impl ClaimDocuments {
     }
 
     /// Rewrites a claim's document if it is missing or differs. Blocks.
-    pub(crate) fn restore(&self, entry: &PreparedClaim) -> Result<(), String> {
-        if self.write(entry)? {
-            tracing::warn!(claim = %entry.claim, "CDI document written again");
+    pub(crate) fn restore(&self, record: &PreparedClaim) -> Result<(), String> {
+        if self.write(record)? {
+            tracing::warn!(claim = %record.claim, "CDI document written again");
         }
         Ok(())
     }
@@ -163,8 +165,8 @@ mod tests {
         }
         let documents = documents(&folder);
         documents.remove_temporary_files();
-        let there = names.map(|name| folder.path().join(name).exists());
-        assert_eq!(there, [false, true, true, true]);
+        let exists = names.map(|name| folder.path().join(name).exists());
+        assert_eq!(exists, [false, true, true, true]);
         assert_eq!(documents.claims(), BTreeSet::from(["a".to_owned()]));
     }
 
@@ -182,7 +184,7 @@ mod tests {
         }
         let known = BTreeSet::from(["a".to_owned()]);
         documents(&folder).remove_orphans(&known);
-        let there = names.map(|name| folder.path().join(name).exists());
-        assert_eq!(there, [true, false, true, true]);
+        let exists = names.map(|name| folder.path().join(name).exists());
+        assert_eq!(exists, [true, false, true, true]);
     }
 }

@@ -49,7 +49,7 @@ const MAX_DOCUMENT: u64 = 64 << 10;
 /// # Guarantees
 ///
 /// On success every limit was read back, as requested or, from the driver, rounded up to whole pages. On failure all
-/// limits of this call are lifted, unless the error is [`HookError::NotUndone`].
+/// limits of this call are lifted, unless the error is [`HookError::RollbackFailed`].
 ///
 /// # Errors
 ///

@@ -30,11 +30,11 @@ impl Ledger {
     /// outlive its claim in the API server.
     pub(super) fn check_shares(
         &self,
-        it: &Overlap,
+        overlap: &Overlap,
         requested: Shares,
         uid: &str,
     ) -> Result<(), Conflict> {
-        let others = self.holds(&it.device).filter(|hold| hold.claim.uid != uid);
+        let others = self.holds(&overlap.device).filter(|hold| hold.claim.uid != uid);
         let used = others.map(|hold| match hold.usage {
             ClaimUse::Shares(shares) => shares.count,
             // Only the kubelet's checkpoint names this claim, without a number: it has at least one.
@@ -46,6 +46,6 @@ impl Ledger {
         if requested.count <= left {
             return Ok(());
         }
-        Err(Conflict::NoShareLeft { device: it.device.clone(), requested, left })
+        Err(Conflict::NoShareLeft { device: overlap.device.clone(), requested, left })
     }
 }

@@ -92,7 +92,7 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, ListError>>) -> Resul
 
 /// Holders of each device. The kubelet repeats a device for each of its NUMA nodes.
 pub fn holders_by_device(pods: Vec<PodResources>) -> HoldersByDevice {
-    let mut all = HoldersByDevice::new();
+    let mut holders = HoldersByDevice::new();
     for pod in pods {
         for container in pod.containers {
             for devices in container.devices {
@@ -106,12 +106,12 @@ pub fn holders_by_device(pods: Vec<PodResources>) -> HoldersByDevice {
                         pod: pod.name.clone(),
                         container: container.name.clone(),
                     };
-                    all.entry(device).or_default().insert(holder);
+                    holders.entry(device).or_default().insert(holder);
                 }
             }
         }
     }
-    all
+    holders
 }
 
 /// Pods of each claim, by the namespace and name of the claim.
@@ -119,14 +119,14 @@ pub type PodsByClaim = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// Pods of each claim.
 pub fn pods_by_claim(pods: &[PodResources]) -> PodsByClaim {
-    let mut all = PodsByClaim::new();
+    let mut by_claim = PodsByClaim::new();
     for pod in pods {
         for claim in pod.containers.iter().flat_map(|container| &container.dynamic_resources) {
-            let named = (claim.claim_namespace.clone(), claim.claim_name.clone());
-            all.entry(named).or_default().insert(pod.name.clone());
+            let claim_key = (claim.claim_namespace.clone(), claim.claim_name.clone());
+            by_claim.entry(claim_key).or_default().insert(pod.name.clone());
         }
     }
-    all
+    by_claim
 }
 
 /// Device and number of a replica's id; other ids are the device itself.
@@ -165,12 +165,12 @@ mod tests {
             pod("left", &["GPU-b::0"]),
             pod("right", &["GPU-b::11"]),
         ]);
-        let shown = |id: &str| {
+        let holders_of = |id: &str| {
             let holders = held[id].iter();
             holders.map(|holder| (&*holder.pod, holder.replica)).collect::<Vec<_>>()
         };
-        assert_eq!(shown("GPU-a"), [("whole", None)]);
-        assert_eq!(shown("GPU-b"), [("left", Some(0)), ("right", Some(11))]);
+        assert_eq!(holders_of("GPU-a"), [("whole", None)]);
+        assert_eq!(holders_of("GPU-b"), [("left", Some(0)), ("right", Some(11))]);
     }
 
     #[test]

@@ -82,17 +82,17 @@ pub(super) async fn remove(
 impl Writer<'_> {
     async fn apply_to_node(self, labels: &Labels) -> Result<Vec<String>, ClusterError> {
         let uid = self.node_uid().await?;
-        let refused = match self.patch_node(&uid, labels).await {
+        let refusal = match self.patch_node(&uid, labels).await {
             Ok(()) => return Ok(Vec::new()),
             Err(error) => error,
         };
-        let contested = refused.status().map(conflicting_labels).unwrap_or_default();
-        if contested.is_empty() {
-            return Err(refused);
+        let conflicting = refusal.status().map(conflicting_labels).unwrap_or_default();
+        if conflicting.is_empty() {
+            return Err(refusal);
         }
-        let mut uncontested = labels.clone();
-        uncontested.retain(|key, _| !contested.contains(key));
-        self.patch_node(&uid, &uncontested).await.map(|()| contested)
+        let mut accepted = labels.clone();
+        accepted.retain(|key, _| !conflicting.contains(key));
+        self.patch_node(&uid, &accepted).await.map(|()| conflicting)
     }
 
     /// UID of the Node. An apply without a UID would create a missing Node, which only a kubelet may do. With the UID

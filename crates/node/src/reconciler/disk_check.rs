@@ -82,8 +82,8 @@ impl DiskCheck {
         let gpus_on_disk = || self.cdi.gpus_on_disk();
         let WrittenLimits { devices, failed } =
             self.replicas.reconcile(&desired.replicas, gpus_on_disk, inventory, rules);
-        let checked = self.check(inventory, policy, devices);
-        DiskCheckResult { leftover_daemons, absent, means, unwritten_limits: failed, ..checked }
+        let result = self.check(inventory, policy, devices);
+        DiskCheckResult { leftover_daemons, absent, means, unwritten_limits: failed, ..result }
     }
 
     fn means(&self) -> LimitSupport {
@@ -144,12 +144,12 @@ impl DiskCheck {
     }
 
     fn node_extras(&self, policy: &Policy) -> NodeExtras {
-        let has = |node: &Path| self.roots.dev.exists(node);
-        let control = NVIDIA_NODES.iter().map(PathBuf::from).filter(|node| has(node));
+        let exists = |node: &Path| self.roots.dev.exists(node);
+        let control_nodes = NVIDIA_NODES.iter().map(PathBuf::from).filter(|node| exists(node));
         let channels = policy.delivery.imex.channels.iter().copied();
         NodeExtras {
-            control_nodes: control.collect(),
-            imex_channels: channels.filter(|channel| has(&imex_node(*channel))).collect(),
+            control_nodes: control_nodes.collect(),
+            imex_channels: channels.filter(|channel| exists(&imex_node(*channel))).collect(),
             cdi_extras: Vec::new(),
         }
     }
@@ -162,15 +162,15 @@ impl DiskCheckResult {
     pub(super) fn document_obstacle(&self, device: &Device) -> Option<Obstacle> {
         let concerns = |kind: &Kind| self.node_extras.gets_names_of(device, kind);
         let unwritten = self.unwritten.iter().find(|(kind, _)| concerns(kind));
-        let why = unwritten.map(|(_, error)| error.to_string());
-        let why = why.or_else(|| self.unwritten_limits.get(&device.id).cloned())?;
-        Some(Obstacle { kind: ObstacleKind::Document, reason: why })
+        let reason = unwritten.map(|(_, error)| error.to_string());
+        let reason = reason.or_else(|| self.unwritten_limits.get(&device.id).cloned())?;
+        Some(Obstacle { kind: ObstacleKind::Document, reason })
     }
 
     /// Obstacle: a node of the device is missing, or belongs to another device.
     pub(super) fn node_obstacle(&self, device: &Device) -> Option<Obstacle> {
-        let why = self.absent.get(&device.id)?.to_string();
-        Some(Obstacle { kind: ObstacleKind::DeviceNode, reason: why })
+        let reason = self.absent.get(&device.id)?.to_string();
+        Some(Obstacle { kind: ObstacleKind::DeviceNode, reason })
     }
 
     /// Obstacle: a required IMEX channel is missing.
@@ -181,8 +181,9 @@ impl DiskCheckResult {
         }
         let missing = imex.channels.difference(&self.node_extras.imex_channels).next()?;
         let node = imex_node(*missing);
-        let why = format!("IMEX channel {missing} is required, but {} is missing", node.display());
-        Some(Obstacle { kind: ObstacleKind::ImexChannel, reason: why })
+        let reason =
+            format!("IMEX channel {missing} is required, but {} is missing", node.display());
+        Some(Obstacle { kind: ObstacleKind::ImexChannel, reason })
     }
 
     /// Obstacle: an MPS daemon still runs from an earlier sharing method, and blocks other programs.

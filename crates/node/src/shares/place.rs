@@ -117,7 +117,7 @@ impl ShareRequest<'_> {
         let (size, policy) = (self.size.count, Policy::default());
         let request =
             Request { available: &available, required: &required, near: &[], size, policy };
-        placement::choose(self.topology, request).map(|it| it.devices).unwrap_or_default()
+        placement::choose(self.topology, request).map(|choice| choice.devices).unwrap_or_default()
     }
 
     /// Reason why a decided GPU is not used.
@@ -137,12 +137,12 @@ impl ShareRequest<'_> {
 
     /// Amounts that are free on a GPU.
     fn free(&self, id: &DeviceId, gpu: &ShareableGpu) -> Amounts {
-        let all = Amounts { memory_mib: gpu.memory_mib, compute_percent: FULL_COMPUTE_PERCENT };
-        let used = self.ledger.portion(id).map_or_else(Amounts::default, |it| Amounts {
-            memory_mib: it.memory,
-            compute_percent: it.compute,
+        let total = Amounts { memory_mib: gpu.memory_mib, compute_percent: FULL_COMPUTE_PERCENT };
+        let used = self.ledger.portion(id).map_or_else(Amounts::default, |portion| Amounts {
+            memory_mib: portion.memory,
+            compute_percent: portion.compute,
         });
-        all.saturating_sub(used.saturating_add(self.unknown))
+        total.saturating_sub(used.saturating_add(self.unknown))
     }
 }
 
@@ -164,19 +164,21 @@ mod tests {
     /// GPUs of 80 GiB, with the GiB that pods use of each.
     fn node(gpus: &[(&str, u64)]) -> (ShareableGpus, Ledger) {
         let ledger = SharedLedger::default();
-        let of = gib(80).memory_mib;
+        let total_mib = gib(80).memory_mib;
         for (gpu, used) in gpus.iter().filter(|(_, used)| *used > 0) {
             let memory = gib(*used).memory_mib;
             let method = ShareMethod::TimeSlicing;
-            let usage = ClaimUse::Portion(Portion { method, shares: 1, memory, of, compute: 0 });
+            let usage =
+                ClaimUse::Portion(Portion { method, shares: 1, memory, of: total_mib, compute: 0 });
             let claim = ClaimRef::of_share("ns", gpu, gpu);
             let overlap = Overlaps::default().overlap(&id(gpu));
             ledger.take_for_claim(&claim, &[(overlap, usage)]).expect("free");
         }
-        let all =
-            gpus.iter().map(|(gpu, _)| (id(gpu), ShareableGpu { memory_mib: of, obstacle: None }));
+        let shareable = gpus
+            .iter()
+            .map(|(gpu, _)| (id(gpu), ShareableGpu { memory_mib: total_mib, obstacle: None }));
         let ledger = ledger.watch().borrow().clone();
-        (all.collect(), ledger)
+        (shareable.collect(), ledger)
     }
 
     fn order(gpus: &[(&str, u64)], size: u64, unknown: u64, decided: Option<&str>) -> Vec<String> {

@@ -40,7 +40,7 @@ impl Actions {
         violation: Violation,
         mut tenants: BTreeMap<String, BoundPod>,
     ) {
-        let pods = violation.usage.processes.iter().map(|it| it.container.pod.clone());
+        let pods = violation.usage.processes.iter().map(|process| process.container.pod.clone());
         let pods: BTreeSet<_> = pods.collect();
         let Violation { device, holders, usage } = violation;
         let (used, limit) = (usage.bytes() / MIB, usage.limit_bytes / MIB);
@@ -142,8 +142,8 @@ impl Actions {
     /// Terminates the clients through the MPS daemon first: killing one while it uses the GPU can end the others.
     async fn terminate(&self, device: &DeviceId, processes: &[GpuProcess]) {
         let clients: Vec<_> = processes.iter().collect();
-        let terminated = self.mps.terminate(device, &self.host, &clients, TERMINATION).await;
-        if let Err(error) = terminated {
+        let result = self.mps.terminate(device, &self.host, &clients, TERMINATION).await;
+        if let Err(error) = result {
             tracing::warn!(%device, error, "MPS client not terminated before its process is killed");
         }
     }

@@ -87,7 +87,11 @@ impl ComputeAccounts {
                 excesses.push(ComputeExcess {
                     device: device.clone(),
                     holders: holders.clone(),
-                    pods: usage.processes.iter().map(|it| it.container.pod.clone()).collect(),
+                    pods: usage
+                        .processes
+                        .iter()
+                        .map(|process| process.container.pod.clone())
+                        .collect(),
                     percent: average.percent,
                     share,
                 });
@@ -106,10 +110,10 @@ impl Average {
 
     /// True if the use is far above the share, and was not reported since it was last near the share.
     fn is_new(&mut self, share: u32) -> bool {
-        let above = self.percent - f64::from(share);
-        let is_far = above >= EXCESS_PERCENT && self.percent >= f64::from(share) * EXCESS_FACTOR;
+        let excess = self.percent - f64::from(share);
+        let is_far = excess >= EXCESS_PERCENT && self.percent >= f64::from(share) * EXCESS_FACTOR;
         let is_new = is_far && !self.is_reported;
-        self.is_reported = above > EXCESS_PERCENT / 2.0 && (self.is_reported || is_new);
+        self.is_reported = excess > EXCESS_PERCENT / 2.0 && (self.is_reported || is_new);
         is_new
     }
 }
@@ -142,8 +146,8 @@ mod tests {
             (pod(name), Usage { processes: vec![process], ..Usage::none_of(limit) })
         };
         let used = used.iter().map(usage).collect();
-        let all = (0..measurements).flat_map(|_| accounts.record(&gpu, &used, &limits));
-        all.map(|it| (it.pods.into_iter().collect::<String>(), it.share)).collect()
+        let excesses = (0..measurements).flat_map(|_| accounts.record(&gpu, &used, &limits));
+        excesses.map(|excess| (excess.pods.into_iter().collect::<String>(), excess.share)).collect()
     }
 
     #[test]

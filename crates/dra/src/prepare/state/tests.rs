@@ -98,7 +98,7 @@ fn preparing(stage: RecordedStage, deadline: Deadline) -> Vec<Row> {
     for reading in [State::Reading(stage, None), reading_again] {
         let blocked = || (Blocker::ShareHolders, deadline);
         rows.extend([
-            (reading, Input::Reallocated, State::UndoingSteps(before), Action::UndoSteps),
+            (reading, Input::Reallocated, State::UndoingSteps(stage), Action::UndoSteps),
             (reading, Input::ClaimRead(claim()), reading, Action::Plan(claim())),
             (reading, Input::Planned, executing, Action::Execute),
             (reading, Input::NeedsMigChange(claim()), changing, Action::ChangeMig(claim())),
