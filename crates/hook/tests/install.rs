@@ -13,7 +13,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass-hook");
 fn install(arguments: &[&Path], current: &Path) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", "umask 077; exec \"$0\" install \"$@\"", PROGRAM]).args(arguments);
-    command.current_dir(current).output().expect("it runs")
+    command.current_dir(current).output().expect("the program starts")
 }
 
 fn check_install(folder: &Path) {
@@ -45,7 +45,7 @@ fn installation_replaces_only_a_different_program() {
     check_install(&folder);
     assert!(fs::read(&installed).expect("installed") == program, "an identical copy");
     assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "no temporary file remains");
-    let help = Command::new(&installed).arg("--help").output().expect("it runs");
+    let help = Command::new(&installed).arg("--help").output().expect("the program starts");
     assert!(help.status.success(), "{help:?}");
 }
 

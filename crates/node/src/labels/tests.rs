@@ -69,7 +69,7 @@ fn policy(output: LabelOutput) -> Arc<Policy> {
     Arc::new(Policy { labels, ..Policy::default() })
 }
 
-// === impl Running ===
+// === impl RunningLabeller ===
 
 impl RunningLabeller {
     /// Starts a labeller with a feature file of this name in a temporary folder.
@@ -137,11 +137,11 @@ async fn a_change_that_no_label_shows_writes_nothing() {
     node.settle(SETTLE_TIME).await;
     node.labels.mark_unchanged();
     let inode = |node: &RunningLabeller| fs::metadata(node.path("gfd")).expect("a file").ino();
-    let before = inode(&node);
+    let first_inode = inode(&node);
     node.state.send_replace(state(vec![gpu("GPU-0", Some(Reason::Xid(79)))]));
     let changed = timeout(Duration::from_secs(3600), node.labels.changed()).await;
     assert!(changed.is_err(), "neither a fault nor time changes a label");
-    assert_eq!(inode(&node), before);
+    assert_eq!(inode(&node), first_inode);
 }
 
 #[tokio::test(start_paused = true)]

@@ -68,7 +68,7 @@ const REQUESTS: [&str; 2] = ["NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_REQ
 const LIMITS: [&str; 2] = ["NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_LIMITS"];
 
 /// Variable by which NVIDIA's container runtime adds GPUs.
-const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
 /// Memory of each GPU of a request.
 pub(super) fn memory(
@@ -129,7 +129,7 @@ pub(super) fn plan(
         .collect();
     if let RequestedGpus::Named(_) = request.gpus {
         let ids: Vec<_> = gpus.iter().map(|gpu| gpu.device.as_str()).collect();
-        env.insert(VISIBLE.to_owned(), ids.join(","));
+        env.insert(VISIBLE_DEVICES.to_owned(), ids.join(","));
     }
     let create_runtime = limit.iter().map(HookLimit::hook).collect();
     Ok(Plan { limit, adjustment: Adjustment { env, create_runtime } })
