@@ -321,8 +321,7 @@ impl Binder {
         };
         let mut candidates: Vec<DeviceId> = existing.unwrap_or_else(|| query.candidates());
         let mut rejection = query.rejection();
-        while let Some(devices) = candidates.get(..size.count).filter(|devices| !devices.is_empty())
-        {
+        while let Some(devices) = candidates.get(..size.count).filter(|ids| !ids.is_empty()) {
             let hold = hold(devices, size, request, pod, min_enforcement, state);
             let uses: Vec<_> = hold
                 .uses()

@@ -86,8 +86,8 @@ impl Phase {
         *self = Self::Reading { since: Instant::now(), allocatable: mem::take(allocatable) };
     }
 
-    /// Ends the wait with a checkpoint read at `read_at`. Returns the devices that were allocatable when the wait began,
-    /// or `None` without a matching wait.
+    /// Ends the wait with a checkpoint read at `read_at`. Returns the devices that were allocatable when the wait
+    /// began, or `None` without a matching wait.
     pub(super) fn complete(&mut self, read_at: Option<Instant>) -> Option<BTreeSet<DeviceId>> {
         match self {
             Self::Reading { since, allocatable } if read_at >= Some(*since) => {

@@ -6,13 +6,13 @@ use windlass_allocations::ledger::ClaimRef;
 
 use super::*;
 
-const NO_RECORD: RecordedStage = None;
+const ABSENT: RecordedStage = None;
 
 /// A transition: old state, input, new state, action.
 type Row = (State, Input, State, Action);
 
-fn reason() -> String {
-    "reason".to_owned()
+fn err() -> String {
+    "error".to_owned()
 }
 
 fn claim() -> Box<Claim> {
@@ -32,7 +32,7 @@ fn states(deadline: Deadline) -> Vec<State> {
         State::Idle(COMPLETED),
         State::UndoingSteps(COMPLETED),
     ];
-    for stage in [NO_RECORD, STARTED] {
+    for stage in [ABSENT, STARTED] {
         states.extend([
             State::Idle(stage),
             State::Reading(stage, None),
@@ -61,20 +61,20 @@ fn inputs(deadline: Deadline) -> Vec<Input> {
         Input::Abandoned,
         Input::MigChanged(claim()),
         Input::Done,
-        Input::Failed(reason().into()),
-        Input::RecordFailed(reason()),
+        Input::Failed(err().into()),
+        Input::RecordFailed(err()),
     ]
 }
 
 /// Transitions of the preparation of a claim with this stage in its record.
 fn preparing(stage: RecordedStage, deadline: Deadline) -> Vec<Row> {
-    let refuse = || Action::Refuse(reason().into());
+    let refuse = || Action::Refuse(err().into());
     let (idle, started) = (State::Idle(stage), State::Idle(STARTED));
     let (waiting, executing) = (State::Waiting(stage, deadline), State::Executing(stage));
     let (changing, reading_again) =
         (State::ChangingMig(stage), State::Reading(stage, Some(deadline)));
     let unrecorded = match stage {
-        None => (State::Idle(NO_RECORD), Action::RollBack(reason())),
+        None => (State::Idle(ABSENT), Action::RollBack(err())),
         Some(_) => (started, refuse()),
     };
     let mut rows = vec![
@@ -89,11 +89,11 @@ fn preparing(stage: RecordedStage, deadline: Deadline) -> Vec<Row> {
             Action::Replan(claim()),
         ),
         (changing, Input::Planned, executing, Action::Execute),
-        (changing, Input::Failed(reason().into()), started, refuse()),
-        (changing, Input::RecordFailed(reason()), unrecorded.0, unrecorded.1.clone()),
+        (changing, Input::Failed(err().into()), started, refuse()),
+        (changing, Input::RecordFailed(err()), unrecorded.0, unrecorded.1.clone()),
         (executing, Input::Done, State::Completing, Action::Record),
-        (executing, Input::Failed(reason().into()), started, refuse()),
-        (executing, Input::RecordFailed(reason()), unrecorded.0, unrecorded.1),
+        (executing, Input::Failed(err().into()), started, refuse()),
+        (executing, Input::RecordFailed(err()), unrecorded.0, unrecorded.1),
     ];
     for reading in [State::Reading(stage, None), reading_again] {
         let blocked = || (Blocker::ShareHolders, deadline);
@@ -108,7 +108,7 @@ fn preparing(stage: RecordedStage, deadline: Deadline) -> Vec<Row> {
                 waiting,
                 Action::Wait(blocked().0, blocked().1),
             ),
-            (reading, Input::Failed(reason().into()), idle, refuse()),
+            (reading, Input::Failed(err().into()), idle, refuse()),
         ]);
     }
     rows
@@ -116,41 +116,36 @@ fn preparing(stage: RecordedStage, deadline: Deadline) -> Vec<Row> {
 
 /// All transitions that change the state or have an action.
 fn rows(deadline: Deadline) -> Vec<Row> {
-    let refuse = || Action::Refuse(reason().into());
-    let (unrecorded, started) = (State::Idle(NO_RECORD), State::Idle(STARTED));
+    let refuse = || Action::Refuse(err().into());
+    let (unrecorded, started) = (State::Idle(ABSENT), State::Idle(STARTED));
     let completed = State::Idle(COMPLETED);
     let mut rows = vec![
         (State::Completing, Input::Done, completed, Action::Reply),
-        (State::Completing, Input::RecordFailed(reason()), started, refuse()),
+        (State::Completing, Input::RecordFailed(err()), started, refuse()),
         (completed, Input::Prepare, State::Comparing, Action::Compare),
         (State::Comparing, Input::Unchanged, State::Checking, Action::Execute),
         (State::Comparing, Input::Reallocated, State::UndoingSteps(COMPLETED), Action::UndoSteps),
         (State::Checking, Input::Done, completed, Action::Reply),
-        (State::Checking, Input::Failed(reason().into()), completed, refuse()),
+        (State::Checking, Input::Failed(err().into()), completed, refuse()),
         (completed, Input::Check, State::Restoring, Action::Restore),
         (State::Restoring, Input::Done, completed, Action::LogDocumentError(None)),
         (
             State::Restoring,
-            Input::Failed(reason().into()),
+            Input::Failed(err().into()),
             completed,
-            Action::LogDocumentError(Some(reason())),
+            Action::LogDocumentError(Some(err())),
         ),
-        (State::UndoingSteps(NO_RECORD), Input::Done, unrecorded, Action::Release),
+        (State::UndoingSteps(ABSENT), Input::Done, unrecorded, Action::Release),
         (
-            State::UndoingSteps(NO_RECORD),
-            Input::Failed(reason().into()),
+            State::UndoingSteps(ABSENT),
+            Input::Failed(err().into()),
             unrecorded,
-            Action::RefuseRelease(reason()),
+            Action::RefuseRelease(err()),
         ),
         (State::DroppingRecord, Input::Done, unrecorded, Action::Release),
-        (
-            State::DroppingRecord,
-            Input::RecordFailed(reason()),
-            started,
-            Action::RefuseRelease(reason()),
-        ),
+        (State::DroppingRecord, Input::RecordFailed(err()), started, Action::RefuseRelease(err())),
     ];
-    for stage in [NO_RECORD, STARTED] {
+    for stage in [ABSENT, STARTED] {
         rows.extend(preparing(stage, deadline));
     }
     for stage in [STARTED, COMPLETED] {
@@ -158,13 +153,13 @@ fn rows(deadline: Deadline) -> Vec<Row> {
             (State::UndoingSteps(stage), Input::Done, State::DroppingRecord, Action::Record),
             (
                 State::UndoingSteps(stage),
-                Input::Failed(reason().into()),
+                Input::Failed(err().into()),
                 started,
-                Action::RefuseRelease(reason()),
+                Action::RefuseRelease(err()),
             ),
         ]);
     }
-    for stage in [NO_RECORD, STARTED, COMPLETED] {
+    for stage in [ABSENT, STARTED, COMPLETED] {
         let undoing = State::UndoingSteps(stage);
         rows.push((State::Idle(stage), Input::Release, undoing, Action::UndoSteps));
     }
