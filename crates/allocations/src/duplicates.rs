@@ -152,13 +152,14 @@ mod tests {
     #[test]
     fn of_two_devices_with_one_node_the_first_is_offered() {
         let node = DeviceNode::new("/dev/video0");
-        let all = [device("a", "one", std::slice::from_ref(&node)), device("b", "two", &[node])];
-        let found = duplicates(&all, &BTreeSet::new());
-        assert!(found[&all[1].id].starts_with("a of one is the same device, by /dev/video0"));
+        let devices =
+            [device("a", "one", std::slice::from_ref(&node)), device("b", "two", &[node])];
+        let found = duplicates(&devices, &BTreeSet::new());
+        assert!(found[&devices[1].id].starts_with("a of one is the same device, by /dev/video0"));
         assert_eq!(found.len(), 1);
-        let previous = BTreeSet::from([all[1].id.clone()]);
+        let previous = BTreeSet::from([devices[1].id.clone()]);
         assert!(
-            duplicates(&all, &previous).contains_key(&all[0].id),
+            duplicates(&devices, &previous).contains_key(&devices[0].id),
             "a device that was allocatable before keeps the hardware"
         );
     }
@@ -181,12 +182,12 @@ mod tests {
     fn nodes_that_are_shared_and_parts_of_one_source_are_no_duplicates() {
         let kfd = DeviceNode::shared("/dev/kfd");
         let own = DeviceNode::new("/dev/dri/card0");
-        let all = [
+        let devices = [
             device("a", "one", &[kfd.clone(), own.clone()]),
             device("b", "one", &[own]),
             device("c", "two", &[kfd]),
         ];
-        assert_eq!(duplicates(&all, &BTreeSet::new()), BTreeMap::new());
+        assert_eq!(duplicates(&devices, &BTreeSet::new()), BTreeMap::new());
     }
 
     #[test]
@@ -196,15 +197,15 @@ mod tests {
             ..device(id, source, nodes)
         };
         let port = [DeviceNode::new("/dev/ttyUSB0")];
-        let all = [
+        let devices = [
             device_at("a", "one", "10.0.0.7", &[]),
             device_at("b", "two", "10.0.0.7", &[]),
             device_at("c", "two", "10.0.0.8", &[]),
             device_at("d", "one", "/sys/devices/usb1/1-4", &port),
             device_at("e", "two", "/sys/devices/usb1/1-4", &[]),
         ];
-        let found = duplicates(&all, &BTreeSet::new());
-        assert!(found[&all[1].id].starts_with("a of one is the same device, by 10.0.0.7"));
+        let found = duplicates(&devices, &BTreeSet::new());
+        assert!(found[&devices[1].id].starts_with("a of one is the same device, by 10.0.0.7"));
         assert_eq!(found.len(), 1, "a device with a node is not compared by place: {found:?}");
     }
 
@@ -216,15 +217,15 @@ mod tests {
             Device { place: Location { pci, ..Location::default() }, ..device(id, source, nodes) }
         };
         let own = [DeviceNode::new("/dev/vfio/63"), nodes[1].clone()];
-        let all = [
+        let devices = [
             device_at("a", "one", "0000:17:00.2", &nodes),
             device_at("b", "one", "0000:17:00.3", &nodes),
             device_at("c", "one", "0000:17:00.4", &own),
             device_at("d", "two", "0000:17:00.5", &nodes),
             device_at("e", "two", "0000:17:00.2", &nodes),
         ];
-        let found = duplicates(&all, &BTreeSet::new());
-        let reason = |nth: usize| found.get(&all[nth].id).map(String::as_str);
+        let found = duplicates(&devices, &BTreeSet::new());
+        let reason = |nth: usize| found.get(&devices[nth].id).map(String::as_str);
         assert_eq!(reason(0), None);
         assert_eq!(reason(1), Some("a is in the same IOMMU group, and is offered"));
         assert_eq!(reason(2), None);

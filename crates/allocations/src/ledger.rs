@@ -285,7 +285,8 @@ impl SharedLedger {
             ledger.containers.retain(|id, hold| {
                 let is_recorded = recorded.has(id, &hold.resource);
                 // A checkpoint from before the Allocate names an earlier holder.
-                hold.is_recorded |= is_recorded && hold.allocated_at.is_none_or(|at| at < read_at);
+                hold.is_recorded |= is_recorded
+                    && hold.allocated_at.is_none_or(|allocated_at| allocated_at < read_at);
                 is_recorded || hold.is_late(read_at, delay)
             });
             for (id, resource) in &recorded.devices {
@@ -304,7 +305,8 @@ impl SharedLedger {
         // Watchers need not wake: no holder changes.
         self.update(|ledger| {
             for hold in ledger.containers.values_mut() {
-                hold.allocated_at = hold.allocated_at.map(|at| (at + time).min(now));
+                hold.allocated_at =
+                    hold.allocated_at.map(|allocated_at| (allocated_at + time).min(now));
             }
             false
         });
@@ -551,7 +553,7 @@ impl ContainerHold {
     /// True if a checkpoint that was read at `read_at` may still lack the hold.
     fn is_late(&self, read_at: Instant, delay: Duration) -> bool {
         let delay = if self.is_recorded { delay } else { CHECKPOINT_GRACE };
-        self.allocated_at.is_some_and(|at| read_at - at < delay)
+        self.allocated_at.is_some_and(|allocated_at| read_at - allocated_at < delay)
     }
 }
 

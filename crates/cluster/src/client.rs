@@ -149,9 +149,9 @@ impl Client {
 /// searched in `PATH`.
 fn parse(text: &str, folder: &Path) -> Result<Kubeconfig, InvalidKubeconfig> {
     let mut file = read_documents(text.trim_start_matches('\u{feff}'))?;
-    let clusters = file.clusters.iter_mut().filter_map(|named| named.cluster.as_mut());
+    let clusters = file.clusters.iter_mut().filter_map(|entry| entry.cluster.as_mut());
     let mut paths: Vec<_> = clusters.map(|cluster| &mut cluster.certificate_authority).collect();
-    for user in file.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+    for user in file.auth_infos.iter_mut().filter_map(|entry| entry.auth_info.as_mut()) {
         paths.extend([&mut user.client_certificate, &mut user.client_key, &mut user.token_file]);
         let command = user.exec.as_mut().map(|exec| &mut exec.command);
         let has_slash = |command: &String| command.contains('/');

@@ -204,12 +204,12 @@ impl LeaseApi<'_> {
     /// Reads a lease, and takes or renews it if allowed.
     async fn renew(&self, name: &str, tracked: &mut TrackedLease) -> Result<(), ClusterError> {
         let context = || format!("cannot read Lease {name}");
-        let found = match self.connection.call(context, self.leases.get(name)).await {
+        let lease = match self.connection.call(context, self.leases.get(name)).await {
             Err(error) if error.is_not_found() => None,
-            found => Some(found?),
+            lease => Some(lease?),
         };
         let now = Instant::now();
-        tracked.record_read(found, now);
+        tracked.record_read(lease, now);
         let params = create_params();
         let context = || format!("cannot write Lease {name}");
         let written = match tracked.action(name, now, self.clock.now()) {

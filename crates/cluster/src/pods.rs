@@ -54,11 +54,11 @@ impl Pods {
         let list = connection.call(context, pods.list_metadata(&params)).await;
         let list = list.inspect_err(|_| self.0.reset())?;
         let mut pods_metadata: Vec<_> = list.items.into_iter().map(|pod| pod.metadata).collect();
-        let own = pods_metadata.iter().position(|pod| pod.uid.as_deref() == Some(uid));
+        let with_uid = pods_metadata.iter().position(|pod| pod.uid.as_deref() == Some(uid));
         let mut mirrors =
             pods_metadata.iter().enumerate().filter(|(_, pod)| is_mirror_of(pod, uid));
         let mirror = mirrors.next().filter(|_| mirrors.next().is_none()).map(|(nth, _)| nth);
-        Ok(own.or(mirror).map(|nth| BoundPod::of(pods_metadata.swap_remove(nth))))
+        Ok(with_uid.or(mirror).map(|nth| BoundPod::of(pods_metadata.swap_remove(nth))))
     }
 
     /// Requests of the pod's containers for virtual GPUs; `None` if no pod has this UID any more.
@@ -66,7 +66,7 @@ impl Pods {
         &self,
         pod: &BoundPod,
     ) -> Result<Option<Vec<ContainerRequest>>, ClusterError> {
-        Ok(self.read(pod).await?.map(|found| requests(&found)))
+        Ok(self.read(pod).await?.map(|fields| requests(&fields)))
     }
 
     /// Claims and containers of the pod; `None` if no pod has this UID any more.
@@ -78,10 +78,10 @@ impl Pods {
         let connection = self.0.connect().await?;
         let pods = pod_fields::pods(connection.kube.clone(), &pod.namespace);
         let context = || format!("cannot read pod {}", pod.namespaced_name());
-        let found = connection.call(context, pods.get_opt(&pod.name)).await;
-        let found = found.inspect_err(|_| self.0.reset())?;
-        let found = found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid));
-        let fields = found.map(|found| serde_json::from_value(found.data)).transpose();
+        let object = connection.call(context, pods.get_opt(&pod.name)).await;
+        let object = object.inspect_err(|_| self.0.reset())?;
+        let object = object.filter(|object| object.metadata.uid.as_ref() == Some(&pod.uid));
+        let fields = object.map(|object| serde_json::from_value(object.data)).transpose();
         fields.map_err(|error| ClusterError::of(context(), kube::Error::SerdeError(error)))
     }
 
@@ -139,7 +139,7 @@ impl PodDetails {
         let PodFields { spec, status } = pod;
         // Claims of a template have their names in the status.
         let claims = spec.resource_claims.into_iter().chain(status.resource_claim_statuses);
-        let claims = claims.filter_map(|it| it.resource_claim_name);
+        let claims = claims.filter_map(|claim| claim.resource_claim_name);
         let statuses = [
             status.container_statuses,
             status.init_container_statuses,

@@ -101,14 +101,14 @@ impl ClaimDocuments {
     }
 
     /// Removes the documents of unknown claims. Blocks.
-    pub(crate) fn remove_orphans(&self, known: &BTreeSet<String>) {
-        for uid in self.claims().difference(known) {
+    pub(crate) fn remove_orphans(&self, known_uids: &BTreeSet<String>) {
+        for uid in self.claims().difference(known_uids) {
             match self.remove(uid) {
                 Ok(()) => tracing::info!(uid, "orphaned CDI document removed"),
                 Err(error) => tracing::warn!(uid, error, "orphaned CDI document not removed"),
             }
         }
-        self.limits.retain(|uid| known.contains(uid));
+        self.limits.retain(|uid| known_uids.contains(uid));
     }
 
     /// Removes temporary files of a killed agent. Blocks.
@@ -182,8 +182,8 @@ mod tests {
         for name in names {
             fs::write(folder.path().join(name), "{}").expect("written");
         }
-        let known = BTreeSet::from(["a".to_owned()]);
-        documents(&folder).remove_orphans(&known);
+        let known_uids = BTreeSet::from(["a".to_owned()]);
+        documents(&folder).remove_orphans(&known_uids);
         let exists = names.map(|name| folder.path().join(name).exists());
         assert_eq!(exists, [true, false, true, true]);
     }

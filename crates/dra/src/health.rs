@@ -91,8 +91,12 @@ impl HealthPublisher {
         let records = self.records.borrow_and_update();
         let held_devices = records.1.values().flat_map(|record| &record.devices);
         let held = held_devices.map(|held| {
-            let found = held.find_in(&state.inventory).map(|device| status(&device.health));
-            ((held.pool.clone(), held.name.clone()), found.unwrap_or_else(|| vanished.clone()))
+            let current_status =
+                held.find_in(&state.inventory).map(|device| status(&device.health));
+            (
+                (held.pool.clone(), held.name.clone()),
+                current_status.unwrap_or_else(|| vanished.clone()),
+            )
         });
         let entries = catalog
             .pools

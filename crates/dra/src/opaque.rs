@@ -222,24 +222,26 @@ pub fn check_parameters(parameters: Value) -> Result<(), OpaqueError> {
 
 /// Fails if the driver does not accept an allocated claim, as received from an API server.
 pub fn check_claim_parameters(object: ResourceClaim, requested: &ClaimRef) -> Result<(), String> {
-    let claim = Claim::read(object, requested, &DriverName::default()).map_err(|it| causes(&it))?;
-    Configs::read(&claim).map(drop).map_err(|it| causes(&it))
+    let claim =
+        Claim::read(object, requested, &DriverName::default()).map_err(|error| causes(&error))?;
+    Configs::read(&claim).map(drop).map_err(|error| causes(&error))
 }
 
 fn parse_windlass(origin: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
     let document: Document<WindlassSharing> = parse(origin, parameters)?;
-    let sharing = document.sharing.map(|it| {
-        let mps = it.mps.map(|mps| limits(mps.active_thread_percentage, mps.pinned_memory_limit));
-        sharing(it.strategy, it.time_slicing, mps)
+    let sharing = document.sharing.map(|parsed| {
+        let mps =
+            parsed.mps.map(|mps| limits(mps.active_thread_percentage, mps.pinned_memory_limit));
+        sharing(parsed.strategy, parsed.time_slicing, mps)
     });
     sharing.transpose().map_err(|reason| unreadable(origin, reason))
 }
 
 fn parse_nvidia(origin: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
     let document: Document<NvidiaSharing> = parse(origin, parameters)?;
-    let sharing = document.sharing.map(|it| {
-        let mps = it.mps_config.map(NvidiaMps::limits);
-        sharing(it.strategy, it.time_slicing_config, mps)
+    let sharing = document.sharing.map(|parsed| {
+        let mps = parsed.mps_config.map(NvidiaMps::limits);
+        sharing(parsed.strategy, parsed.time_slicing_config, mps)
     });
     sharing.transpose().map_err(|reason| unreadable(origin, reason))
 }
@@ -249,7 +251,7 @@ fn sharing(
     slices: Option<TimeSlicing>,
     mps: Option<Result<MpsLimits, String>>,
 ) -> Result<Sharing, String> {
-    let interval = slices.as_ref().and_then(|it| it.interval).unwrap_or_default();
+    let interval = slices.as_ref().and_then(|slices| slices.interval).unwrap_or_default();
     match (strategy, slices, mps) {
         (Strategy::TimeSlicing, _, Some(_)) => {
             Err("settings of MPS with strategy TimeSlicing".to_owned())
@@ -280,10 +282,10 @@ fn limits(threads: Option<u64>, memory: Option<String>) -> Result<MpsLimits, Str
         let bytes = Amount::parse(&text).map(Amount::rounded_up);
         let mebibytes = bytes.and_then(|bytes| u64::try_from(bytes / MIB).ok());
         mebibytes
-            .filter(|it| *it > 0)
+            .filter(|mebibytes| *mebibytes > 0)
             .ok_or(format!("limit of memory {text:?}: write 10Gi, for example"))
     };
-    match threads.filter(|it| !(1..=100).contains(it)) {
+    match threads.filter(|percent| !(1..=100).contains(percent)) {
         Some(percent) => Err(format!("active threads {percent}: write 1 to 100 percent")),
         None => Ok(MpsLimits {
             thread_percent: threads,
@@ -326,7 +328,7 @@ mod tests {
         let config =
             |(position, (requests, parameters)): (usize, &(&[&str], Value))| OpaqueConfig {
                 origin: format!("{position}"),
-                requests: requests.iter().map(|it| (*it).to_owned()).collect(),
+                requests: requests.iter().map(|name| (*name).to_owned()).collect(),
                 parameters: parameters.clone(),
             };
         let claim = Claim {

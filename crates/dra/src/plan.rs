@@ -172,11 +172,11 @@ impl<'a> PlanInputs<'a> {
         let suffix = if self.state.inventory.is_complete() { "" } else { " (yet)" };
         let entry = find().ok_or_else(|| unknown(suffix))?;
         let partition = entry.partition.as_ref();
-        let device = if let Some(place) = partition {
-            self.instance(claim, result, entry, place)?
+        let device = if let Some(placement) = partition {
+            self.instance(claim, result, entry, placement)?
         } else {
-            let found = self.state.inventory.get(entry.device.as_str());
-            self.full_device(found.ok_or_else(|| unknown(" any more"))?)
+            let full_gpu = self.state.inventory.get(entry.device.as_str());
+            self.full_device(full_gpu.ok_or_else(|| unknown(" any more"))?)
         };
         check_health(result, &device)?;
         self.check_obstacles(result, &device)?;
@@ -241,10 +241,11 @@ impl<'a> PlanInputs<'a> {
         let names = self.grant(request, &[device])?.cdi_devices;
         let mut edits = ContainerEdits::default();
         // A container gets all devices of a request, and the request's variables with the last device.
-        let is_of_request = |it: &&ChosenDevice<'_>| it.result.base_request() == request;
-        if !chosen[position + 1..].iter().any(|it| is_of_request(&it)) {
+        let is_of_request =
+            |chosen_device: &&ChosenDevice<'_>| chosen_device.result.base_request() == request;
+        if !chosen[position + 1..].iter().any(|chosen_device| is_of_request(&chosen_device)) {
             let of_request = chosen[..=position].iter().filter(is_of_request);
-            let devices: Vec<_> = of_request.map(|it| &*it.device).collect();
+            let devices: Vec<_> = of_request.map(|chosen_device| &*chosen_device.device).collect();
             let resource = self.resource(request)?;
             let envs = self.grant(request, &devices)?.envs;
             edits = variables::request_variables(&claim.pod_claim_name, &resource, envs);
@@ -268,10 +269,11 @@ impl<'a> PlanInputs<'a> {
         claim: &Claim,
         chosen: &[ChosenDevice<'_>],
     ) -> Result<Option<HookLimit>, Refusal> {
-        let uses = combined(chosen.iter().map(|it| (&it.device.id, it.constraints.usage)));
+        let uses =
+            combined(chosen.iter().map(|chosen| (&chosen.device.id, chosen.constraints.usage)));
         let gpus = uses.into_iter().filter_map(|(device, usage)| {
             let Portion { memory: limit_mib, of: total_mib, method, .. } = usage.portion()?;
-            let gpu = chosen.iter().find(|it| it.device.id == *device)?;
+            let gpu = chosen.iter().find(|chosen| chosen.device.id == *device)?;
             Some(GpuMemory {
                 device: device.clone(),
                 limit_mib,
@@ -319,7 +321,7 @@ impl<'a> PlanInputs<'a> {
 impl ChosenDevice<'_> {
     /// False if its MIG instance is still to be made.
     fn exists(&self) -> bool {
-        self.partition.is_none_or(|place| place.id() != self.device.id)
+        self.partition.is_none_or(|placement| placement.id() != self.device.id)
     }
 
     /// The device's entry in the claim's record, without container edits.
@@ -357,9 +359,9 @@ fn check_health(result: &AllocatedDevice, device: &Device) -> Result<(), Refusal
 
 /// Fails if a request with an MPS client got several devices: a container is a client of one daemon.
 fn check_daemons(chosen: &[ChosenDevice<'_>]) -> Result<(), Refusal> {
-    for client in chosen.iter().filter(|it| it.constraints.mps_limits.is_some()) {
+    for client in chosen.iter().filter(|chosen| chosen.constraints.mps_limits.is_some()) {
         let request = client.result.base_request();
-        if chosen.iter().filter(|it| it.result.base_request() == request).count() > 1 {
+        if chosen.iter().filter(|chosen| chosen.result.base_request() == request).count() > 1 {
             return Err(Refusal::MultipleDaemons(request.to_owned()));
         }
     }

@@ -92,7 +92,7 @@ impl Failures {
 
     /// Removes the reason.
     pub(super) fn clear(&self, uid: &str) {
-        self.0.send_if_modified(|all| all.remove(uid).is_some());
+        self.0.send_if_modified(|failures| failures.remove(uid).is_some());
     }
 
     /// All reasons.

@@ -92,9 +92,9 @@ async fn handle_pods(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPo
         let placed = pods.borrow_and_update().clone();
         let checkpoint = allocations.borrow_and_update().clone();
         let state = deps.state.borrow_and_update().clone();
-        let held = held_gpus(checkpoint.containers().unwrap_or_default(), &state);
+        let gpus_by_pod = held_gpus(checkpoint.containers().unwrap_or_default(), &state);
         let is_pending = |pod: &&PlacedPod| {
-            pod.first_seen.elapsed() < PENDING_TIMEOUT && !has_all_gpus(pod, &held)
+            pod.first_seen.elapsed() < PENDING_TIMEOUT && !has_all_gpus(pod, &gpus_by_pod)
         };
         // Placements of virtual GPUs are not published as sets: a virtual GPU is bound when a container starts.
         let counts_whole_gpus = !state.counts_virtual_gpus();
@@ -106,7 +106,8 @@ async fn handle_pods(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPo
             Some(retry_at) => *retry_at <= Instant::now(),
             None => !spare.contains_key(uid),
         };
-        let needs_correction = |pod: &&PlacedPod| differs(pod, &held) && is_due(&pod.pod.uid);
+        let needs_correction =
+            |pod: &&PlacedPod| differs(pod, &gpus_by_pod) && is_due(&pod.pod.uid);
         let misplaced: Vec<_> = served.into_iter().filter(needs_correction).collect();
         let decided =
             |pod: &&PlacedPod| (pod.pod.uid.clone(), decided_gpus(pod).cloned().collect());
@@ -120,7 +121,7 @@ async fn handle_pods(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPo
             next_expiry.and_then(|_| subscription.or_else(|| Some(deps.allocations.follow())));
         for pod in misplaced {
             retry_times.remove(&pod.pod.uid);
-            if !correct(pod, &held, &writer, &deps.metrics).await {
+            if !correct(pod, &gpus_by_pod, &writer, &deps.metrics).await {
                 retry_times.insert(pod.pod.uid.clone(), Instant::now() + RETRY_DELAY);
             }
         }
@@ -139,16 +140,16 @@ fn held_gpus(
     containers: &[ContainerIds],
     state: &NodeState,
 ) -> BTreeMap<String, BTreeSet<DeviceId>> {
-    let mut held: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    let mut gpus_by_pod: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for ContainerIds { pod, ids, .. } in containers {
         let ids = ids.iter().filter_map(|id| device_of(id));
         let is_gpu = |id: &DeviceId| {
             let device = state.inventory.get(id.as_str());
             device.is_some_and(|device| device.family().has_nvml)
         };
-        held.entry(pod.clone()).or_default().extend(ids.filter(is_gpu));
+        gpus_by_pod.entry(pod.clone()).or_default().extend(ids.filter(is_gpu));
     }
-    held
+    gpus_by_pod
 }
 
 fn is_whole(pod: &PlacedPod) -> bool {
@@ -161,25 +162,25 @@ fn decided_gpus(pod: &PlacedPod) -> impl Iterator<Item = &DeviceId> {
 }
 
 /// True if the kubelet has allocated as many GPUs to the pod as were decided.
-fn has_all_gpus(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
-    held.get(&pod.pod.uid).is_some_and(|held| held.len() == pod.placement.devices.len())
+fn has_all_gpus(pod: &PlacedPod, gpus_by_pod: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
+    gpus_by_pod.get(&pod.pod.uid).is_some_and(|gpus| gpus.len() == pod.placement.devices.len())
 }
 
 /// True if a served pod got other GPUs than decided.
-fn differs(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
-    let held = held.get(&pod.pod.uid).filter(|_| has_all_gpus(pod, held));
-    held.is_some_and(|held| !decided_gpus(pod).all(|device| held.contains(device)))
+fn differs(pod: &PlacedPod, gpus_by_pod: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
+    let gpus = gpus_by_pod.get(&pod.pod.uid).filter(|_| has_all_gpus(pod, gpus_by_pod));
+    gpus.is_some_and(|gpus| !decided_gpus(pod).all(|device| gpus.contains(device)))
 }
 
 /// Writes the GPUs of a pod into its annotation. False if that failed.
 async fn correct(
     pod: &PlacedPod,
-    held: &BTreeMap<String, BTreeSet<DeviceId>>,
+    gpus_by_pod: &BTreeMap<String, BTreeSet<DeviceId>>,
     writer: &Pods,
     metrics: &ShareMetrics,
 ) -> bool {
-    let held = held.get(&pod.pod.uid).into_iter().flatten();
-    let placement = PodPlacement { devices: held.cloned().map(PlacedGpu::whole).collect() };
+    let gpus = gpus_by_pod.get(&pod.pod.uid).into_iter().flatten();
+    let placement = PodPlacement { devices: gpus.cloned().map(PlacedGpu::whole).collect() };
     let is_written = annotate(writer, &pod.pod, &placement).await;
     if is_written {
         metrics.count_bound("corrected");

@@ -125,8 +125,9 @@ impl Deps {
                 return;
             }
         };
-        let own = processes.iter().filter(|process| pods.contains(&process.container.pod));
-        let clients: Vec<_> = own.collect();
+        let of_ending_pods =
+            processes.iter().filter(|process| pods.contains(&process.container.pod));
+        let clients: Vec<_> = of_ending_pods.collect();
         let ended =
             self.clients.terminate(device, self.driver.host(), &clients, TERMINATION_LEAD).await;
         match ended {

@@ -56,8 +56,8 @@ pub async fn owners(places: &HostPaths, node: &NodeState) -> (Owners, Vec<String
 }
 
 /// Adds containers. A pool token stands for every device of its pool.
-fn add_containers(held: HoldersByDevice, node: &NodeState, owners: &mut Owners) {
-    for (id, holders) in held {
+fn add_containers(by_device: HoldersByDevice, node: &NodeState, owners: &mut Owners) {
+    for (id, holders) in by_device {
         for holder in holders {
             let is_pooled = token_number(id.as_str()).is_some();
             let pool = holder.resource.parse::<ResourceName>().ok().filter(|_| is_pooled);

@@ -563,9 +563,9 @@ impl Round<'_> {
     /// Obstacle of a device that a claim holds, itself or by overlap.
     fn claim_obstacle(&self, device: &Device) -> Option<String> {
         let claim = self.ledger.claim_holder(&self.overlaps.overlap(&device.id));
-        let held = claim
+        let held_obstacle = claim
             .map(|claim| if claim.is_share() { SHARED_BY_PODS } else { HELD_BY_CLAIM }.to_owned());
-        held.or_else(|| (!self.ledger.knows_claims()).then(|| CLAIMS_UNKNOWN.to_owned()))
+        held_obstacle.or_else(|| (!self.ledger.knows_claims()).then(|| CLAIMS_UNKNOWN.to_owned()))
     }
 }
 

@@ -203,8 +203,8 @@ impl Binder {
     async fn report_recovered(&self) {
         let Some(pods) = &self.pods else { return };
         let recovered = self.holds.with_lock(|holds| {
-            let earlier = holds.pods.values().filter(|share| share.bound_at.is_none());
-            earlier.map(|share| share.hold.clone()).collect::<Vec<_>>()
+            let unreported = holds.pods.values().filter(|share| share.bound_at.is_none());
+            unreported.map(|share| share.hold.clone()).collect::<Vec<_>>()
         });
         for hold in recovered {
             let found = pods.find(&hold.pod.uid).await;
@@ -250,7 +250,7 @@ impl Binder {
         let state = self.state.borrow().clone();
         let containers = allocations.containers().ok_or(BindError::Checkpoint)?;
         let request = ContainerRequest::of(resource, ids, containers, &state)?;
-        let (known, dropped) = self.holds.with_lock(|holds| {
+        let (existing, dropped) = self.holds.with_lock(|holds| {
             holds.find_unknown(containers, &state.policy.shares);
             holds.record_container_start(&request.uid);
             let dropped = holds.drop_unusable(&request.uid, &state.shareable);
@@ -259,7 +259,7 @@ impl Binder {
         if let Some(dropped) = dropped {
             self.release_gpus(&dropped).await;
         }
-        let hold = match known {
+        let hold = match existing {
             Some(hold) if request.is_served_by(&hold) => hold,
             _ => self.place(&request, &state).await?,
         };
@@ -358,19 +358,19 @@ impl Binder {
         request: &ContainerRequest,
         hold: &Hold,
     ) -> Result<(), BindError> {
-        let own = request
+        let own_gpus = request
             .own_gpus(hold)
             .ok_or_else(|| BindError::NoCapacity(MORE_THAN_HELD.to_owned()))?;
-        let own: Vec<_> = own.into_iter().cloned().collect();
-        let (gpus, limit) = self.edits(request, own.clone(), hold.pod.at_least).await?;
+        let own_gpus: Vec<_> = own_gpus.into_iter().cloned().collect();
+        let (gpus, limit) = self.edits(request, own_gpus.clone(), hold.pod.at_least).await?;
         let edits = if request.variables_only {
             Edits::Variables
         } else {
             Edits::Gpu(&gpus, limit.as_ref())
         };
-        let own: Vec<_> = own.into_iter().map(|gpu| gpu.device).collect();
+        let own_devices: Vec<_> = own_devices.into_iter().map(|gpu| gpu.device).collect();
         let document =
-            ShareDocument::new(&request.name, &request.resource, hold.clone(), &own, edits);
+            ShareDocument::new(&request.name, &request.resource, hold.clone(), &own_devices, edits);
         let document = document.ok_or(BindError::NoGpus)?;
         let has_ended = self.holds.with_lock(|holds| {
             let has_ended = !holds.pods.contains_key(&request.uid);

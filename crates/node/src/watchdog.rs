@@ -294,8 +294,8 @@ impl Watchdog {
         let drm_limits = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
         let pods_of_gpu = |gpu: &GpuLimits| {
             let holders = gpu.iter().map(|(holder, _)| holder);
-            let own = holders.filter_map(|holder| Some(holder.pod_of_share()?.to_owned()));
-            own.chain(self.tenants.users(gpu).cloned()).collect::<Vec<_>>()
+            let share_pods = holders.filter_map(|holder| Some(holder.pod_of_share()?.to_owned()));
+            share_pods.chain(self.tenants.users(gpu).cloned()).collect::<Vec<_>>()
         };
         drm_limits.flat_map(|(_, gpu)| pods_of_gpu(gpu)).collect()
     }

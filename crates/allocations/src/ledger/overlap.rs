@@ -60,7 +60,8 @@ impl Overlaps {
     /// Joins the GPU's possible placements with the GPU, with each other, and with the present instances.
     fn join_placements(&mut self, gpu: &Device, inventory: &Inventory) {
         let (partitions, capacity) = (&*gpu.partitions, PartitionCapacity::of(&gpu.partitions));
-        let placements: Vec<_> = partitions.iter().map(|it| (it, it.partition.id())).collect();
+        let placements: Vec<_> =
+            partitions.iter().map(|possible| (possible, possible.partition.id())).collect();
         for (_, placement) in &placements {
             self.join(placement, &gpu.id);
         }
@@ -69,10 +70,10 @@ impl Overlaps {
         }
         for part in inventory.parts_of(&gpu.id) {
             let Some(instance) = &part.partition else { continue };
-            let conflicts = |it: &PossiblePartition| {
-                it.partition.conflicts_with(instance, &capacity, partitions)
+            let conflicts = |possible: &PossiblePartition| {
+                possible.partition.conflicts_with(instance, &capacity, partitions)
             };
-            for (_, placement) in placements.iter().filter(|(it, _)| conflicts(it)) {
+            for (_, placement) in placements.iter().filter(|(possible, _)| conflicts(possible)) {
                 self.join(placement, &part.id);
             }
         }

@@ -119,13 +119,13 @@ impl ClaimUse {
 impl Ledger {
     /// Devices that claims use through MPS daemons.
     pub fn mps_devices(claims: &ClaimHolds) -> MpsDevices {
-        let used = |matches: fn(&ClaimHold) -> bool| {
+        let devices_with = |matches: fn(&ClaimHold) -> bool| {
             let devices = claims.iter().filter(|(_, holds)| holds.values().any(matches));
             devices.map(|(id, _)| id.clone()).collect()
         };
         MpsDevices {
-            required: used(|hold| hold.usage.needs_daemon()),
-            possible: used(|hold| hold.usage == ClaimUse::UnsizedShare),
+            required: devices_with(|hold| hold.usage.needs_daemon()),
+            possible: devices_with(|hold| hold.usage == ClaimUse::UnsizedShare),
         }
     }
 

@@ -152,7 +152,7 @@ fn pods_with_shares_and_claims_add_up_and_exclude_whole_devices() {
     let snapshot = ledger.watch().borrow().clone();
     let excluded = ["a", "b", "e", "f"].map(|id| snapshot.excludes_shares(&without_overlaps(id)));
     assert_eq!(excluded, [false, true, true, false]);
-    let memory = snapshot.portion(&"a".parse().expect("an id")).map(|it| it.memory);
+    let memory = snapshot.portion(&"a".parse().expect("an id")).map(|total| total.memory);
     assert_eq!(memory, Some(90));
     assert!(snapshot.is_shared_by_pods(&"a".parse().expect("an id")));
 }

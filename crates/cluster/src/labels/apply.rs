@@ -101,8 +101,8 @@ impl Writer<'_> {
         let node = self.client.node();
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
         let context = || format!("cannot read Node {node}");
-        let found = self.connection.call(context, nodes.get_metadata(node)).await?;
-        Ok(found.metadata.uid.unwrap_or_default())
+        let node_metadata = self.connection.call(context, nodes.get_metadata(node)).await?;
+        Ok(node_metadata.metadata.uid.unwrap_or_default())
     }
 
     async fn annotate_node(self, annotations: &Labels) -> Result<(), ClusterError> {
@@ -167,9 +167,10 @@ impl Writer<'_> {
         let Some(pod) = self.client.pod_in(namespace) else { return Vec::new() };
         let pods: Api<Pod> = Api::namespaced(self.connection.kube.clone(), namespace);
         let context = || format!("cannot read Pod {namespace}/{}", pod.name);
-        let found = self.connection.call(context, pods.get_metadata(&pod.name)).await;
-        let found = found.inspect_err(|error| tracing::debug!(%error, "pod unreadable: the NodeFeature is owned only by the pod"));
-        let pod_owners = found.ok().and_then(|found| found.metadata.owner_references);
+        let pod_metadata = self.connection.call(context, pods.get_metadata(&pod.name)).await;
+        let pod_metadata = pod_metadata.inspect_err(|error| tracing::debug!(%error, "pod unreadable: the NodeFeature is owned only by the pod"));
+        let pod_owners =
+            pod_metadata.ok().and_then(|pod_metadata| pod_metadata.metadata.owner_references);
         let controller =
             pod_owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
         controller.into_iter().map(as_plain_owner).chain([pod_as_owner(pod)]).collect()
@@ -191,11 +192,11 @@ fn pod_as_owner(pod: &PodIdentity) -> OwnerReference {
     }
 }
 
-fn node_document(node: &str, uid: &str, part: &str, labels: &Labels) -> Value {
+fn node_document(node: &str, uid: &str, metadata_field: &str, labels: &Labels) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": node, "uid": uid, part: labels},
+        "metadata": {"name": node, "uid": uid, metadata_field: labels},
     })
 }
 

@@ -99,7 +99,8 @@ fn classify<'a>(
 /// Index of a slice in its pool, from its name.
 fn index_of(slice: &ResourceSlice) -> Option<usize> {
     let (index, _) = slice.metadata.name.as_deref()?.split_once('-')?;
-    let is_index = index.len() == INDEX_DIGITS && index.bytes().all(|it| it.is_ascii_hexdigit());
+    let is_index =
+        index.len() == INDEX_DIGITS && index.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_index.then(|| usize::from_str_radix(index, 16).ok()).flatten()
 }
 

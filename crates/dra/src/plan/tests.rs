@@ -79,9 +79,9 @@ fn variables_are_joined_for_the_devices_of_one_request() {
     let boards = exclusive(["b0", "b1", "b2"].map(board).into());
     let claim = claim(&[("pair", "b0"), ("one", "b1"), ("pair", "b2")]);
     let devices = planned(&claim, boards, &Records::new()).expect("planned");
-    let is_own = |it: &&String| it.starts_with("WINDLASS_CLAIM_");
+    let is_own = |variable: &&String| variable.starts_with("WINDLASS_CLAIM_");
     let env = |device: &PreparedDevice| {
-        let joined = device.edits.env.iter().filter(|it| !is_own(it));
+        let joined = device.edits.env.iter().filter(|variable| !is_own(variable));
         joined.cloned().collect::<Vec<_>>().join(" ")
     };
     let expected = [
@@ -90,7 +90,7 @@ fn variables_are_joined_for_the_devices_of_one_request() {
         "BOARDS=b0,b2 BOARD_0=b0 BOARD_1=b2 WINDLASS_WINDLASS_DEV_PAIR=b0,b2",
     ];
     assert_eq!(devices.iter().map(env).collect::<Vec<_>>(), expected);
-    let names: Vec<_> = devices.iter().flat_map(|it| &it.cdi).collect();
+    let names: Vec<_> = devices.iter().flat_map(|device| &device.cdi).collect();
     assert_eq!(names, ["windlass.dev/claim=c-1", "windlass.dev/claim=c-2"]);
 }
 
@@ -103,8 +103,8 @@ fn every_request_of_every_claim_has_variables_of_its_own() {
     claim_of_three.results = claim(&[("pair", "b3")]).results;
     let other_devices = planned(&claim_of_three, boards(), &Records::new()).expect("planned");
     // A container runtime keeps the last value of each name.
-    let all = devices.iter().chain(&other_devices).flat_map(|it| &it.edits.env);
-    let env: BTreeMap<_, _> = all.filter_map(|it| it.split_once('=')).collect();
+    let variables = devices.iter().chain(&other_devices).flat_map(|device| &device.edits.env);
+    let env: BTreeMap<_, _> = variables.filter_map(|variable| variable.split_once('=')).collect();
     let own = env.iter().filter(|(name, _)| name.starts_with("WINDLASS_CLAIM_"));
     let own: Vec<_> = own.map(|(name, value)| format!("{name}={value}")).collect();
     let expected = [

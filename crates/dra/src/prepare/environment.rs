@@ -104,8 +104,8 @@ impl Environment {
 
     /// Waits until the claim's devices are clean and prepared. Devices with admin access are left out.
     pub(super) async fn wait_for_cleanup(&self, record: &PreparedClaim) -> Result<(), String> {
-        let used = record.uses().filter(|(_, usage)| *usage != ClaimUse::Admin);
-        let devices: BTreeSet<DeviceId> = used.map(|(device, _)| device.clone()).collect();
+        let used_devices = record.uses().filter(|(_, usage)| *usage != ClaimUse::Admin);
+        let devices: BTreeSet<DeviceId> = used_devices.map(|(device, _)| device.clone()).collect();
         let ready = self.cleanup.prepare_claim(&record.claim.uid, devices).await;
         ready.map_err(|NotReadyError { device, reason }| {
             format!("{device} is not ready for the claim: {reason}")
@@ -129,8 +129,8 @@ impl Environment {
     pub(super) async fn is_reallocated(&self, record: &PreparedClaim) -> bool {
         let Some(claims) = &self.claims else { return false };
         let read = Box::pin(claims.get(&record.claim));
-        let found = deadline::timeout(COMPARE_TIMEOUT, read).await;
-        let object = found.ok().and_then(Result::ok).flatten();
+        let response = deadline::timeout(COMPARE_TIMEOUT, read).await;
+        let object = response.ok().and_then(Result::ok).flatten();
         let claim = object.and_then(|object| Claim::read(object, &record.claim, &self.driver).ok());
         claim.is_some_and(|claim| !record.matches(&claim))
     }
@@ -151,8 +151,8 @@ impl Environment {
         for candidate in
             candidates.into_iter().filter(|candidate| !kubelet_uids.contains(&candidate.claim.uid))
         {
-            let found = claims.get(&candidate.claim).await;
-            if found.is_ok_and(|object| self.has_no_devices_here(object, &candidate.claim)) {
+            let response = claims.get(&candidate.claim).await;
+            if response.is_ok_and(|object| self.has_no_devices_here(object, &candidate.claim)) {
                 orphans.push(candidate);
             }
         }
@@ -172,8 +172,8 @@ impl Environment {
 
 /// Device nodes of a claim's devices.
 pub(super) fn nodes(devices: &[PreparedDevice], state: &NodeState) -> Vec<NodeOfDevice> {
-    let found = devices.iter().filter_map(|device| device.find_in(&state.inventory));
-    let devices: BTreeMap<_, _> = found.map(|device| (&device.id, device)).collect();
+    let present = devices.iter().filter_map(|device| device.find_in(&state.inventory));
+    let devices: BTreeMap<_, _> = present.map(|device| (&device.id, device)).collect();
     devices
         .into_values()
         .flat_map(|device| device.nodes.iter().map(|node| (device.id.clone(), node.clone())))

@@ -86,7 +86,9 @@ pub(super) async fn send_response(
 /// Index of the line break before the empty line that ends the head.
 fn end_of_head(bytes: &[u8]) -> Option<usize> {
     let is_end = |index: usize| {
-        ["\n\r\n", "\n\n"].iter().any(|it| bytes[index..].starts_with(it.as_bytes()))
+        ["\n\r\n", "\n\n"]
+            .iter()
+            .any(|line_breaks| bytes[index..].starts_with(line_breaks.as_bytes()))
     };
     (0..bytes.len()).find(|&index| is_end(index))
 }
@@ -147,9 +149,11 @@ mod tests {
     #[tokio::test]
     async fn a_request_has_a_method_a_path_and_the_accepted_media_types() {
         let check = async |text: &str, expected: Option<(&str, &str, &str)>| {
-            let found = read_request(text.as_bytes()).await;
-            let found = found.as_ref().map(|it| (&*it.method, &*it.path, &*it.accept));
-            assert_eq!(found.ok(), expected, "{text:?}");
+            let request = read_request(text.as_bytes()).await;
+            let request = request
+                .as_ref()
+                .map(|request| (&*request.method, &*request.path, &*request.accept));
+            assert_eq!(request.ok(), expected, "{text:?}");
         };
         check("GET / HTTP/1.1\r\nHost: n\r\n\r\n", Some(("GET", "/", ""))).await;
         check("HEAD /a?b=c HTTP/1.0\n\n", Some(("HEAD", "/a", ""))).await;

@@ -35,17 +35,17 @@ const FIELD_BYTES: usize = 10;
 
 /// Checks every GPU on the bus. All virtual GPUs have the same host, so the last one decides.
 pub(super) fn read(host: &Host) -> Vgpu {
-    let mut found = Vgpu::Absent;
+    let mut vgpu = Vgpu::Absent;
     let is_display = |function: &PciKind| {
         function.is_of_vendor(&[NVIDIA_VENDOR]) && function.is_of_class(&[DISPLAY_CLASS])
     };
     for address in host.pci_addresses(is_display) {
         let Some(space) = config_space(host, address) else { return Vgpu::Unknown };
         if let Some(capability) = capability(&space) {
-            found = Vgpu::Present(vgpu_host(capability));
+            vgpu = Vgpu::Present(vgpu_host(capability));
         }
     }
-    found
+    vgpu
 }
 
 /// The whole configuration space, if it is readable.

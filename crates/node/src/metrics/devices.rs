@@ -131,7 +131,7 @@ impl DeviceCollector {
 }
 
 fn device_labels(device: &Device) -> Labels {
-    let own = [
+    let labels = [
         ("device", Some(device.id.to_string())),
         ("kind", Some(device.kind.to_string())),
         ("index", Some(device.index.to_string())),
@@ -139,17 +139,18 @@ fn device_labels(device: &Device) -> Labels {
         ("profile", device.text_attribute(&MIG_PROFILE).map(str::to_owned)),
         ("parent", device.parent.as_ref().map(ToString::to_string)),
     ];
-    own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    labels.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
 
 fn info_labels(device: &Device) -> Labels {
-    let more = [
+    let location_labels = [
         ("pci_bus_id", device.place.pci.map(|address| address.to_string())),
         ("numa_node", device.place.numa_node.map(|node| node.to_string())),
         ("driver_version", device.text_attribute(&DRIVER).map(str::to_owned)),
     ];
-    let more = more.into_iter().filter_map(|(key, value)| Some((key, value?)));
-    device_labels(device).into_iter().chain(more).collect()
+    let location_labels =
+        location_labels.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    device_labels(device).into_iter().chain(location_labels).collect()
 }
 
 /// Labels of an unhealthy device. Their values are bounded: classes of reasons, and the operator's remedies.
@@ -157,12 +158,12 @@ fn unhealthy_labels(device: &Device) -> Option<Labels> {
     let health = &device.health;
     let reason = health.failure().filter(|_| health.state == HealthState::Unhealthy)?.reason;
     let action = reason.action().filter(|action| action.concerns_operator());
-    let more = [
+    let failure_labels = [
         ("reason", Some(reason.class().to_owned())),
         ("action", action.map(|action| action.to_string())),
     ];
-    let more = more.into_iter().filter_map(|(key, value)| Some((key, value?)));
-    Some(device_labels(device).into_iter().chain(more).collect())
+    let failure_labels = failure_labels.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    Some(device_labels(device).into_iter().chain(failure_labels).collect())
 }
 
 /// One line per class of fault, from the first scrape on: without a preceding 0, `increase()` misses the first fault.
@@ -230,9 +231,9 @@ fn claim_lines(
     let claims = claims.filter(|(id, claim)| ledger.claim_uids(id).any(|uid| uid == claim.uid));
     let labels = |(id, claim): (&DeviceId, &ClaimRef)| {
         let holder = if claim.is_share() { "pod" } else { "claim" };
-        let own = [("namespace", claim.namespace.clone()), (holder, claim.name.clone())];
-        let own = own.into_iter().filter(|_| names == HolderNames::Shown);
-        [("device", id.to_string())].into_iter().chain(own).collect::<Labels>()
+        let name_labels = [("namespace", claim.namespace.clone()), (holder, claim.name.clone())];
+        let name_labels = name_labels.into_iter().filter(|_| names == HolderNames::Shown);
+        [("device", id.to_string())].into_iter().chain(name_labels).collect::<Labels>()
     };
     let lines: BTreeSet<_> = claims.map(labels).collect();
     lines.into_iter().map(|labels| (labels, Value::Integer(1)))
@@ -240,7 +241,7 @@ fn claim_lines(
 
 fn holder_labels(id: &DeviceId, holder: &Holder, names: HolderNames) -> Labels {
     let if_shown = |name: &String| (names == HolderNames::Shown).then(|| name.clone());
-    let own = [
+    let labels = [
         ("device", Some(id.to_string())),
         ("resource", Some(holder.resource.clone())),
         ("replica", holder.replica.map(|replica| replica.to_string())),
@@ -248,7 +249,7 @@ fn holder_labels(id: &DeviceId, holder: &Holder, names: HolderNames) -> Labels {
         ("pod", if_shown(&holder.pod)),
         ("container", if_shown(&holder.container)),
     ];
-    own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    labels.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
 
 #[cfg(test)]

@@ -101,8 +101,8 @@ fn gpus<'a>(
     let chosen = match &request.gpus {
         RequestedGpus::All => gpus.values().copied().collect::<Vec<_>>(),
         RequestedGpus::Named(names) => {
-            let found = names.iter().map(|name| find_gpu(&gpus, name));
-            found.collect::<Result<Vec<_>, _>>()?
+            let named = names.iter().map(|name| find_gpu(&gpus, name));
+            named.collect::<Result<Vec<_>, _>>()?
         }
     };
     if chosen.is_empty() {
@@ -147,8 +147,8 @@ fn find_gpu<'a>(
         let index: u32 = name.parse().ok()?;
         gpus.values().find(|gpu| gpu.index == index)
     };
-    let found = gpus.get(name).or_else(by_index).copied();
-    found.ok_or_else(|| FractionError::UnknownGpu(name.to_owned()))
+    let gpu = gpus.get(name).or_else(by_index).copied();
+    gpu.ok_or_else(|| FractionError::UnknownGpu(name.to_owned()))
 }
 
 fn gpu_memory(gpu: &Device, request: &FractionRequest) -> Result<GpuMemory, FractionError> {

@@ -145,8 +145,12 @@ mod tests {
             let request = request.map(|value| ("a.gpu-memory.request", value));
             let limit = limit.map(|value| ("a.gpu-memory.limit", value));
             let both: Vec<_> = request.into_iter().chain(limit).collect();
-            let found = parsed(&both).expect("valid").expect("a request");
-            assert_eq!((found.request_mib, found.limit_mib), expected, "{both:?}");
+            let parsed_request = parsed(&both).expect("valid").expect("a request");
+            assert_eq!(
+                (parsed_request.request_mib, parsed_request.limit_mib),
+                expected,
+                "{both:?}"
+            );
         }
     }
 
@@ -161,8 +165,8 @@ mod tests {
     #[test]
     fn gpus_are_the_schedulers_choice() {
         let gpus = |value| {
-            let found = parsed(&[("a.gpu-memory.limit", "1Gi"), ("a.gpus.devices", value)]);
-            found.expect("valid").expect("a request").gpus
+            let result = parsed(&[("a.gpu-memory.limit", "1Gi"), ("a.gpus.devices", value)]);
+            result.expect("valid").expect("a request").gpus
         };
         assert_eq!([gpus(" "), gpus("all")], [RequestedGpus::All, RequestedGpus::All]);
         assert_eq!(gpus("GPU-1, 3"), RequestedGpus::Named(vec!["GPU-1".into(), "3".into()]));

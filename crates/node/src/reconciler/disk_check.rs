@@ -133,14 +133,14 @@ impl DiskCheck {
     /// Dry run: checks documents without writing, as far as the caller's permissions allow.
     pub(super) fn dry_run(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
         let (node_extras, absent) = (self.node_extras(policy), self.absent(inventory));
-        let known = DiskCheckResult { absent, means: self.means(), ..DiskCheckResult::default() };
+        let base = DiskCheckResult { absent, means: self.means(), ..DiskCheckResult::default() };
         if !policy.needs_documents() {
             let missing_parts = missing_channels(policy, &node_extras);
-            return DiskCheckResult { node_extras, missing_parts, ..known };
+            return DiskCheckResult { node_extras, missing_parts, ..base };
         }
         let missing_parts = self.cdi.generate(inventory).missing_parts;
         let unwritten = self.cdi.read_only_errors(inventory);
-        DiskCheckResult { node_extras, missing_parts, unwritten, ..known }
+        DiskCheckResult { node_extras, missing_parts, unwritten, ..base }
     }
 
     fn node_extras(&self, policy: &Policy) -> NodeExtras {

@@ -120,9 +120,9 @@ impl Rig {
     fn allocatable(&self) -> Vec<(String, bool)> {
         let state = self.state.borrow();
         let offered = state.offers.values().flat_map(|offer| offer.list().collect::<Vec<_>>());
-        let allocatable = offered.filter(|it| it.state.obstacle().is_none()).map(|it| {
-            let device = state.inventory.get(&it.id).expect("a device");
-            (it.id.to_string(), state.obstacle(device).is_none())
+        let allocatable = offered.filter(|offer| offer.state.obstacle().is_none()).map(|offer| {
+            let device = state.inventory.get(&offer.id).expect("a device");
+            (offer.id.to_string(), state.obstacle(device).is_none())
         });
         allocatable.collect()
     }

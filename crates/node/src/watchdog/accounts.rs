@@ -82,7 +82,7 @@ impl Accounts {
         now: Instant,
         repeats: bool,
     ) -> Vec<Violation> {
-        self.0.retain(|(known, holders), _| known != device || used.contains_key(holders));
+        self.0.retain(|(measured, holders), _| measured != device || used.contains_key(holders));
         let mut violations = Vec::new();
         while let Some((holders, usage)) = used.pop_first() {
             let key = (device.clone(), holders);
@@ -97,12 +97,12 @@ impl Accounts {
 
     /// True if holders of a GPU are above their limits, or were at one of the last measurements.
     pub(super) fn is_near_violation(&self, device: &DeviceId) -> bool {
-        self.0.iter().any(|((known, _), account)| known == device && account.excess_count > 0)
+        self.0.iter().any(|((measured, _), account)| measured == device && account.excess_count > 0)
     }
 
     /// Drops the measurements of a GPU that could not be measured.
     pub(super) fn drop_measurement(&mut self, device: &DeviceId) {
-        self.0.retain(|(known, _), _| known != device);
+        self.0.retain(|(measured, _), _| measured != device);
     }
 
     /// Claims above their memory. Their usage is that of the last action: a claim's condition changes with an action,
@@ -170,8 +170,8 @@ impl Usage {
 
     /// Time in which kernels of the processes ran, in percent of the GPU's time.
     pub(super) fn compute_percent(&self) -> u32 {
-        let all = self.processes.iter().filter_map(|process| process.compute_percent);
-        all.fold(0, u32::saturating_add)
+        let percents = self.processes.iter().filter_map(|process| process.compute_percent);
+        percents.fold(0, u32::saturating_add)
     }
 
     /// True above the limit and its tolerance. Holders of compute alone have no limit of memory.
@@ -214,8 +214,8 @@ mod tests {
         let (mut accounts, start) = (Accounts::default(), Instant::now());
         let measure = |(second, pods): (u64, &&[(&str, u64)])| {
             let now = start + Duration::from_secs(second);
-            let found = accounts.record(&gpu(), used(pods), now, repeats);
-            found.into_iter().map(|violation| violation.holders).collect()
+            let new_violations = accounts.record(&gpu(), used(pods), now, repeats);
+            new_violations.into_iter().map(|violation| violation.holders).collect()
         };
         (0..).zip(measurements).map(measure).collect()
     }

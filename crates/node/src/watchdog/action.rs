@@ -43,15 +43,15 @@ impl Actions {
         let pods = violation.usage.processes.iter().map(|process| process.container.pod.clone());
         let pods: BTreeSet<_> = pods.collect();
         let Violation { device, holders, usage } = violation;
-        let (used, limit) = (usage.bytes() / MIB, usage.limit_bytes / MIB);
+        let (used_mib, limit_mib) = (usage.bytes() / MIB, usage.limit_bytes / MIB);
         let names: Vec<_> = holders.iter().map(ToString::to_string).collect();
         let holders = names.join(", ");
         self.metrics.count_violation(action.as_str());
         tracing::warn!(
             %device,
             holders,
-            used_mib = used,
-            limit_mib = limit,
+            used_mib,
+            limit_mib,
             action = action.as_str(),
             "pod uses more memory of a GPU than its share"
         );
@@ -68,7 +68,8 @@ impl Actions {
                 self.kill(usage.processes).await
             }
         };
-        let note = format!("{used} MiB of {device} in use, its share is {limit} MiB: {outcome}");
+        let note =
+            format!("{used_mib} MiB of {device} in use, its share is {limit_mib} MiB: {outcome}");
         self.look_up(&pods, &mut tenants).await;
         for pod in tenants.values() {
             self.warn(pod, "GpuMemoryExceeded", action, &note).await;

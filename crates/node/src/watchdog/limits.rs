@@ -52,11 +52,12 @@ pub(super) fn limits(ledger: &Ledger) -> Limits {
 /// Adds the limits of the replicas that containers hold. They count per pod; each replica counts once, because later
 /// containers reuse those of an init container.
 pub(super) fn add_replicas(limits: &mut Limits, allocations: &Allocations, state: &NodeState) {
-    let (held, containers) = (allocations.held_ids(), allocations.containers().unwrap_or_default());
+    let (held_ids, containers) =
+        (allocations.held_ids(), allocations.containers().unwrap_or_default());
     let mut counted = BTreeSet::new();
     for container in containers {
-        let held = held.and_then(|held| held.get(&container.resource));
-        let ids = container.ids.iter().filter(|id| held.is_some_and(|held| held.contains(*id)));
+        let held = held_ids.and_then(|ids| ids.get(&container.resource));
+        let ids = container.ids.iter().filter(|id| held.is_some_and(|ids| ids.contains(*id)));
         for id in ids.filter(|id| counted.insert((&container.pod, *id))) {
             let Ok(replica) = id.parse::<ReplicaId>() else { continue };
             let Some(mib) = state.replica_memory.get(&replica.device) else { continue };

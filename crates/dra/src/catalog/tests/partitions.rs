@@ -112,13 +112,14 @@ fn a_gpu_in_mig_mode_has_each_profile_at_each_place() {
 /// Every set of partitions that NVIDIA's driver allows on one GPU: without overlap, and at most one with media engines.
 fn layouts(partitions: &[PossiblePartition], start: u32) -> Vec<Vec<&PossiblePartition>> {
     let mut found = vec![Vec::new()];
-    for it in partitions.iter().filter(|it| it.partition.start >= start) {
-        for mut layout in layouts(partitions, it.partition.slices().end) {
-            layout.push(it);
+    for possible in partitions.iter().filter(|possible| possible.partition.start >= start) {
+        for mut layout in layouts(partitions, possible.partition.slices().end) {
+            layout.push(possible);
             found.push(layout);
         }
     }
-    let has_media = |it: &&&PossiblePartition| it.partition.profile.as_str().contains('+');
+    let has_media =
+        |possible: &&&PossiblePartition| possible.partition.profile.as_str().contains('+');
     found.retain(|layout| layout.iter().filter(has_media).count() <= 1);
     found
 }
@@ -133,12 +134,15 @@ fn counters_have_room_for_every_layout_that_the_driver_allows() {
         let (mut layout_count, mut layouts) = (0, layouts(&gpu.partitions, 0));
         layouts.retain(|layout| layout.len() > 1);
         for layout in layouts {
-            let names: BTreeSet<_> =
-                layout.iter().map(|it| DeviceName::of_partition(&it.partition)).collect();
+            let names: BTreeSet<_> = layout
+                .iter()
+                .map(|possible| DeviceName::of_partition(&possible.partition))
+                .collect();
             let consumers = pool.entries.iter().filter(|entry| names.contains(&entry.name));
             let mut remaining = available.clone();
-            for (name, amount) in
-                consumers.filter_map(|it| it.consumes.as_ref()).flat_map(|it| &it.amounts)
+            for (name, amount) in consumers
+                .filter_map(|entry| entry.consumes.as_ref())
+                .flat_map(|counters| &counters.amounts)
             {
                 let (Quantity::Bytes(amount) | Quantity::Count(amount)) = *amount;
                 let (Quantity::Bytes(remaining) | Quantity::Count(remaining)) =
@@ -153,18 +157,25 @@ fn counters_have_room_for_every_layout_that_the_driver_allows() {
 }
 
 fn place<'a>(gpu: &'a Device, profile: &str, start: u32) -> &'a Partition {
-    let is_placement = |it: &&Partition| it.profile.as_str() == profile && it.start == start;
-    gpu.partitions.iter().map(|it| &it.partition).find(is_placement).expect("a possible placement")
+    let is_placement =
+        |partition: &&Partition| partition.profile.as_str() == profile && partition.start == start;
+    gpu.partitions
+        .iter()
+        .map(|possible| &possible.partition)
+        .find(is_placement)
+        .expect("a possible placement")
 }
 
 /// Placements with a taint, as `3g.40gb@4 key=value`.
 fn tainted(pool: &Pool) -> Vec<String> {
     let tainted = pool.entries.iter().filter(|entry| !entry.taints.is_empty());
     let text = |entry: &CatalogEntry| {
-        let place = entry.partition.as_ref();
-        let place = place.map_or("whole".to_owned(), |it| format!("{}@{}", it.profile, it.start));
+        let placement = entry.partition.as_ref();
+        let placement = placement.map_or("whole".to_owned(), |partition| {
+            format!("{}@{}", partition.profile, partition.start)
+        });
         let taints = entry.taints.iter().map(|Taint { key, value }| format!(" {key}={value}"));
-        place + &taints.collect::<String>()
+        placement + &taints.collect::<String>()
     };
     tainted.map(text).collect()
 }
@@ -199,10 +210,10 @@ fn an_instance_without_a_claim_taints_every_placement_that_conflicts_with_it() {
         let [namespace, name, uid] = ["ns", "c", uid].map(ToOwned::to_owned);
         ClaimRef { namespace, name, uid }
     };
-    let take = |uid, place: &Partition| {
+    let take = |uid, placement: &Partition| {
         ledger.take_for_claim(
             &claim(uid),
-            &[(state.overlaps.overlap(&place.id()), ClaimUse::Exclusive)],
+            &[(state.overlaps.overlap(&placement.id()), ClaimUse::Exclusive)],
         )
     };
     take("u", &placement).expect("free");
@@ -241,13 +252,16 @@ fn a_gpu_whose_mig_mode_is_switched_has_a_full_entry_with_all_counters() {
     let pool = pool(&state, &SharedLedger::default());
     // GPUs without a full entry come first, and full entries last, in descending order.
     let gpus = |name: &str| name["gpu-".len()..][..8].trim_start_matches('0').to_owned();
-    let mut order: Vec<_> =
-        pool.entries.iter().map(|it| (gpus(it.name.as_str()), it.partition.is_some())).collect();
+    let mut order: Vec<_> = pool
+        .entries
+        .iter()
+        .map(|entry| (gpus(entry.name.as_str()), entry.partition.is_some()))
+        .collect();
     order.dedup();
     let order: Vec<_> = order.iter().map(|(gpu, is_part)| (gpu.as_str(), *is_part)).collect();
     assert_eq!(order, [("2", true), ("", true), ("1", true), ("1", false), ("", false)]);
     let mode = AttributeName::new("gpu.nvidia.com", "migEnabled");
-    for full_entry in pool.entries.iter().filter(|it| it.partition.is_none()) {
+    for full_entry in pool.entries.iter().filter(|entry| entry.partition.is_none()) {
         assert!(
             pool.counters
                 .contains(full_entry.consumes.as_ref().expect("a full entry consumes counters"))
@@ -271,7 +285,7 @@ fn all_entries_of_a_gpu_are_tainted_if_a_container_holds_it_or_it_is_unclean() {
     let assert_all_tainted = |state: &NodeState, taint: &str| {
         let tainted = tainted(&pool(state, &ledger));
         assert_eq!(tainted.len(), places + 1);
-        assert!(tainted.iter().all(|it| it.ends_with(taint)), "{tainted:?}");
+        assert!(tainted.iter().all(|taint_text| taint_text.ends_with(taint)), "{tainted:?}");
     };
     assert_all_tainted(&state, " device-plugin=gpu");
     ledger.apply_checkpoint(
@@ -294,13 +308,13 @@ fn the_full_entry_is_tainted_by_an_instance_without_a_claim_and_not_by_a_claim()
         (node_switching_mig_mode(vec![gpu, instance], Vec::new()), SharedLedger::default());
     let full_entry_taint = |ledger: &SharedLedger| {
         let taints = tainted(&pool(&state, ledger));
-        taints.into_iter().find(|it| it.starts_with("whole"))
+        taints.into_iter().find(|taint| taint.starts_with("whole"))
     };
     assert_eq!(full_entry_taint(&ledger).as_deref(), Some("whole mig-instance=1g.10gb"));
-    let take = |uid: &str, place: &DeviceId| {
+    let take = |uid: &str, id: &DeviceId| {
         let [namespace, name, uid] = ["ns", "c", uid].map(ToOwned::to_owned);
         let claim = ClaimRef { namespace, name, uid };
-        ledger.take_for_claim(&claim, &[(state.overlaps.overlap(place), ClaimUse::Exclusive)])
+        ledger.take_for_claim(&claim, &[(state.overlaps.overlap(id), ClaimUse::Exclusive)])
     };
     take("u", &placement.id()).expect("free");
     assert_eq!(full_entry_taint(&ledger), None);
