@@ -32,7 +32,7 @@ pub enum Hardware {
 }
 
 /// Folder with the nodes of IOMMU groups. Nodes in its subfolders belong to single devices.
-const GROUPS: &str = "/dev/vfio";
+const VFIO_DIR: &str = "/dev/vfio";
 
 /// Duplicates that are not offered, with the reason. The first candidate keeps the hardware. Candidates in `previous`,
 /// which were allocatable before, precede the others.
@@ -101,7 +101,7 @@ fn conflict(hardware: &Hardware, owner: &Device, device: &Device) -> Option<Stri
 
 fn hardware(device: &Device) -> Vec<Hardware> {
     let function = device.place.pci.map(Hardware::Function);
-    own_nodes(device).chain(function).chain(sole_place(device)).collect()
+    own_nodes(device).chain(function).chain(origin_only(device)).collect()
 }
 
 // === impl Hardware ===
@@ -119,13 +119,13 @@ impl fmt::Display for Hardware {
 /// Device nodes that no other device should have.
 pub fn own_nodes(device: &Device) -> impl Iterator<Item = Hardware> {
     device.own_nodes().map(|node| match node.path.parent() {
-        Some(folder) if folder == Path::new(GROUPS) => Hardware::IommuGroup(node.path.clone()),
+        Some(folder) if folder == Path::new(VFIO_DIR) => Hardware::IommuGroup(node.path.clone()),
         _ => Hardware::Node(node.path.clone()),
     })
 }
 
 /// Origin of a device that has neither device nodes nor a PCI function.
-fn sole_place(device: &Device) -> Option<Hardware> {
+fn origin_only(device: &Device) -> Option<Hardware> {
     let has_only_origin = device.nodes.is_empty() && device.place.pci.is_none();
     device.origin.clone().filter(|_| has_only_origin).map(Hardware::Origin)
 }

@@ -46,10 +46,10 @@ use crate::{
 #[derive(Debug)]
 pub struct CheckpointFollower<S> {
     ledger: SharedLedger,
-    sources: FollowerInputs<S>,
+    inputs: FollowerInputs<S>,
     reader: CheckpointReader,
     /// Longest time from an Allocate to its entry in the checkpoint.
-    delay: Duration,
+    checkpoint_delay: Duration,
     check_interval: Duration,
     /// Deadline by which the checkpoint has the last Allocate of an earlier agent; `None` once it has passed.
     catch_up_deadline: Option<Deadline>,
@@ -59,7 +59,7 @@ pub struct CheckpointFollower<S> {
     /// Error of the last reading.
     unreadable: Option<String>,
     /// Running comparison of the last reading with pod resources; at most one.
-    reviewing: JoinSet<()>,
+    review_tasks: JoinSet<()>,
     /// Wakes this task. Each [`FollowGuard`] holds a clone.
     wake: Arc<Notify>,
     publish: watch::Sender<Arc<Allocations>>,
@@ -99,15 +99,15 @@ impl<S> CheckpointFollower<S> {
         let follower = Self {
             ledger,
             reader: CheckpointReader::new(plugins.join(checkpoint::FILE)),
-            delay: limits.checkpoint_delay,
+            checkpoint_delay: limits.checkpoint_delay,
             check_interval: limits.check_interval,
             catch_up_deadline: (!inputs.catch_up_delay.is_zero())
                 .then(|| Deadline::after(inputs.catch_up_delay)),
-            sources: inputs,
+            inputs,
             read_at: None,
             snapshot: None,
             unreadable: None,
-            reviewing: JoinSet::new(),
+            review_tasks: JoinSet::new(),
             wake,
             publish: sender,
         };
@@ -121,11 +121,11 @@ impl<S> CheckpointFollower<S> {
 
     async fn follow(&mut self) {
         loop {
-            let feeds_ledger = self.feeds_ledger();
-            if !feeds_ledger {
+            let updates_ledger = self.updates_ledger();
+            if !updates_ledger {
                 self.ledger.mark_containers_unknown();
             }
-            let is_followed = feeds_ledger || Arc::strong_count(&self.wake) > 1;
+            let is_followed = updates_ledger || Arc::strong_count(&self.wake) > 1;
             if is_followed {
                 self.read().await;
             } else {
@@ -138,25 +138,25 @@ impl<S> CheckpointFollower<S> {
     /// Waits for a reason to read the checkpoint.
     async fn wait(&mut self, is_followed: bool) {
         loop {
-            let awaits_pools = self.feeds_ledger() && !self.ledger.watch().borrow().is_complete();
+            let awaits_pools = self.updates_ledger() && !self.ledger.watch().borrow().is_complete();
             tokio::select! {
                 () = self.wake.notified() => return,
-                () = changed(&mut self.sources.policy) => return,
-                () = changed(&mut self.sources.kubelet_writes) => return,
-                () = changed(&mut self.sources.state), if awaits_pools => return,
+                () = changed(&mut self.inputs.policy) => return,
+                () = changed(&mut self.inputs.kubelet_writes) => return,
+                () = changed(&mut self.inputs.state), if awaits_pools => return,
                 () = or_pending(self.catch_up_deadline.as_mut().map(Deadline::passed)) => {
                     return self.catch_up_deadline = None;
                 }
                 () = sleep(self.check_interval), if is_followed => return,
-                Some(_) = self.reviewing.join_next() => self.publish(),
+                Some(_) = self.review_tasks.join_next() => self.publish(),
             }
         }
     }
 
     /// True if claims or shares may have devices, or still have some, and the checkpoint can contain an earlier
     /// agent's Allocates.
-    fn feeds_ledger(&self) -> bool {
-        let is_offered = self.sources.policy.borrow().has_shares_or_claims();
+    fn updates_ledger(&self) -> bool {
+        let is_offered = self.inputs.policy.borrow().has_shares_or_claims();
         let is_needed = is_offered || !self.ledger.watch().borrow().claims().is_empty();
         is_needed && self.catch_up_deadline.is_none()
     }
@@ -177,20 +177,20 @@ impl<S> CheckpointFollower<S> {
         self.log_unreadable(unreadable);
         self.publish();
         let held = self.snapshot.as_ref().map(|snapshot| snapshot.held.clone()).unwrap_or_default();
-        if !held.is_empty() && self.reviewing.is_empty() {
-            let (holders, check_interval) = (self.sources.holders.clone(), self.check_interval);
-            self.reviewing.spawn(async move { holders.review(held, check_interval).await });
+        if !held.is_empty() && self.review_tasks.is_empty() {
+            let (holders, check_interval) = (self.inputs.holders.clone(), self.check_interval);
+            self.review_tasks.spawn(async move { holders.review(held, check_interval).await });
         }
     }
 
     /// Publishes the ids of the last reading that are still held.
     fn publish(&mut self) {
-        let holders = self.sources.holders.holders().borrow().clone();
+        let holders = self.inputs.holders.holders().borrow().clone();
         let snapshot = self.snapshot.clone().map(|snapshot| {
             let ledger = self.ledger.watch();
             still_held(snapshot, &holders, &ledger.borrow(), Instant::now(), self.check_interval)
         });
-        if let Some(still_held) = snapshot.as_ref().filter(|_| self.feeds_ledger()) {
+        if let Some(still_held) = snapshot.as_ref().filter(|_| self.updates_ledger()) {
             self.update_ledger(&still_held.held);
         }
         self.publish.send_replace(Arc::new(Allocations::new(self.read_at, snapshot)));
@@ -205,13 +205,13 @@ impl<S> CheckpointFollower<S> {
             _ => Some(self.recorded(still_held)),
         };
         if let Some((recorded, read_at)) = recorded.zip(self.read_at) {
-            self.ledger.apply_checkpoint(&recorded, read_at, self.delay);
+            self.ledger.apply_checkpoint(&recorded, read_at, self.checkpoint_delay);
         }
     }
 
     /// Devices and pools of these ids. Tokens of shares by amounts stand for no device.
     fn recorded(&self, held: &HeldIds) -> RecordedDevices {
-        let policy = self.sources.policy.borrow();
+        let policy = self.inputs.policy.borrow();
         let mut recorded = RecordedDevices::from_held_ids(held);
         recorded.pools.retain(|name| !policy.shares.names().any(|shares| shares == name));
         recorded
@@ -220,9 +220,9 @@ impl<S> CheckpointFollower<S> {
     /// Adds all devices of each pool: a token from an earlier agent may stand for any of them. `None` before the first
     /// inventory.
     fn with_devices_of_pools(&self, mut recorded: RecordedDevices) -> Option<RecordedDevices> {
-        let state = self.sources.state.borrow().clone();
+        let state = self.inputs.state.borrow().clone();
         for pool in &recorded.pools {
-            let devices = (self.sources.devices_of_pool)(&state, pool)?.into_iter();
+            let devices = (self.inputs.devices_of_pool)(&state, pool)?.into_iter();
             recorded.devices.extend(devices.map(|device| (device, pool.clone())));
         }
         Some(recorded)

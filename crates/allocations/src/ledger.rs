@@ -231,7 +231,7 @@ impl SharedLedger {
         devices: &[Overlap],
     ) -> Result<(), Conflict> {
         self.try_update(|ledger| {
-            devices.iter().try_for_each(|overlap| ledger.free_for_container(overlap))?;
+            devices.iter().try_for_each(|overlap| ledger.check_free_for_container(overlap))?;
             let hold = ContainerHold::allocated(resource);
             let mut is_changed = false;
             for overlap in devices {
@@ -249,9 +249,9 @@ impl SharedLedger {
         devices: &[(Overlap, ClaimUse)],
     ) -> Result<(), Conflict> {
         self.try_update(|ledger| {
-            devices
-                .iter()
-                .try_for_each(|(overlap, usage)| ledger.free_for_claim(overlap, *usage, claim))?;
+            devices.iter().try_for_each(|(overlap, usage)| {
+                ledger.check_free_for_claim(overlap, *usage, claim)
+            })?;
             let devices = devices.iter().map(|(overlap, usage)| (&overlap.device, *usage));
             Ok(ledger.add(claim, devices))
         })
@@ -283,11 +283,11 @@ impl SharedLedger {
     pub fn apply_checkpoint(&self, recorded: &RecordedDevices, read_at: Instant, delay: Duration) {
         self.update(|ledger| {
             ledger.containers.retain(|id, hold| {
-                let is_recorded = recorded.has(id, &hold.resource);
+                let is_recorded = recorded.contains(id, &hold.resource);
                 // A checkpoint from before the Allocate names an earlier holder.
                 hold.is_recorded |= is_recorded
                     && hold.allocated_at.is_none_or(|allocated_at| allocated_at < read_at);
-                is_recorded || hold.is_late(read_at, delay)
+                is_recorded || hold.may_be_missing(read_at, delay)
             });
             for (id, resource) in &recorded.devices {
                 let holds = ledger.containers.entry(id.clone());
@@ -495,15 +495,15 @@ impl Ledger {
         is_changed
     }
 
-    fn free_for_container(&self, overlap: &Overlap) -> Result<(), Conflict> {
+    fn check_free_for_container(&self, overlap: &Overlap) -> Result<(), Conflict> {
         match self.claim_holder(overlap) {
-            Some(claim) => Err(Conflict::held(overlap, ConflictingHolder::Claim(claim.clone()))),
+            Some(claim) => Err(Conflict::held_by(overlap, ConflictingHolder::Claim(claim.clone()))),
             None if self.knows_claims() => Ok(()),
             None => Err(Conflict::UnknownClaims { device: overlap.device.clone() }),
         }
     }
 
-    fn free_for_claim(
+    fn check_free_for_claim(
         &self,
         overlap: &Overlap,
         usage: ClaimUse,
@@ -514,7 +514,7 @@ impl Ledger {
             return Ok(());
         }
         if let Some(resource) = self.container_holder(overlap) {
-            return Err(Conflict::held(overlap, ConflictingHolder::Container(resource.clone())));
+            return Err(Conflict::held_by(overlap, ConflictingHolder::Container(resource.clone())));
         }
         if !self.is_complete() {
             return Err(Conflict::UnknownContainers { device: overlap.device.clone() });
@@ -526,7 +526,10 @@ impl Ledger {
         for (id, hold) in others {
             let is_shared = hold.usage.is_compatible_with(usage) && *id == overlap.device;
             if hold.claim.uid != claim.uid && hold.usage != ClaimUse::Admin && !is_shared {
-                return Err(Conflict::held(overlap, ConflictingHolder::Claim(hold.claim.clone())));
+                return Err(Conflict::held_by(
+                    overlap,
+                    ConflictingHolder::Claim(hold.claim.clone()),
+                ));
             }
         }
         match usage {
@@ -551,7 +554,7 @@ impl ContainerHold {
     }
 
     /// True if a checkpoint that was read at `read_at` may still lack the hold.
-    fn is_late(&self, read_at: Instant, delay: Duration) -> bool {
+    fn may_be_missing(&self, read_at: Instant, delay: Duration) -> bool {
         let delay = if self.is_recorded { delay } else { CHECKPOINT_GRACE };
         self.allocated_at.is_some_and(|allocated_at| read_at - allocated_at < delay)
     }
@@ -574,7 +577,7 @@ impl RecordedDevices {
     }
 
     /// True if a container holds the device, by its id or by a token of this resource.
-    fn has(&self, id: &DeviceId, resource: &ResourceName) -> bool {
+    fn contains(&self, id: &DeviceId, resource: &ResourceName) -> bool {
         self.devices.contains_key(id) || self.pools.contains(resource)
     }
 }
@@ -582,7 +585,7 @@ impl RecordedDevices {
 // === impl Conflict ===
 
 impl Conflict {
-    fn held(overlap: &Overlap, holder: ConflictingHolder) -> Self {
+    fn held_by(overlap: &Overlap, holder: ConflictingHolder) -> Self {
         Self::Held { device: overlap.device.clone(), holder }
     }
 

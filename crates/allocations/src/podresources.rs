@@ -65,9 +65,9 @@ pub struct PodResourcesPoller {
     kubelet_dir: PathBuf,
     ledger: SharedLedger,
     requests: mpsc::Receiver<Request>,
-    publish: watch::Sender<Arc<Holders>>,
+    holders: watch::Sender<Arc<Holders>>,
     called_at: Option<Instant>,
-    answered: Option<Instant>,
+    answered_at: Option<Instant>,
     discrepancies: Discrepancies,
     rewrites: watch::Sender<u64>,
 }
@@ -100,7 +100,7 @@ pub(crate) const CACHE_TTL: Duration = Duration::from_secs(5);
 const STALE_TTL: Duration = Duration::from_secs(60);
 
 /// Capacity of the request channel.
-const REQUESTS: usize = 16;
+const REQUEST_CAPACITY: usize = 16;
 
 // === impl Holders ===
 
@@ -187,20 +187,20 @@ impl PodResourcesCache {
 impl PodResourcesPoller {
     /// Creates a poller of the kubelet in this folder, and its handle.
     pub fn new(kubelet_dir: &Path, ledger: SharedLedger) -> (Self, PodResourcesCache) {
-        let (sender, requests) = mpsc::channel(REQUESTS);
-        let (publish, holders) = watch::channel(Arc::default());
+        let (sender, requests) = mpsc::channel(REQUEST_CAPACITY);
+        let (holders, latest_holders) = watch::channel(Arc::default());
         let rewrites = watch::Sender::new(0);
         let poller = Self {
             kubelet_dir: kubelet_dir.to_owned(),
             ledger,
             requests,
-            publish,
+            holders,
             called_at: None,
-            answered: None,
+            answered_at: None,
             discrepancies: Discrepancies::default(),
             rewrites: rewrites.clone(),
         };
-        (poller, PodResourcesCache { requests: sender, holders, rewrites })
+        (poller, PodResourcesCache { requests: sender, holders: latest_holders, rewrites })
     }
 
     /// Serves requests until stopped.
@@ -231,19 +231,19 @@ impl PodResourcesPoller {
         self.called_at = Some(Instant::now());
         let holders = match answer {
             Ok(pods) => {
-                self.answered = self.called_at;
+                self.answered_at = self.called_at;
                 let holders = Holders::from_answer(client::holders_by_device(pods));
                 self.discrepancies.record_answer(client::identity(&self.kubelet_dir), &holders);
-                Holders { released: self.publish.borrow().released.clone(), ..holders }
+                Holders { released: self.holders.borrow().released.clone(), ..holders }
             }
             Err(error) => self.keep_last_answer(causes(&error)),
         };
-        self.publish.send_replace(Arc::new(holders));
+        self.holders.send_replace(Arc::new(holders));
     }
 
     /// Compares the checkpoint with the last answer.
     fn review(&mut self, review: &Review) {
-        let mut holders = Holders::clone(&self.publish.borrow());
+        let mut holders = Holders::clone(&self.holders.borrow());
         if !matches!(holders.last_result, Some(Ok(()))) {
             return self.discrepancies.clear();
         }
@@ -258,7 +258,7 @@ impl PodResourcesPoller {
             self.rewrites.send_modify(|count| *count += 1);
         }
         holders.released = if is_read { OmittedIds::new() } else { self.discrepancies.released() };
-        self.publish.send_if_modified(|published| {
+        self.holders.send_if_modified(|published| {
             let is_changed = published.released != holders.released;
             *published = Arc::new(holders);
             is_changed
@@ -267,11 +267,12 @@ impl PodResourcesPoller {
 
     /// Holders to publish after a failed call.
     fn keep_last_answer(&self, error: String) -> Holders {
-        let published = self.publish.borrow().clone();
+        let published = self.holders.borrow().clone();
         if published.last_result.as_ref().is_none_or(Result::is_ok) {
             tracing::warn!(error, "pod resources not available: metrics lack pod labels");
         }
-        let is_fresh = self.answered.is_some_and(|answered_at| answered_at.elapsed() < STALE_TTL);
+        let is_fresh =
+            self.answered_at.is_some_and(|answered_at| answered_at.elapsed() < STALE_TTL);
         let by_device = if is_fresh { published.by_device.clone() } else { HoldersByDevice::new() };
         Holders { last_result: Some(Err(error)), by_device, released: OmittedIds::new() }
     }
@@ -306,8 +307,8 @@ pub(crate) mod tests {
         let (mut poller, cache) = PodResourcesPoller::new(folder.path(), SharedLedger::default());
         let holder = holder();
         let held = HoldersByDevice::from([("GPU-a".parse().expect("valid"), [holder].into())]);
-        poller.publish.send_replace(Arc::new(Holders::from_answer(held.clone())));
-        poller.answered = Some(Instant::now());
+        poller.holders.send_replace(Arc::new(Holders::from_answer(held.clone())));
+        poller.answered_at = Some(Instant::now());
         poller.poll().await;
         let holders = cache.holders().borrow().clone();
         let error = holders.last_result.clone().expect("a result").expect_err("no kubelet");

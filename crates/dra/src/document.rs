@@ -27,10 +27,10 @@ pub(crate) struct ClaimDocuments {
 
 /// Qualified name of the edits for the claim's n-th device.
 pub(crate) fn qualified_cdi_name(uid: &str, position: usize) -> String {
-    CLAIM.qualify(device(uid, position))
+    CLAIM.qualify(cdi_device_name(uid, position))
 }
 
-fn device(uid: &str, position: usize) -> String {
+fn cdi_device_name(uid: &str, position: usize) -> String {
     format!("{uid}-{position}")
 }
 
@@ -61,7 +61,7 @@ impl ClaimDocuments {
         let devices =
             record.devices.iter().enumerate().filter(|(_, device)| !device.edits.is_empty());
         let devices = devices.map(|(position, prepared)| {
-            SpecDevice::new(device(uid, position), prepared.edits.clone())
+            SpecDevice::new(cdi_device_name(uid, position), prepared.edits.clone())
         });
         let document = Spec::new(&CLAIM, devices.collect(), ContainerEdits::default());
         if document.devices.is_empty() {
@@ -97,7 +97,7 @@ impl ClaimDocuments {
 
     /// UIDs of claims with a document, of this or an earlier agent. Blocks.
     pub(crate) fn claims(&self) -> BTreeSet<String> {
-        self.names().filter_map(|name| uid_in(&name).map(str::to_owned)).collect()
+        self.file_names().filter_map(|name| uid_in(&name).map(str::to_owned)).collect()
     }
 
     /// Removes the documents of unknown claims. Blocks.
@@ -114,7 +114,7 @@ impl ClaimDocuments {
     /// Removes temporary files of a killed agent. Blocks.
     pub(crate) fn remove_temporary_files(&self) {
         for name in
-            self.names().filter(|name| files::target_of_draft(name).and_then(uid_in).is_some())
+            self.file_names().filter(|name| files::target_of_draft(name).and_then(uid_in).is_some())
         {
             let path = self.dir.join(name);
             match fs::remove_file(&path) {
@@ -126,7 +126,7 @@ impl ClaimDocuments {
         }
     }
 
-    fn names(&self) -> impl Iterator<Item = String> + use<> {
+    fn file_names(&self) -> impl Iterator<Item = String> + use<> {
         let files = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         files.filter_map(|file| file.file_name().into_string().ok())
     }

@@ -97,7 +97,7 @@ struct WatchedSocket {
 const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
 /// Shutdown deadline of running calls.
-const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 // === impl Server ===
 
@@ -166,7 +166,7 @@ impl Server {
         registration.endpoint.close();
         end.cancel();
         let drained = async { while servers.join_next().await.is_some() {} };
-        let _ = deadline::timeout(DRAIN, drained).await;
+        let _ = deadline::timeout(DRAIN_TIMEOUT, drained).await;
         driver_socket.endpoint.close();
         self.registration.send_replace(RegistrationState::Off);
         outcome

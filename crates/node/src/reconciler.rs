@@ -76,7 +76,7 @@ pub(crate) struct Reconciler {
     policy: Arc<Policy>,
     holdings: Holdings,
     /// Kind of the replicas that containers hold.
-    kinds: ReplicaKinds,
+    replica_kinds: ReplicaKinds,
     /// Pool of each device at its last allocation.
     pools: Pools,
     /// Fingerprint of the hardware behind each id when the id was allocated.
@@ -189,7 +189,7 @@ impl Reconciler {
             sources,
             policy,
             inputs,
-            kinds: ReplicaKinds::new(),
+            replica_kinds: ReplicaKinds::new(),
             pools: Pools::new(),
             allocated_hardware: Fingerprints::new(),
             holdings: Holdings::default(),
@@ -286,7 +286,7 @@ impl Reconciler {
     /// published state.
     fn start_migration(&mut self) {
         let published = self.published();
-        self.kinds.extend(published.replica_kinds());
+        self.replica_kinds.extend(published.replica_kinds());
         self.pools.extend(published.pools());
         self.phase.start();
     }
@@ -406,7 +406,7 @@ impl Reconciler {
             inventory: round.inventory,
             previous: &round.published.offers,
             held: self.holdings.held(),
-            replica_kinds: &self.kinds,
+            replica_kinds: &self.replica_kinds,
             pools: &self.pools,
             fingerprints: &self.allocated_hardware,
             move_permission: self.phase.moves(),

@@ -71,7 +71,7 @@ pub struct Reloader {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reason {
+enum ReloadReason {
     /// The file or the label changed.
     Changed,
     /// Explicit request.
@@ -141,7 +141,7 @@ impl Reloader {
     }
 
     /// Waits for a trigger, and for the end of a burst of changes.
-    async fn next_trigger(&mut self, changes: &mut watch::Receiver<u64>) -> Reason {
+    async fn next_trigger(&mut self, changes: &mut watch::Receiver<u64>) -> ReloadReason {
         tokio::select! {
             () = changed(changes) => {
                 let quiet = async {
@@ -149,14 +149,14 @@ impl Reloader {
                 };
                 // A folder that never stops changing is read after `MAX_BURST_WAIT`.
                 let _ = timeout(MAX_BURST_WAIT, quiet).await;
-                Reason::Changed
+                ReloadReason::Changed
             }
-            () = changed(&mut self.triggers.requests) => Reason::Requested,
-            () = changed(&mut self.triggers.label) => Reason::Changed,
+            () = changed(&mut self.triggers.requests) => ReloadReason::Requested,
+            () = changed(&mut self.triggers.label) => ReloadReason::Changed,
         }
     }
 
-    async fn reload(&mut self, reason: Reason) {
+    async fn reload(&mut self, reason: ReloadReason) {
         let load = Arc::clone(&self.load);
         let label = self.triggers.label.borrow().clone();
         let label_file = LabelFile::new(&self.initial.places.state_dir);
@@ -175,7 +175,7 @@ impl Reloader {
         }
     }
 
-    fn apply(&mut self, config: Config, warnings: Vec<Diagnostic>, reason: Reason) {
+    fn apply(&mut self, config: Config, warnings: Vec<Diagnostic>, reason: ReloadReason) {
         for Diagnostic { line, text } in
             warnings.iter().filter(|warning| !self.warnings.contains(warning))
         {
@@ -189,7 +189,7 @@ impl Reloader {
             tracing::info!("configuration reloaded");
         } else if previous.error.is_some() {
             tracing::info!("configuration valid again, unchanged");
-        } else if reason == Reason::Requested {
+        } else if reason == ReloadReason::Requested {
             tracing::info!("configuration unchanged");
         }
         if !restart_keys.is_empty() && restart_keys != previous.restart_keys {
@@ -214,10 +214,10 @@ impl Reloader {
         (policy, restart_keys)
     }
 
-    fn refuse(&mut self, error: String, reason: Reason) {
+    fn refuse(&mut self, error: String, reason: ReloadReason) {
         let previous = self.status.borrow().clone();
         // An explicit request always gets an answer.
-        if previous.error.as_ref() != Some(&error) || reason == Reason::Requested {
+        if previous.error.as_ref() != Some(&error) || reason == ReloadReason::Requested {
             tracing::error!(error, "configuration invalid, keeping the last valid one");
             self.publish(ReloadStatus { error: Some(error), ..previous });
         }

@@ -113,7 +113,7 @@ pub(crate) struct Watchdog {
     /// Running measurements. A GPU has one at a time.
     measurements: KeyedTasks<DeviceId, Result<GpuUse, ProcessError>>,
     /// The driver's answers at each GPU's last measurement.
-    answers: BTreeMap<DeviceId, DriverCache>,
+    driver_caches: BTreeMap<DeviceId, DriverCache>,
     /// The running measurement of all GPUs of DRM drivers.
     drm: KeyedTasks<(), Result<DrmProcesses, DrmError>>,
     /// The running read of the limit records.
@@ -148,7 +148,7 @@ impl Watchdog {
             subscription: None,
             driver: deps.driver,
             measurements: KeyedTasks::default(),
-            answers: BTreeMap::new(),
+            driver_caches: BTreeMap::new(),
             drm: KeyedTasks::default(),
             limit_records: KeyedTasks::default(),
             accounts: Accounts::default(),
@@ -238,7 +238,7 @@ impl Watchdog {
         self.compute.retain(limits);
         self.states.retain(limits);
         self.present_pods.retain(|device, _| limits.contains_key(device));
-        self.answers.retain(|device, _| limits.contains_key(device));
+        self.driver_caches.retain(|device, _| limits.contains_key(device));
         self.tenants
             .retain(&self.present_pods.values().flatten().chain(&self.candidates).collect());
     }
@@ -271,7 +271,7 @@ impl Watchdog {
             let driver = self.driver.clone();
             if !is_drm {
                 let gpu = device.clone();
-                let cache = self.answers.remove(device).unwrap_or_default();
+                let cache = self.driver_caches.remove(device).unwrap_or_default();
                 // Near a violation, the measurement needs a new process list.
                 let is_fresh = self.accounts.is_near_violation(device);
                 let cache = if is_fresh { cache.without_list() } else { cache };
@@ -377,17 +377,18 @@ impl Watchdog {
             tracing::info!(%device, "memory of a shared GPU is measured again");
         }
         self.states.record_uncounted(device, uncounted_bytes);
-        self.answers.insert(device.clone(), cache);
+        self.driver_caches.insert(device.clone(), cache);
         let containers = processes.iter().map(|process| &process.container);
         containers.clone().for_each(|container| self.tenants.look_up_container(container));
         let pods = containers.map(|container| container.pod.clone()).collect();
         self.present_pods.insert(device.clone(), pods);
-        let used = self.used(processes, gpu);
-        for excess in self.compute.record(device, &used, gpu) {
+        let usage = self.usage_by_holders(processes, gpu);
+        for excess in self.compute.record(device, &usage, gpu) {
             let tenants = self.bound_pods(excess.pods.iter());
             self.running_actions.spawn(self.actions.clone().report_compute(excess, tenants));
         }
-        for violation in self.accounts.record(device, used, Instant::now(), action.is_enforcing()) {
+        for violation in self.accounts.record(device, usage, Instant::now(), action.is_enforcing())
+        {
             let pods = violation.usage.processes.iter().map(|process| &process.container.pod);
             let tenants = self.bound_pods(pods);
             let holders = violation.holders.iter().map(|holder| self.tenants.with_name(holder));
@@ -403,7 +404,11 @@ impl Watchdog {
 
     /// Usage of a GPU by the holders that its processes count for. Processes of the host and of pods without a limit
     /// are left out.
-    fn used(&self, processes: Vec<GpuProcess>, gpu: &GpuLimits) -> BTreeMap<Holders, Usage> {
+    fn usage_by_holders(
+        &self,
+        processes: Vec<GpuProcess>,
+        gpu: &GpuLimits,
+    ) -> BTreeMap<Holders, Usage> {
         let mut held_processes = Vec::new();
         for process in processes {
             let holders = self.holders(&process.container.pod, gpu);

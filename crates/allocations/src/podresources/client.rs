@@ -45,7 +45,7 @@ pub async fn holders(kubelet_dir: &Path) -> Result<HoldersByDevice, ListError> {
 pub async fn allocatable(
     kubelet_dir: &Path,
 ) -> Result<BTreeMap<String, BTreeSet<String>>, ListError> {
-    let answer = in_time(async {
+    let answer = with_deadline(async {
         let request = AllocatableResourcesRequest {};
         Ok(lister(kubelet_dir).await?.get_allocatable_resources(request).await?)
     });
@@ -67,8 +67,9 @@ pub async fn drivers(kubelet_dir: &Path) -> Result<BTreeSet<String>, ListError> 
 
 /// Pods with their resources, as the kubelet lists them.
 pub async fn pods(kubelet_dir: &Path) -> Result<Vec<PodResources>, ListError> {
-    let answer =
-        in_time(async { Ok(lister(kubelet_dir).await?.list(ListPodResourcesRequest {}).await?) });
+    let answer = with_deadline(async {
+        Ok(lister(kubelet_dir).await?.list(ListPodResourcesRequest {}).await?)
+    });
     Ok(answer.await?.into_inner().pod_resources)
 }
 
@@ -86,7 +87,9 @@ fn socket(kubelet_dir: &Path) -> Result<SocketPath, SocketError> {
     SocketPath::new(kubelet_dir.join(podresources::DIR).join(podresources::SOCKET))
 }
 
-async fn in_time<T>(answer: impl Future<Output = Result<T, ListError>>) -> Result<T, ListError> {
+async fn with_deadline<T>(
+    answer: impl Future<Output = Result<T, ListError>>,
+) -> Result<T, ListError> {
     deadline::timeout(DEADLINE, answer).await.unwrap_or(Err(ListError::DeadlineExceeded))
 }
 

@@ -27,11 +27,11 @@ pub(super) enum Target {
 
 /// Field manager of annotations. It differs from the manager of labels, because an apply removes the manager's fields
 /// that it does not contain.
-const ANNOTATOR: &str = "windlass-devices";
+const ANNOTATION_MANAGER: &str = "windlass-devices";
 
 /// A client and its connection, for one request.
 #[derive(Clone, Copy)]
-struct Writer<'a> {
+struct LabelApi<'a> {
     client: &'a Client,
     connection: &'a Connection,
 }
@@ -55,11 +55,11 @@ pub(super) async fn apply(
     target: Target,
     labels: &Labels,
 ) -> Result<Vec<String>, ClusterError> {
-    let writer = Writer { client, connection };
+    let api = LabelApi { client, connection };
     match target {
-        Target::Node => writer.apply_to_node(labels).await,
-        Target::NodeFeature => writer.apply_node_feature(labels).await.map(|()| Vec::new()),
-        Target::Annotations => writer.annotate_node(labels).await.map(|()| Vec::new()),
+        Target::Node => api.apply_to_node(labels).await,
+        Target::NodeFeature => api.apply_node_feature(labels).await.map(|()| Vec::new()),
+        Target::Annotations => api.annotate_node(labels).await.map(|()| Vec::new()),
     }
 }
 
@@ -69,17 +69,17 @@ pub(super) async fn remove(
     connection: &Connection,
     target: Target,
 ) -> Result<(), ClusterError> {
-    let writer = Writer { client, connection };
+    let api = LabelApi { client, connection };
     match target {
-        Target::Node => writer.apply_to_node(&Labels::new()).await.map(drop),
-        Target::NodeFeature => writer.delete_node_feature().await,
-        Target::Annotations => writer.annotate_node(&Labels::new()).await,
+        Target::Node => api.apply_to_node(&Labels::new()).await.map(drop),
+        Target::NodeFeature => api.delete_node_feature().await,
+        Target::Annotations => api.annotate_node(&Labels::new()).await,
     }
 }
 
-// === impl Writer ===
+// === impl LabelApi ===
 
-impl Writer<'_> {
+impl LabelApi<'_> {
     async fn apply_to_node(self, labels: &Labels) -> Result<Vec<String>, ClusterError> {
         let uid = self.node_uid().await?;
         let refusal = match self.patch_node(&uid, labels).await {
@@ -108,7 +108,7 @@ impl Writer<'_> {
     async fn annotate_node(self, annotations: &Labels) -> Result<(), ClusterError> {
         let document =
             node_document(self.client.node(), &self.node_uid().await?, "annotations", annotations);
-        self.apply_node(&PatchParams::apply(ANNOTATOR).force(), &document).await
+        self.apply_node(&PatchParams::apply(ANNOTATION_MANAGER).force(), &document).await
     }
 
     async fn patch_node(self, uid: &str, labels: &Labels) -> Result<(), ClusterError> {
@@ -173,16 +173,16 @@ impl Writer<'_> {
             pod_metadata.ok().and_then(|pod_metadata| pod_metadata.metadata.owner_references);
         let controller =
             pod_owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
-        controller.into_iter().map(as_plain_owner).chain([pod_as_owner(pod)]).collect()
+        controller.into_iter().map(without_controller).chain([pod_owner(pod)]).collect()
     }
 }
 
 /// An owner that neither controls the object nor blocks deletions.
-fn as_plain_owner(owner: OwnerReference) -> OwnerReference {
+fn without_controller(owner: OwnerReference) -> OwnerReference {
     OwnerReference { controller: None, block_owner_deletion: None, ..owner }
 }
 
-fn pod_as_owner(pod: &PodIdentity) -> OwnerReference {
+fn pod_owner(pod: &PodIdentity) -> OwnerReference {
     OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),

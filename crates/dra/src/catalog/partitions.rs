@@ -64,8 +64,9 @@ pub(super) fn gpus<'a>(
 impl PartitionableGpu<'_> {
     pub(super) fn counters(&self) -> Counters {
         let slices = 0..self.capacity.slices;
-        let amounts = self.capacity.amounts.iter().map(|(name, amount)| (counter(name), *amount));
-        self.counter_set(amounts.chain(slices.map(memory_slice)))
+        let amounts =
+            self.capacity.amounts.iter().map(|(name, amount)| (counter_name(name), *amount));
+        self.counter_set(amounts.chain(slices.map(memory_slice_counter)))
     }
 
     /// Partitions in the order in which the scheduler tries them.
@@ -107,7 +108,7 @@ impl PartitionableGpu<'_> {
 
     fn entry(&self, device: &Device, possible: &PossiblePartition) -> CatalogEntry {
         let partition = &possible.partition;
-        let amounts = possible.capacity.iter().map(|(name, amount)| (counter(name), *amount));
+        let amounts = possible.capacity.iter().map(|(name, amount)| (counter_name(name), *amount));
         let partitions = &*self.gpu.partitions;
         CatalogEntry {
             name: DeviceName::of_partition(partition),
@@ -120,7 +121,9 @@ impl PartitionableGpu<'_> {
                 partition.conflicts_with(existing, &self.capacity, partitions)
             }),
             partition: Some(partition.clone()),
-            consumes: Some(self.counter_set(amounts.chain(partition.slices().map(memory_slice)))),
+            consumes: Some(
+                self.counter_set(amounts.chain(partition.slices().map(memory_slice_counter))),
+            ),
             is_claimed: self.ledger.is_claimed(&device.id),
         }
     }
@@ -151,7 +154,7 @@ impl PartitionableGpu<'_> {
 }
 
 /// Name of a counter: `copyEngines` becomes `copy-engines`.
-fn counter(name: &AttributeName) -> String {
+fn counter_name(name: &AttributeName) -> String {
     let in_kebab_case = |character: char| {
         if character.is_ascii_uppercase() {
             format!("-{}", character.to_ascii_lowercase())
@@ -162,6 +165,6 @@ fn counter(name: &AttributeName) -> String {
     name.name().chars().map(in_kebab_case).collect()
 }
 
-fn memory_slice(index: u32) -> (String, Quantity) {
+fn memory_slice_counter(index: u32) -> (String, Quantity) {
     (format!("memory-slice-{index}"), Quantity::Count(1))
 }

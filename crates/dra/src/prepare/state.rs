@@ -82,7 +82,7 @@ pub(super) enum Input {
     /// The GPUs have changed as needed.
     MigChanged(Box<Claim>),
     Done,
-    /// The claim is refused, or its work failed after none or some of its steps.
+    /// The claim is refused, or a step failed. Earlier steps may be done.
     Failed(Failure),
     /// The work was not begun: the record could not be written.
     RecordFailed(String),

@@ -154,19 +154,20 @@ pub(super) fn read(
     let own_devices = devices.filter(|device| device.driver == driver.as_str());
     own_devices
         .filter_map(|device| {
-            let conditions = [earlier(device, READY)?, earlier(device, HEALTHY)?];
+            let conditions =
+                [previous_condition(device, READY)?, previous_condition(device, HEALTHY)?];
             let network = device.network_data.as_ref();
             let network = network.and_then(|data| {
                 Some((data.interface_name.clone()?, data.hardware_address.clone()))
             });
             let key = (device.pool.clone(), device.device.clone(), device.share_id.clone());
-            let exceeded = earlier(device, EXCEEDED);
+            let exceeded = previous_condition(device, EXCEEDED);
             Some((key, DeviceReport { conditions, exceeded, network }))
         })
         .collect()
 }
 
-fn earlier(device: &AllocatedDeviceStatus, kind: &'static str) -> Option<Condition> {
+fn previous_condition(device: &AllocatedDeviceStatus, kind: &'static str) -> Option<Condition> {
     let condition = device.conditions.iter().flatten().find(|condition| condition.type_ == kind)?;
     let status =
         ["True", "False", "Unknown"].into_iter().find(|status| *status == condition.status)?;

@@ -41,7 +41,7 @@ impl NodeDashboard {
         Self { sources, last_holders, node, board: Shared::new(board) }
     }
 
-    /// The board as JSON: complete, or the changes since a revision. Concurrent readers share the bytes.
+    /// State of the page as JSON: complete, or the changes since a revision. Concurrent readers share the bytes.
     pub(super) fn json(&self, after: Option<&str>) -> Bytes {
         self.update();
         self.board.with_lock(|board| board.json(after))
@@ -93,7 +93,7 @@ impl NodeDashboard {
     fn view(&self, state: &NodeState, holders: &Holders) -> NodeView {
         let offerings = state.device_offers();
         let devices: Vec<_> = state.inventory.devices.iter().collect();
-        let view = |device: &&Device| self.device(device, &offerings, holders);
+        let view = |device: &&Device| self.device_view(device, &offerings, holders);
         let mut views: Vec<_> = devices.iter().map(view).collect();
         sum_up_parts(&mut views);
         let gpus = views.iter().filter(|view| view.kind == "gpu" && view.parent.is_none());
@@ -109,7 +109,7 @@ impl NodeDashboard {
         }
     }
 
-    fn device(
+    fn device_view(
         &self,
         device: &Device,
         offerings: &BTreeMap<DeviceId, DeviceOffer>,
@@ -117,7 +117,7 @@ impl NodeDashboard {
     ) -> DeviceView {
         let offering = offerings.get(&device.id);
         let memory_bytes = device.memory_mib().map(|mib| mib << 20);
-        let holders = self.holders(device, holders);
+        let holders = self.holder_views(device, holders);
         let failure = device.health.failure();
         let health = match device.health.state {
             HealthState::Healthy => Health::Healthy,
@@ -170,7 +170,7 @@ impl NodeDashboard {
     }
 
     /// Pods and claims that hold the device, with names only if the configuration discloses pods.
-    fn holders(&self, device: &Device, holders: &Holders) -> Vec<HolderView> {
+    fn holder_views(&self, device: &Device, holders: &Holders) -> Vec<HolderView> {
         let mut views = Vec::new();
         for holder in holders.by_device.get(&device.id).into_iter().flatten() {
             let pod = format!("{}/{}", holder.namespace, holder.pod);

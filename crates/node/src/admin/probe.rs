@@ -134,7 +134,7 @@ impl Report {
 }
 
 impl fmt::Display for Report {
-    /// Format: `ok` or the failures, then the facts.
+    /// Format: `ok` or the failures, then the details.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_ok() {
             writeln!(f, "ok")?;

@@ -76,8 +76,8 @@ pub(super) fn assemble(
     let wiring =
         Wiring { config, roots, mps, instruments: &instruments, directory, policy, ledger, clock };
     wiring.watch_state_folder(tasks);
-    let discovered = wiring.discover(&wake, tasks);
-    let handles = wiring.reconcile(
+    let discovered = wiring.start_discovery(&wake, tasks);
+    let handles = wiring.start_reconciler(
         discovered.snapshots,
         &discovered.partitions,
         &discovered.driver,
@@ -86,13 +86,13 @@ pub(super) fn assemble(
         tasks,
     );
     wiring.serve_plugins(dir, &handles, cluster.clone(), tasks);
-    wiring.end_mps_clients(&handles, &discovered.driver, cluster.clone(), tasks);
+    wiring.terminate_mps_clients(&handles, &discovered.driver, cluster.clone(), tasks);
     let fractions = wiring.serve_fractions(&handles.state, cluster.clone(), tasks);
     let (memory, excesses) =
         wiring.watch_shared_gpus(&handles, discovered.driver, fractions, cluster.clone(), tasks);
     let partitions = discovered.partitions.clone();
     wiring.serve_claims(recovered, &handles, partitions, excesses, cluster.clone(), tasks);
-    let labels = wiring.label(&handles.state, tasks);
+    let labels = wiring.start_labeller(&handles.state, tasks);
     if let Some(client) = cluster {
         wiring.report_to_cluster(&client, &handles.state, labels, tasks);
     }
@@ -169,7 +169,7 @@ impl Wiring<'_> {
     }
 
     /// Starts the sources of devices.
-    fn discover(&self, wake: &Arc<Notify>, tasks: &mut TaskSet) -> Discovered {
+    fn start_discovery(&self, wake: &Arc<Notify>, tasks: &mut TaskSet) -> Discovered {
         let (watch, changes) = HostWatch::new(&self.roots.host, self.policy.clone());
         tasks.spawn("watch of the host", watch.run(tasks.token()));
         let mut sources = windlass_discovery::sources(
@@ -193,7 +193,7 @@ impl Wiring<'_> {
     }
 
     /// Starts the reconciler and the tasks of its feedback loops.
-    fn reconcile(
+    fn start_reconciler(
         &self,
         snapshots: Snapshots,
         partitions: &MigHandle,
@@ -394,7 +394,7 @@ impl Wiring<'_> {
     }
 
     /// Terminates the MPS clients of ending pods before their containers are killed. Needs an API server.
-    fn end_mps_clients(
+    fn terminate_mps_clients(
         &self,
         handles: &ReconcilerHandles,
         driver: &LiveDriver,
@@ -464,7 +464,7 @@ impl Wiring<'_> {
     }
 
     /// Computes node labels and writes the feature file.
-    fn label(
+    fn start_labeller(
         &self,
         state: &watch::Receiver<Arc<NodeState>>,
         tasks: &mut TaskSet,

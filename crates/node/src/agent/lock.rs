@@ -53,16 +53,16 @@ pub(super) struct NodeLock {
     file: Lock,
 }
 
-/// Lock on the inode that a path named when it was taken.
+/// Lock on the inode that a path named when the lock was taken.
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
     open: fn(&Path) -> io::Result<File>,
-    held: Option<(File, Identity)>,
+    held: Option<(File, FileIdentity)>,
 }
 
 /// Device and inode. An open file keeps its inode.
-type Identity = (u64, u64);
+type FileIdentity = (u64, u64);
 
 /// Holder of the lock on the inode that a path names now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

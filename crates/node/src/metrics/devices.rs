@@ -1,4 +1,4 @@
-//! Device metrics: facts, health, telemetry and holders.
+//! Device metrics: identity, health, telemetry and holders.
 //!
 //! Telemetry of an exclusively held device has the labels of its container, as in NVIDIA's exporter. For a shared
 //! device, only `device_holder` has them. Pod names require `disclose: [pods]`.

@@ -32,7 +32,7 @@ pub(super) struct ShareDocument {
 }
 
 /// Variable with the share as JSON. The agent reads it again: annotations need a newer CDI version.
-const VARIABLE: &str = "WINDLASS_SHARE";
+const SHARE_VARIABLE: &str = "WINDLASS_SHARE";
 
 /// Edits of a share's container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl ShareDocument {
             }
         }
         let record = serde_json::to_string(&hold).expect("strings and numbers are JSON");
-        device_edits.env.push(format!("{VARIABLE}={record}"));
+        device_edits.env.push(format!("{SHARE_VARIABLE}={record}"));
         let ids: Vec<_> = devices.iter().map(DeviceId::as_str).collect();
         device_edits.env.push(format!("{}={}", resource_variable(resource), ids.join(",")));
         let spec = Spec::new(&SHARE_KIND, vec![SpecDevice::new(name, device_edits)], common);
@@ -77,7 +77,7 @@ impl ShareDocument {
     /// Name and share in a document that an agent wrote.
     fn from_spec(spec: Spec) -> Option<(String, Self)> {
         let device = spec.devices.first()?;
-        let prefix = format!("{VARIABLE}=");
+        let prefix = format!("{SHARE_VARIABLE}=");
         let record = device
             .container_edits
             .env

@@ -39,7 +39,7 @@ pub(super) struct Size {
 }
 
 /// All memory of a GPU.
-const ALL: ShareMemory = ShareMemory::Percent(100);
+const FULL_MEMORY: ShareMemory = ShareMemory::Percent(100);
 
 // === impl Size ===
 
@@ -55,7 +55,7 @@ impl Size {
     pub(super) fn of_virtual_gpus(request: PodRequest, tokens: usize) -> Self {
         match request {
             PodRequest::WholeGpus => {
-                Self { count: tokens, memory: ALL, compute_percent: FULL_COMPUTE_PERCENT }
+                Self { count: tokens, memory: FULL_MEMORY, compute_percent: FULL_COMPUTE_PERCENT }
             }
             PodRequest::Shares(GpuShares { count, memory, compute_percent }) => {
                 Self { count: usize::from(count), memory, compute_percent: compute_percent.into() }
@@ -71,7 +71,7 @@ impl Size {
     }
 
     fn is_whole(self) -> bool {
-        (self.memory, self.compute_percent) == (ALL, FULL_COMPUTE_PERCENT)
+        (self.memory, self.compute_percent) == (FULL_MEMORY, FULL_COMPUTE_PERCENT)
     }
 }
 
@@ -105,8 +105,8 @@ impl ShareRequest<'_> {
         fitting.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The best connected set that contains the decided GPUs that fit. Empty if the share is of one GPU or
-    /// of parts.
+    /// The best connected set that contains the decided GPUs that fit. Empty for a share of one GPU, or
+    /// of parts of GPUs.
     fn well_connected(&self, fitting: &[(Amounts, DeviceId)]) -> Vec<DeviceId> {
         if !self.size.is_whole() || self.size.count < 2 {
             return Vec::new();

@@ -78,7 +78,7 @@ struct Replicas {
     pod_uids: BTreeSet<String>,
 }
 
-/// The node's facts about shares.
+/// Sources of the shares of a pod on this node.
 struct Facts<'a> {
     places: &'a HostPaths,
     node: &'a NodeState,

@@ -46,12 +46,12 @@ pub(super) struct GpuStates {
 struct Uncounted {
     bytes: u64,
     /// Number of consecutive measurements of at least [`UNCOUNTED_THRESHOLD`].
-    times: u32,
+    repeats: u32,
 }
 
 /// Number of intervals for which a measurement is recent, and the shortest such time.
 const RECENT_INTERVALS: u32 = 3;
-const RECENT: Duration = Duration::from_secs(5);
+const MIN_MAX_AGE: Duration = Duration::from_secs(5);
 
 /// Uncounted memory in bytes that exceeds the driver's own, and the number of consecutive measurements before it is
 /// logged: an ending program leaves the driver's list before its memory is free.
@@ -93,7 +93,7 @@ pub(super) fn snapshot(
 impl GpuStates {
     pub(super) fn configure(&mut self, action: WatchdogAction, interval: Duration) {
         self.is_enforcing = action.is_enforcing();
-        self.max_age = (interval * RECENT_INTERVALS).max(RECENT);
+        self.max_age = (interval * RECENT_INTERVALS).max(MIN_MAX_AGE);
     }
 
     /// Drops GPUs without limits.
@@ -130,8 +130,8 @@ impl GpuStates {
         let previous = self.uncounted.remove(device).unwrap_or_default();
         let Some(bytes) = bytes else { return };
         let repeats =
-            if bytes < UNCOUNTED_THRESHOLD { 0 } else { previous.times.saturating_add(1) };
-        self.uncounted.insert(device.clone(), Uncounted { bytes, times: repeats });
+            if bytes < UNCOUNTED_THRESHOLD { 0 } else { previous.repeats.saturating_add(1) };
+        self.uncounted.insert(device.clone(), Uncounted { bytes, repeats });
         if repeats == UNCOUNTED_REPEATS {
             let mib = bytes >> 20;
             tracing::warn!(%device, mib, "memory of a shared GPU that the driver counts for no process: perhaps managed memory");
