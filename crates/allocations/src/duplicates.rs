@@ -145,8 +145,8 @@ mod tests {
 
     fn device(id: &str, source: &str, nodes: &[DeviceNode]) -> Device {
         let (id, source) = (id.parse().expect("valid"), source.parse().expect("valid"));
-        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
-        Device { nodes: nodes.to_vec(), ..new }
+        let device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        Device { nodes: nodes.to_vec(), ..device }
     }
 
     #[test]
@@ -154,9 +154,9 @@ mod tests {
         let node = DeviceNode::new("/dev/video0");
         let devices =
             [device("a", "one", std::slice::from_ref(&node)), device("b", "two", &[node])];
-        let found = duplicates(&devices, &BTreeSet::new());
-        assert!(found[&devices[1].id].starts_with("a of one is the same device, by /dev/video0"));
-        assert_eq!(found.len(), 1);
+        let reasons = duplicates(&devices, &BTreeSet::new());
+        assert!(reasons[&devices[1].id].starts_with("a of one is the same device, by /dev/video0"));
+        assert_eq!(reasons.len(), 1);
         let previous = BTreeSet::from([devices[1].id.clone()]);
         assert!(
             duplicates(&devices, &previous).contains_key(&devices[0].id),
@@ -174,17 +174,17 @@ mod tests {
         let ports = [device("a", "one", &port), device("b", "two", &other)].map(on_card);
         assert_eq!(duplicates(&ports, &BTreeSet::new()), BTreeMap::new());
         let card = on_card(device("card", "three", &[]));
-        let found = duplicates(ports.iter().chain([&card]), &BTreeSet::new());
-        assert!(found[&card.id].contains("by PCI function 0000:05:00.0"), "{found:?}");
+        let reasons = duplicates(ports.iter().chain([&card]), &BTreeSet::new());
+        assert!(reasons[&card.id].contains("by PCI function 0000:05:00.0"), "{reasons:?}");
     }
 
     #[test]
     fn nodes_that_are_shared_and_parts_of_one_source_are_no_duplicates() {
         let kfd = DeviceNode::shared("/dev/kfd");
-        let own = DeviceNode::new("/dev/dri/card0");
+        let own_node = DeviceNode::new("/dev/dri/card0");
         let devices = [
-            device("a", "one", &[kfd.clone(), own.clone()]),
-            device("b", "one", &[own]),
+            device("a", "one", &[kfd.clone(), own_node.clone()]),
+            device("b", "one", &[own_node]),
             device("c", "two", &[kfd]),
         ];
         assert_eq!(duplicates(&devices, &BTreeSet::new()), BTreeMap::new());
@@ -204,9 +204,9 @@ mod tests {
             device_at("d", "one", "/sys/devices/usb1/1-4", &port),
             device_at("e", "two", "/sys/devices/usb1/1-4", &[]),
         ];
-        let found = duplicates(&devices, &BTreeSet::new());
-        assert!(found[&devices[1].id].starts_with("a of one is the same device, by 10.0.0.7"));
-        assert_eq!(found.len(), 1, "a device with a node is not compared by place: {found:?}");
+        let reasons = duplicates(&devices, &BTreeSet::new());
+        assert!(reasons[&devices[1].id].starts_with("a of one is the same device, by 10.0.0.7"));
+        assert_eq!(reasons.len(), 1, "a device with a node is not compared by place: {reasons:?}");
     }
 
     #[test]
@@ -216,16 +216,16 @@ mod tests {
             let pci = Some(pci.parse().expect("valid"));
             Device { place: Location { pci, ..Location::default() }, ..device(id, source, nodes) }
         };
-        let own = [DeviceNode::new("/dev/vfio/63"), nodes[1].clone()];
+        let other_nodes = [DeviceNode::new("/dev/vfio/63"), nodes[1].clone()];
         let devices = [
             device_at("a", "one", "0000:17:00.2", &nodes),
             device_at("b", "one", "0000:17:00.3", &nodes),
-            device_at("c", "one", "0000:17:00.4", &own),
+            device_at("c", "one", "0000:17:00.4", &other_nodes),
             device_at("d", "two", "0000:17:00.5", &nodes),
             device_at("e", "two", "0000:17:00.2", &nodes),
         ];
-        let found = duplicates(&devices, &BTreeSet::new());
-        let reason = |nth: usize| found.get(&devices[nth].id).map(String::as_str);
+        let reasons = duplicates(&devices, &BTreeSet::new());
+        let reason = |nth: usize| reasons.get(&devices[nth].id).map(String::as_str);
         assert_eq!(reason(0), None);
         assert_eq!(reason(1), Some("a is in the same IOMMU group, and is offered"));
         assert_eq!(reason(2), None);

@@ -176,10 +176,11 @@ impl<S> CheckpointFollower<S> {
         self.snapshot = snapshot;
         self.log_unreadable(unreadable);
         self.publish();
-        let held = self.snapshot.as_ref().map(|snapshot| snapshot.held.clone()).unwrap_or_default();
-        if !held.is_empty() && self.review_tasks.is_empty() {
+        let held_ids =
+            self.snapshot.as_ref().map(|snapshot| snapshot.held.clone()).unwrap_or_default();
+        if !held_ids.is_empty() && self.review_tasks.is_empty() {
             let (holders, check_interval) = (self.inputs.holders.clone(), self.check_interval);
-            self.review_tasks.spawn(async move { holders.review(held, check_interval).await });
+            self.review_tasks.spawn(async move { holders.review(held_ids, check_interval).await });
         }
     }
 

@@ -51,8 +51,9 @@ impl BoundPod {
             (PodPlacement::PLACED_ANNOTATION, Some(FIELD_MANAGER)),
         ] {
             let mut writers = entries.iter().filter(|entry| has_annotation(entry, annotation));
-            let other = writers.find(|entry| entry.manager.as_deref() != owner);
-            if let Some(entry) = other.filter(|_| annotations.remove(annotation).is_some()) {
+            let forging_writer = writers.find(|entry| entry.manager.as_deref() != owner);
+            if let Some(entry) = forging_writer.filter(|_| annotations.remove(annotation).is_some())
+            {
                 forging_manager = Some(entry.manager.clone().unwrap_or_default());
             }
         }

@@ -90,11 +90,11 @@ impl HealthPublisher {
         let vanished = (HealthStatus::Unhealthy, "no longer on this node".to_owned());
         let records = self.records.borrow_and_update();
         let held_devices = records.1.values().flat_map(|record| &record.devices);
-        let held = held_devices.map(|held| {
+        let claimed = held_devices.map(|device| {
             let current_status =
-                held.find_in(&state.inventory).map(|device| status(&device.health));
+                device.find_in(&state.inventory).map(|device| status(&device.health));
             (
-                (held.pool.clone(), held.name.clone()),
+                (device.pool.clone(), device.name.clone()),
                 current_status.unwrap_or_else(|| vanished.clone()),
             )
         });
@@ -107,12 +107,12 @@ impl HealthPublisher {
                 let instance = instance_at(&state.inventory, placement);
                 instance.or_else(|| state.inventory.get(placement.gpu.as_str()))
             });
-            let found =
+            let published_device =
                 instance_or_gpu.unwrap_or_else(|| state.inventory.get(entry.device.as_str()));
-            let device: &Device = found?;
+            let device: &Device = published_device?;
             Some(((pool, entry.name.to_string()), status(&device.health)))
         });
-        held.chain(offered).collect()
+        claimed.chain(offered).collect()
     }
 
     fn message(&self, statuses: &DeviceStatuses) -> NodeWatchResourcesResponse {

@@ -153,7 +153,7 @@ impl<'a> Configs<'a> {
         result: &AllocatedDevice,
         device: &Device,
     ) -> Result<Option<SharingRequest<'a>>, OpaqueError> {
-        let mut last = None;
+        let mut last_applicable = None;
         for (config, parameters) in self.0.iter().filter(|(config, _)| config.applies_to(result)) {
             match parameters.kind {
                 Some(expected) if expected != device.kind && config.names_request(result) => {
@@ -166,10 +166,10 @@ impl<'a> Configs<'a> {
                     });
                 }
                 Some(expected) if expected != device.kind => {}
-                _ => last = Some((config, parameters)),
+                _ => last_applicable = Some((config, parameters)),
             }
         }
-        Ok(last.and_then(|(config, parameters)| {
+        Ok(last_applicable.and_then(|(config, parameters)| {
             let origin = &config.origin;
             parameters.sharing.map(|sharing| SharingRequest { origin, sharing })
         }))

@@ -80,8 +80,8 @@ async fn remove_one(
             tracing::info!(%device, gpu = %gpu.id, "orphaned MIG instance removed");
             let mut state = environment.state.clone();
             let is_gone = |state: &NodeState| {
-                let found = state.inventory.get(device.as_str());
-                found.is_none_or(|device| device.health.has_vanished())
+                let instance = state.inventory.get(device.as_str());
+                instance.is_none_or(|device| device.health.has_vanished())
             };
             let _ =
                 deadline::timeout(INVENTORY_TIMEOUT, state.wait_for(|state| is_gone(state))).await;

@@ -165,12 +165,12 @@ impl Preparer {
 
     /// Advances a claim as far as possible without waiting. An idle claim then takes its next request.
     fn step(&mut self, uid: &str, input: Input) {
-        let mut next = Some(input);
-        while let Some(input) = next {
+        let mut next_input = Some(input);
+        while let Some(input) = next_input {
             let Some(tracked) = self.tracked_claims.get_mut(uid) else { return };
             let (state, action) = tracked.state.transition(input);
             tracked.enter(state);
-            next = self.perform(uid, action).or_else(|| self.next_request(uid));
+            next_input = self.perform(uid, action).or_else(|| self.next_request(uid));
         }
     }
 

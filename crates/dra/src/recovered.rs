@@ -120,8 +120,8 @@ impl RecoveredClaims {
                 record
             });
         }
-        let known: BTreeSet<_> = records.keys().cloned().collect();
-        documents.remove_orphans(&known);
+        let known_uids: BTreeSet<_> = records.keys().cloned().collect();
+        documents.remove_orphans(&known_uids);
         Ok(records)
     }
 }

@@ -34,10 +34,13 @@ fn installation_replaces_only_a_different_program() {
     let metadata = || fs::symlink_metadata(&installed).expect("installed");
     check_install(&folder);
     let program = fs::read(PROGRAM).expect("a program");
-    let first = metadata();
-    assert_eq!((mode(&fs::metadata(&folder).expect("created")), mode(&first)), (0o755, 0o755));
+    let first_metadata = metadata();
+    assert_eq!(
+        (mode(&fs::metadata(&folder).expect("created")), mode(&first_metadata)),
+        (0o755, 0o755)
+    );
     check_install(&folder);
-    assert_eq!(metadata().ino(), first.ino(), "an identical program is not replaced");
+    assert_eq!(metadata().ino(), first_metadata.ino(), "an identical program is not replaced");
     fs::set_permissions(&installed, Permissions::from_mode(0o644)).expect("set");
     check_install(&folder);
     assert_eq!(mode(&metadata()), 0o755);

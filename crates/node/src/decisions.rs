@@ -125,12 +125,12 @@ async fn handle_pods(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPo
                 retry_times.insert(pod.pod.uid.clone(), Instant::now() + RETRY_DELAY);
             }
         }
-        let next = next_expiry.into_iter().chain(retry_times.values().copied()).min();
+        let next_event = next_expiry.into_iter().chain(retry_times.values().copied()).min();
         tokio::select! {
             () = changed(&mut pods) => {}
             () = changed(&mut allocations) => {}
             () = changed(&mut deps.state) => {}
-            () = or_pending(next.map(sleep_until)) => {}
+            () = or_pending(next_event.map(sleep_until)) => {}
         }
     }
 }

@@ -73,8 +73,8 @@ pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
 }
 
 fn gpus_with_ready_daemon(daemons: &MpsStates) -> Vec<DeviceId> {
-    let ready = daemons.iter().filter(|(_, state)| **state == MpsState::Ready);
-    ready.map(|(device, _)| device.clone()).collect()
+    let ready_daemons = daemons.iter().filter(|(_, state)| **state == MpsState::Ready);
+    ready_daemons.map(|(device, _)| device.clone()).collect()
 }
 
 // === impl Deps ===
@@ -86,10 +86,10 @@ impl Deps {
             let terminating = pods.borrow_and_update().clone();
             terminated.retain(|uid| terminating.contains_key(uid));
             let waiting = || terminating.iter().filter(|(uid, _)| !terminated.contains(*uid));
-            let next = waiting().map(|(_, end)| self.termination_time(*end)).min();
+            let next_termination = waiting().map(|(_, end)| self.termination_time(*end)).min();
             tokio::select! {
                 () = changed(&mut pods) => continue,
-                () = or_pending(next.map(sleep_until)) => {}
+                () = or_pending(next_termination.map(sleep_until)) => {}
             }
             let now = Instant::now();
             let due = waiting().filter(|(_, end)| self.termination_time(**end) <= now);

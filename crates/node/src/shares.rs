@@ -207,12 +207,12 @@ impl Binder {
             unreported.map(|share| share.hold.clone()).collect::<Vec<_>>()
         });
         for hold in recovered {
-            let found = pods.find(&hold.pod.uid).await;
-            let found = found.inspect_err(|error| {
+            let lookup = pods.find(&hold.pod.uid).await;
+            let lookup = lookup.inspect_err(|error| {
                 let error = causes(error);
                 tracing::debug!(pod = %hold.claim(), error, "placement of a share not compared");
             });
-            let Ok(Some(pod)) = found else { continue };
+            let Ok(Some(pod)) = lookup else { continue };
             let devices: Vec<_> = hold.devices().cloned().collect();
             let annotated = decided(&pod, devices.len());
             if Choice::of(&devices, &annotated, None) != Choice::Decided {

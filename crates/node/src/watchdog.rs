@@ -178,18 +178,21 @@ impl Watchdog {
     }
 
     async fn watch(mut self) {
-        let (mut last, mut limits): (Option<Instant>, _) = (None, self.refresh_limits());
+        let (mut last_round, mut limits): (Option<Instant>, _) = (None, self.refresh_limits());
         loop {
             let WatchdogPolicy { action, interval } = self.policy.borrow().watchdog;
             self.states.configure(action, interval);
             let now = Instant::now();
-            if !limits.is_empty() && last.is_none_or(|last| last + interval <= now) {
+            if !limits.is_empty()
+                && last_round.is_none_or(|last_round| last_round + interval <= now)
+            {
                 // A scrape sees the last complete round.
                 self.publish(&limits);
                 self.measure(&limits);
-                last = Some(now);
+                last_round = Some(now);
             }
-            let next = last.filter(|_| !limits.is_empty()).map(|last| last + interval);
+            let next_round =
+                last_round.filter(|_| !limits.is_empty()).map(|last_round| last_round + interval);
             tokio::select! {
                 () = changed(&mut self.policy) => limits = self.refresh_limits(),
                 () = changed(&mut self.ledger) => limits = self.refresh_limits(),
@@ -198,7 +201,7 @@ impl Watchdog {
                 () = changed(&mut self.allocations), if self.subscription.is_some() => {
                     limits = self.refresh_limits();
                 }
-                () = or_pending(next.map(sleep_until)) => {}
+                () = or_pending(next_round.map(sleep_until)) => {}
                 Some((device, measured)) = self.measurements.join_next() => {
                     if let Some(gpu) = limits.get(&device) {
                         self.evaluate(&device, measured, gpu, action);
@@ -417,15 +420,16 @@ impl Watchdog {
             }
         }
         let groups = merge_overlapping(held_processes.iter().map(|(holders, _)| holders));
-        let mut used: BTreeMap<Holders, Usage> = BTreeMap::new();
+        let mut usage_by_group: BTreeMap<Holders, Usage> = BTreeMap::new();
         for (holders, process) in held_processes {
             let group = groups.iter().find(|group| group.is_superset(&holders));
             let group = group.expect("each set is part of a group");
             let Some(limit) = gpu.combined(group) else { continue };
-            let usage = used.entry(group.clone()).or_insert_with(|| Usage::none_of(limit));
+            let usage =
+                usage_by_group.entry(group.clone()).or_insert_with(|| Usage::none_of(limit));
             usage.processes.push(process);
         }
-        used
+        usage_by_group
     }
 
     /// Holders that a pod's processes count for; none while its claims are unknown and may matter.

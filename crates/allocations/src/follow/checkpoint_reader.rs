@@ -105,11 +105,11 @@ fn checkpoint(path: &Path) -> Result<Checkpoint, CheckpointReadError> {
 pub(super) fn held(checkpoint: &Checkpoint) -> HeldIds {
     let names = checkpoint.pods.iter().flatten().map(|entry| entry.resource_name.as_str());
     let names: BTreeSet<&str> = names.collect();
-    let held = |name: &str| {
+    let ids_of_resource = |name: &str| {
         let ids = checkpoint.allocated_ids(name).map(str::to_owned).collect();
         Some((name.parse().ok()?, ids))
     };
-    names.into_iter().filter_map(held).collect()
+    names.into_iter().filter_map(ids_of_resource).collect()
 }
 
 /// Ids of each container.

@@ -101,8 +101,8 @@ mod tests {
 
     fn device(id: &str, source: &str, parent: Option<&str>) -> Device {
         let (id, source) = (id.parse().expect("an id"), source.parse().expect("a source"));
-        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
-        Device { parent: parent.map(|id| id.parse().expect("an id")), ..new }
+        let device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        Device { parent: parent.map(|id| id.parse().expect("an id")), ..device }
     }
 
     fn overlapping(devices: &[Device], index: usize) -> Vec<String> {
@@ -113,24 +113,25 @@ mod tests {
 
     #[test]
     fn a_parent_overlaps_its_parts_which_do_not_overlap_each_other() {
-        let all = [
+        let devices = [
             device("gpu", "nvidia", None),
             device("one", "nvidia", Some("gpu")),
             device("two", "nvidia", Some("gpu")),
         ];
-        assert_eq!(overlapping(&all, 0), ["one", "two"]);
-        assert_eq!(overlapping(&all, 1), ["gpu"]);
+        assert_eq!(overlapping(&devices, 0), ["one", "two"]);
+        assert_eq!(overlapping(&devices, 1), ["gpu"]);
     }
 
     #[test]
     fn duplicates_of_two_sources_overlap() {
         let with_node =
             |device: Device| Device { nodes: vec![DeviceNode::new("/dev/x")], ..device };
-        let all = [device("a", "one", None), device("b", "two", None), device("c", "two", None)];
-        let [a, b, c] = all;
-        let all = [with_node(a), with_node(b), c];
-        assert_eq!(overlapping(&all, 0), ["b"]);
-        assert_eq!(overlapping(&all, 1), ["a"]);
-        assert_eq!(overlapping(&all, 2), [""; 0]);
+        let devices =
+            [device("a", "one", None), device("b", "two", None), device("c", "two", None)];
+        let [a, b, c] = devices;
+        let devices = [with_node(a), with_node(b), c];
+        assert_eq!(overlapping(&devices, 0), ["b"]);
+        assert_eq!(overlapping(&devices, 1), ["a"]);
+        assert_eq!(overlapping(&devices, 2), [""; 0]);
     }
 }

@@ -35,14 +35,14 @@ impl Ledger {
         uid: &str,
     ) -> Result<(), Conflict> {
         let others = self.holds(&overlap.device).filter(|hold| hold.claim.uid != uid);
-        let used = others.map(|hold| match hold.usage {
+        let used_counts = others.map(|hold| match hold.usage {
             ClaimUse::Shares(shares) => shares.count,
             // Only the kubelet's checkpoint names this claim, without a number: it has at least one.
             ClaimUse::UnsizedShare => 1,
             _ => 0,
         });
-        let used = used.fold(0, u32::saturating_add);
-        let left = requested.of.saturating_sub(used);
+        let used_count = used_counts.fold(0, u32::saturating_add);
+        let left = requested.of.saturating_sub(used_count);
         if requested.count <= left {
             return Ok(());
         }

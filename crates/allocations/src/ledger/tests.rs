@@ -100,8 +100,8 @@ fn a_share_beyond_the_devices_number_is_refused() {
     take("e", 1).expect("room again");
     let device = without_overlaps("a").device;
     let share = |count| ClaimUse::Shares(Shares { count, of: 4 });
-    let both = combined([(&device, share(1)), (&device, share(2))]);
-    assert_eq!(both[&device], share(3), "two shares of a claim count both");
+    let combined_uses = combined([(&device, share(1)), (&device, share(2))]);
+    assert_eq!(combined_uses[&device], share(3), "two shares of a claim count both");
 }
 
 fn portion(memory: u64, compute: u64) -> ClaimUse {
@@ -160,11 +160,11 @@ fn pods_with_shares_and_claims_add_up_and_exclude_whole_devices() {
 #[test]
 fn two_shares_of_a_claim_count_both() {
     let device = without_overlaps("a").device;
-    let both = combined([(&device, portion(60, 10)), (&device, portion(40, 0))]);
-    let usage = both[&device];
+    let combined_uses = combined([(&device, portion(60, 10)), (&device, portion(40, 0))]);
+    let usage = combined_uses[&device];
     assert!(usage.needs_daemon(), "two shares need a daemon, even if they add up to the whole");
     let ledger = SharedLedger::default();
-    ledger.restore_claim(&claim("c"), both);
+    ledger.restore_claim(&claim("c"), combined_uses);
     ledger
         .take_for_claim(&claim("d"), &[(without_overlaps("a"), portion(1, 0))])
         .expect_err("full");

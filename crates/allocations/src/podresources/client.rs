@@ -163,13 +163,13 @@ mod tests {
 
     #[test]
     fn replicas_lead_to_their_device_and_a_device_on_two_nodes_is_held_once() {
-        let held = holders_by_device(vec![
+        let holders_by_id = holders_by_device(vec![
             pod("whole", &["GPU-a", "GPU-a"]),
             pod("left", &["GPU-b::0"]),
             pod("right", &["GPU-b::11"]),
         ]);
         let holders_of = |id: &str| {
-            let holders = held[id].iter();
+            let holders = holders_by_id[id].iter();
             holders.map(|holder| (&*holder.pod, holder.replica)).collect::<Vec<_>>()
         };
         assert_eq!(holders_of("GPU-a"), [("whole", None)]);

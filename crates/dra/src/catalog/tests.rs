@@ -68,14 +68,14 @@ fn nvidias_devices_have_the_names_of_nvidias_driver_and_no_serial_number() {
 
 #[test]
 fn devices_of_a_kind_have_the_same_attributes_except_placement() {
-    let mut one = gpu("GPU-0a", 0);
-    one.attributes.insert(AttributeName::new("nvidia.com", "minor"), AttributeValue::Int(3));
-    one.attributes.insert(standard::NUMA_NODE, AttributeValue::Int(1));
-    let catalog = catalog(vec![one, gpu("GPU-0b", 1)]);
-    let other = catalog.find("n1/nvidia", "gpu-0b").expect("a published device");
+    let mut first_gpu = gpu("GPU-0a", 0);
+    first_gpu.attributes.insert(AttributeName::new("nvidia.com", "minor"), AttributeValue::Int(3));
+    first_gpu.attributes.insert(standard::NUMA_NODE, AttributeValue::Int(1));
+    let catalog = catalog(vec![first_gpu, gpu("GPU-0b", 1)]);
+    let second_gpu = catalog.find("n1/nvidia", "gpu-0b").expect("a published device");
     let minor = AttributeName::new("gpu.nvidia.com", "minor");
-    assert_eq!(other.attributes.get(&minor), Some(&AttributeValue::Int(0)));
-    assert_eq!(other.attributes.get(&standard::NUMA_NODE), None);
+    assert_eq!(second_gpu.attributes.get(&minor), Some(&AttributeValue::Int(0)));
+    assert_eq!(second_gpu.attributes.get(&standard::NUMA_NODE), None);
 }
 
 /// A device that the configuration describes, with these attributes.
@@ -109,17 +109,17 @@ fn configured_devices_have_the_attributes_of_all_sources() {
 fn attributes_of_the_own_source_come_first() {
     let attributes =
         |letter: char| (0..20).map(move |i| (format!("{letter}{i}"), 1)).collect::<Vec<_>>();
-    let (one, other) = (
+    let (first, second) = (
         configured_device("ones", "one", &attributes('a')),
         configured_device("others", "other", &attributes('b')),
     );
-    let catalog = catalog(vec![one, other]);
+    let catalog = catalog(vec![first, second]);
     for (pool, device, letter) in [("n1/ones", "one", 'a'), ("n1/others", "other", 'b')] {
         let entry = catalog.find(pool, device).expect("a published device");
         assert_eq!(entry.attributes.len(), 32, "the limit of a device");
-        let own =
+        let own_attributes =
             entry.attributes.values().filter(|value| **value == AttributeValue::Int(1)).count();
-        assert_eq!(own, 20, "all of {letter}");
+        assert_eq!(own_attributes, 20, "all of {letter}");
     }
 }
 

@@ -105,8 +105,9 @@ fn every_request_of_every_claim_has_variables_of_its_own() {
     // A container runtime keeps the last value of each name.
     let variables = devices.iter().chain(&other_devices).flat_map(|device| &device.edits.env);
     let env: BTreeMap<_, _> = variables.filter_map(|variable| variable.split_once('=')).collect();
-    let own = env.iter().filter(|(name, _)| name.starts_with("WINDLASS_CLAIM_"));
-    let own: Vec<_> = own.map(|(name, value)| format!("{name}={value}")).collect();
+    let claim_variables = env.iter().filter(|(name, _)| name.starts_with("WINDLASS_CLAIM_"));
+    let claim_variables: Vec<_> =
+        claim_variables.map(|(name, value)| format!("{name}={value}")).collect();
     let expected = [
         "WINDLASS_CLAIM_LINKS__MY_ONE=b1",
         "WINDLASS_CLAIM_LINKS__MY_ONE__BOARDS=b1",
@@ -119,7 +120,7 @@ fn every_request_of_every_claim_has_variables_of_its_own() {
         "WINDLASS_CLAIM_OTHER_LINKS__PAIR__BOARDS=b3",
         "WINDLASS_CLAIM_OTHER_LINKS__PAIR__BOARD_0=b3",
     ];
-    assert_eq!(own, expected);
+    assert_eq!(claim_variables, expected);
 }
 
 #[test]

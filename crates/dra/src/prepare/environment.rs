@@ -106,8 +106,8 @@ impl Environment {
     pub(super) async fn wait_for_cleanup(&self, record: &PreparedClaim) -> Result<(), String> {
         let used_devices = record.uses().filter(|(_, usage)| *usage != ClaimUse::Admin);
         let devices: BTreeSet<DeviceId> = used_devices.map(|(device, _)| device.clone()).collect();
-        let ready = self.cleanup.prepare_claim(&record.claim.uid, devices).await;
-        ready.map_err(|NotReadyError { device, reason }| {
+        let cleanup_result = self.cleanup.prepare_claim(&record.claim.uid, devices).await;
+        cleanup_result.map_err(|NotReadyError { device, reason }| {
             format!("{device} is not ready for the claim: {reason}")
         })
     }

@@ -192,7 +192,9 @@ impl MigChange {
     fn is_complete(&self, state: &NodeState) -> bool {
         let device = match self {
             Self::Instance(placement) => instance_at(&state.inventory, placement),
-            Self::FullGpu(gpu) => state.inventory.get(gpu.as_str()).filter(|it| !it.partitioned),
+            Self::FullGpu(gpu) => {
+                state.inventory.get(gpu.as_str()).filter(|device| !device.partitioned)
+            }
         };
         device.is_some_and(|device| {
             device.health.is_healthy() && state.check_documents(&[device]).is_ok()

@@ -57,9 +57,9 @@ fn intervals(record: &PreparedClaim) -> impl Iterator<Item = (&DeviceId, Interva
 }
 
 fn is_reachable(state: &NodeState, device: &DeviceId) -> bool {
-    let found = state.inventory.get(device.as_str());
+    let current_device = state.inventory.get(device.as_str());
     let is_away = |reason| matches!(reason, Reason::Vanished | Reason::Lost);
-    found.is_some_and(|device| {
+    current_device.is_some_and(|device| {
         !device.health.failure().is_some_and(|failure| is_away(failure.reason))
     })
 }

@@ -174,18 +174,18 @@ async fn a_gpu_of_a_pod_is_refused_to_claims_until_the_pod_is_deleted() {
     node.until_counts((8, 8)).await;
     agent.ledger.wait_until_known().await;
     let admission = node.kubelet.admit(pod("p", 2)).await.expect("admitted");
-    let held = admission.allocation("main", GPU).expect("allotted").ids();
-    for gpu in &held {
+    let held_gpus = admission.allocation("main", GPU).expect("allotted").ids();
+    for gpu in &held_gpus {
         assert_eq!(agent.taints(gpu), ["device-plugin=gpu"]);
-        let refused = agent.claim(gpu).expect_err("held").to_string();
-        assert_eq!(refused, format!("{gpu} is held by a container, as {GPU}"));
+        let refusal = agent.claim(gpu).expect_err("held").to_string();
+        assert_eq!(refusal, format!("{gpu} is held by a container, as {GPU}"));
     }
     node.kubelet.delete_pod("p-uid").await;
     // The kubelet writes its checkpoint at the next allocation, which leaves one of the two GPUs.
     let (_, next_gpu) = node.pod("next").await;
-    let free = held.into_iter().find(|gpu| *gpu != next_gpu).expect("two were held");
-    agent.until("taints are gone", |agent| agent.taints(&free).is_empty()).await;
-    agent.claim(&free).expect("free");
+    let free_gpu = held_gpus.into_iter().find(|gpu| *gpu != next_gpu).expect("two were held");
+    agent.until("taints are gone", |agent| agent.taints(&free_gpu).is_empty()).await;
+    agent.claim(&free_gpu).expect("free");
 }
 
 #[tokio::test]
@@ -217,21 +217,21 @@ async fn a_pod_gets_no_gpu_of_a_claim_before_the_kubelet_has_the_new_list() {
 #[tokio::test]
 async fn a_starting_agent_knows_the_devices_of_pods_and_claims() {
     let node = Node::new(DraOffer::Beside);
-    let mut first = node.agent(SharedLedger::with_unknown_containers());
+    let mut first_agent = node.agent(SharedLedger::with_unknown_containers());
     node.until_counts((8, 8)).await;
-    let (_, held) = node.pod("p").await;
-    first.ledger.wait_until_known().await;
-    let claimed = first.gpus().into_iter().find(|id| *id != held).expect("another");
-    first.tasks.stop().await;
+    let (_, held_gpu) = node.pod("p").await;
+    first_agent.ledger.wait_until_known().await;
+    let claimed_gpu = first_agent.gpus().into_iter().find(|id| *id != held_gpu).expect("another");
+    first_agent.tasks.stop().await;
     let ledger = SharedLedger::with_unknown_containers();
-    ledger.restore_claim(&claim(), [(&claimed.parse().expect("an id"), ClaimUse::Exclusive)]);
+    ledger.restore_claim(&claim(), [(&claimed_gpu.parse().expect("an id"), ClaimUse::Exclusive)]);
     let agent = node.agent(ledger);
     agent.ledger.wait_until_known().await;
     agent.until("eight GPUs", |agent| agent.gpus().len() == 8).await;
-    assert_eq!(agent.taints(&held), ["device-plugin=gpu"]);
-    agent.claim(&held).expect_err("held");
+    assert_eq!(agent.taints(&held_gpu), ["device-plugin=gpu"]);
+    agent.claim(&held_gpu).expect_err("held");
     node.until_counts((8, 7)).await;
-    agent.claim(&claimed).expect("its own");
+    agent.claim(&claimed_gpu).expect("its own");
 }
 
 #[tokio::test]
@@ -239,26 +239,26 @@ async fn a_node_moves_from_device_plugin_to_claims_and_back_while_devices_are_he
     let node = Node::new(DraOffer::Off);
     let agent = node.agent(SharedLedger::with_unknown_containers());
     node.until_counts((8, 8)).await;
-    let (uid, held) = node.pod("p").await;
-    let free: Vec<_> = agent.gpus().into_iter().filter(|id| *id != held).collect();
-    agent.claim(&free[0]).expect_err("nothing is offered to claims");
+    let (uid, held_gpu) = node.pod("p").await;
+    let free_gpus: Vec<_> = agent.gpus().into_iter().filter(|id| *id != held_gpu).collect();
+    agent.claim(&free_gpus[0]).expect_err("nothing is offered to claims");
 
     agent.offer(DraOffer::Beside);
     agent.ledger.wait_until_known().await;
     agent.until("GPUs are claimable", RunningAgent::is_claimable).await;
-    assert_eq!(agent.taints(&held), ["device-plugin=gpu"]);
+    assert_eq!(agent.taints(&held_gpu), ["device-plugin=gpu"]);
     node.until_counts((8, 8)).await;
-    agent.claim(&free[0]).expect("free");
+    agent.claim(&free_gpus[0]).expect("free");
     node.until_counts((8, 7)).await;
 
     agent.offer(DraOffer::Instead);
     node.until_counts((8, 0)).await;
-    assert_eq!(agent.taints(&held), ["device-plugin=gpu"], "it moves once the pod has ended");
-    assert!(agent.taints(&free[1]).is_empty());
+    assert_eq!(agent.taints(&held_gpu), ["device-plugin=gpu"], "it moves once the pod has ended");
+    assert!(agent.taints(&free_gpus[1]).is_empty());
     node.kubelet.delete_pod(&uid).await;
     agent.offer(DraOffer::Off);
     node.until_counts((8, 7)).await;
-    assert_eq!(agent.obstacle(&free[0]).as_deref(), Some("held by a claim"));
+    assert_eq!(agent.obstacle(&free_gpus[0]).as_deref(), Some("held by a claim"));
     agent.ledger.release_claim("uid");
     node.until_counts((8, 8)).await;
     node.kubelet.admit(pod("all", 8)).await.expect("all are free");

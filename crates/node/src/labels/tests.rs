@@ -58,8 +58,8 @@ fn gpu(id: &str, last_error: Option<Reason>) -> Device {
 }
 
 fn state(devices: Vec<Device>) -> Arc<NodeState> {
-    let ready = ("nvidia".to_owned(), SourceState::Ready("driver".to_owned()));
-    let sources = BTreeMap::from([ready]);
+    let source = ("nvidia".to_owned(), SourceState::Ready("driver".to_owned()));
+    let sources = BTreeMap::from([source]);
     let inventory = Inventory { sources, devices, ..Inventory::default() };
     Arc::new(NodeState { inventory, ..NodeState::default() })
 }

@@ -144,12 +144,12 @@ mod tests {
         ] {
             let request = request.map(|value| ("a.gpu-memory.request", value));
             let limit = limit.map(|value| ("a.gpu-memory.limit", value));
-            let both: Vec<_> = request.into_iter().chain(limit).collect();
-            let parsed_request = parsed(&both).expect("valid").expect("a request");
+            let annotations: Vec<_> = request.into_iter().chain(limit).collect();
+            let parsed_request = parsed(&annotations).expect("valid").expect("a request");
             assert_eq!(
                 (parsed_request.request_mib, parsed_request.limit_mib),
                 expected,
-                "{both:?}"
+                "{annotations:?}"
             );
         }
     }

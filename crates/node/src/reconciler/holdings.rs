@@ -52,13 +52,13 @@ mod tests {
 
     #[test]
     fn released_ids_are_dropped_and_later_ids_are_ignored() {
-        let held = |ids: &[&str]| {
+        let held_ids = |ids: &[&str]| {
             let ids = ids.iter().map(ToString::to_string).collect();
             HeldIds::from([("nvidia.com/gpu".parse().expect("valid"), ids)])
         };
-        let mut holdings = Holdings::new(held(&["a", "b::1"]));
-        holdings.retain(&held(&["a", "c"]));
-        assert_eq!(holdings.held(), &held(&["a"]));
+        let mut holdings = Holdings::new(held_ids(&["a", "b::1"]));
+        holdings.retain(&held_ids(&["a", "c"]));
+        assert_eq!(holdings.held(), &held_ids(&["a"]));
         holdings.retain(&HeldIds::new());
         assert!(holdings.is_empty());
     }

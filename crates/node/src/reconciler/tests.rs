@@ -141,8 +141,8 @@ fn observed_device(id: &str, observation: &Observation) -> Device {
     let mut tracker = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
     tracker.observe(observation, Timestamp::UNIX_EPOCH);
     let id = id.parse().expect("an id");
-    let new = Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, Timestamp::UNIX_EPOCH);
-    Device { health: tracker.health().clone(), ..new }
+    let healthy = Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, Timestamp::UNIX_EPOCH);
+    Device { health: tracker.health().clone(), ..healthy }
 }
 
 fn in_both_apis(ids: &[&str]) -> Vec<(String, bool)> {
@@ -152,8 +152,8 @@ fn in_both_apis(ids: &[&str]) -> Vec<(String, bool)> {
 #[tokio::test(start_paused = true)]
 async fn a_hanging_disk_delays_new_devices_and_no_change_of_existing_ones() {
     let mut rig = Rig::new();
-    let (one, two, three) = (gpu("GPU-1"), gpu("GPU-2"), gpu("GPU-3"));
-    rig.discover(&[&one, &two]);
+    let (first, second, third) = (gpu("GPU-1"), gpu("GPU-2"), gpu("GPU-3"));
+    rig.discover(&[&first, &second]);
     assert!(rig.allocatable().is_empty(), "nothing is written yet");
     rig.finish_disk_pass();
     assert_eq!(rig.allocatable(), in_both_apis(&["GPU-1", "GPU-2"]));
@@ -161,14 +161,14 @@ async fn a_hanging_disk_delays_new_devices_and_no_change_of_existing_ones() {
     rig.begin_disk_pass();
     let lost =
         observed_device("GPU-1", &Observation::Failed(Reason::Lost, "it fell off".to_owned()));
-    rig.discover(&[&lost, &two]);
+    rig.discover(&[&lost, &second]);
     assert_eq!(
         rig.allocatable(),
         in_both_apis(&["GPU-2"]),
         "the loss is published at once; the other device is unchanged"
     );
 
-    rig.discover(&[&lost, &two, &three]);
+    rig.discover(&[&lost, &second, &third]);
     assert_eq!(rig.allocatable(), in_both_apis(&["GPU-2"]));
     assert_eq!(rig.state.borrow().inventory.devices.len(), 2, "a new device appears in one step");
     advance(DEADLINE).await;
@@ -178,8 +178,8 @@ async fn a_hanging_disk_delays_new_devices_and_no_change_of_existing_ones() {
     assert!(rig.state.borrow().disk_slow_since.is_some());
     let failed =
         observed_device("GPU-2", &Observation::Fault(Reason::Xid(79), "XID 79".to_owned()));
-    rig.discover(&[&lost, &failed, &three]);
-    assert!(!rig.is_healthy(&two) && rig.allocatable().is_empty());
+    rig.discover(&[&lost, &failed, &third]);
+    assert!(!rig.is_healthy(&second) && rig.allocatable().is_empty());
 
     rig.finish_disk_pass();
     assert_eq!(rig.allocatable(), in_both_apis(&["GPU-3"]));
@@ -189,14 +189,14 @@ async fn a_hanging_disk_delays_new_devices_and_no_change_of_existing_ones() {
 #[tokio::test(start_paused = true)]
 async fn a_new_delivery_waits_for_the_disk_and_withholds_no_device_meanwhile() {
     let mut rig = Rig::new();
-    let one = gpu("GPU-1");
-    rig.discover(&[&one]);
+    let device = gpu("GPU-1");
+    rig.discover(&[&device]);
     rig.finish_disk_pass();
     let mut policy = Policy::clone(&rig.reconciler.policy);
     policy.delivery.ids = DeviceIdStrategy::Index;
     rig.reconciler.policy = Arc::new(policy);
     rig.begin_disk_pass();
-    rig.discover(&[&one]);
+    rig.discover(&[&device]);
     assert_eq!(
         rig.allocatable(),
         in_both_apis(&["GPU-1"]),

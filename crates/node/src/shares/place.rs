@@ -138,11 +138,11 @@ impl ShareRequest<'_> {
     /// Amounts that are free on a GPU.
     fn free(&self, id: &DeviceId, gpu: &ShareableGpu) -> Amounts {
         let total = Amounts { memory_mib: gpu.memory_mib, compute_percent: FULL_COMPUTE_PERCENT };
-        let used = self.ledger.portion(id).map_or_else(Amounts::default, |portion| Amounts {
+        let usage = self.ledger.portion(id).map_or_else(Amounts::default, |portion| Amounts {
             memory_mib: portion.memory,
             compute_percent: portion.compute,
         });
-        total.saturating_sub(used.saturating_add(self.unknown))
+        total.saturating_sub(usage.saturating_add(self.unknown))
     }
 }
 

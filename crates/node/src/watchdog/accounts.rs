@@ -223,8 +223,8 @@ mod tests {
     #[tokio::test]
     async fn three_measurements_above_the_limit_are_a_violation() {
         let above_limit = 9 * GIB;
-        let both: &[_] = &[("a", above_limit), ("b", 8 * GIB)];
-        let violating = violations(&[both; 4], true);
+        let memory_of_pods: &[_] = &[("a", above_limit), ("b", 8 * GIB)];
+        let violating = violations(&[memory_of_pods; 4], true);
         assert_eq!(violating, [vec![], vec![], vec![pod("a")], vec![]], "and it is reported once");
         let (above, below): (&[_], &[_]) = (&[("a", above_limit)], &[("a", GIB)]);
         let violating = violations(&[above, above, below, above, below, above], true);
@@ -249,9 +249,11 @@ mod tests {
     #[tokio::test]
     async fn an_action_without_effect_is_repeated() {
         let above: &[_] = &[("a", 9 * GIB)];
-        let found = violations(&[above; 100], true);
-        let times: Vec<_> = (0..).zip(&found).filter(|(_, found)| !found.is_empty()).collect();
-        let seconds: Vec<_> = times.into_iter().map(|(second, _): (u64, _)| second).collect();
+        let rounds = violations(&[above; 100], true);
+        let violating_rounds: Vec<_> =
+            (0..).zip(&rounds).filter(|(_, violating)| !violating.is_empty()).collect();
+        let seconds: Vec<_> =
+            violating_rounds.into_iter().map(|(second, _): (u64, _)| second).collect();
         assert_eq!(seconds, [2, 47, 92]);
         assert_eq!(violations(&[above; 100], false).concat(), [pod("a")], "a report is enough");
     }

@@ -133,7 +133,7 @@ mod tests {
     fn reported(
         accounts: &mut ComputeAccounts,
         measurements: u32,
-        used: &[(&str, u32)],
+        percents: &[(&str, u32)],
     ) -> Vec<(String, u32)> {
         let gpu = "GPU-a".parse().expect("an id");
         let limit = Limit { mib: 1, compute_percent: 25, is_mps: false };
@@ -145,8 +145,9 @@ mod tests {
                 GpuProcess { pid: 1, container, memory_bytes: 0, compute_percent: Some(*percent) };
             (pod(name), Usage { processes: vec![process], ..Usage::none_of(limit) })
         };
-        let used = used.iter().map(usage).collect();
-        let excesses = (0..measurements).flat_map(|_| accounts.record(&gpu, &used, &limits));
+        let usage_by_pods = percents.iter().map(usage).collect();
+        let excesses =
+            (0..measurements).flat_map(|_| accounts.record(&gpu, &usage_by_pods, &limits));
         excesses.map(|excess| (excess.pods.into_iter().collect::<String>(), excess.share)).collect()
     }
 

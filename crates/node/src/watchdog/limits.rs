@@ -56,8 +56,11 @@ pub(super) fn add_replicas(limits: &mut Limits, allocations: &Allocations, state
         (allocations.held_ids(), allocations.containers().unwrap_or_default());
     let mut counted = BTreeSet::new();
     for container in containers {
-        let held = held_ids.and_then(|ids| ids.get(&container.resource));
-        let ids = container.ids.iter().filter(|id| held.is_some_and(|ids| ids.contains(*id)));
+        let held_ids_of_resource = held_ids.and_then(|ids| ids.get(&container.resource));
+        let ids = container
+            .ids
+            .iter()
+            .filter(|id| held_ids_of_resource.is_some_and(|ids| ids.contains(*id)));
         for id in ids.filter(|id| counted.insert((&container.pod, *id))) {
             let Ok(replica) = id.parse::<ReplicaId>() else { continue };
             let Some(mib) = state.replica_memory.get(&replica.device) else { continue };

@@ -113,15 +113,15 @@ impl Tenants {
     /// Waits for the next finished lookup.
     pub(super) async fn next(&mut self) {
         match self.lookups.join_next().await {
-            Some((uid, found)) => {
+            Some((uid, lookup)) => {
                 self.running -= 1;
-                let found = found.inspect_err(|error| {
+                let lookup = lookup.inspect_err(|error| {
                     let error = causes(error);
                     tracing::debug!(uid, error, "pod on a shared GPU not looked up");
                 });
                 // A failed lookup keeps the earlier answer.
-                let cached = self.cached.remove(&uid).and_then(|cached| cached.tenant);
-                let tenant = found.unwrap_or(cached);
+                let cached_tenant = self.cached.remove(&uid).and_then(|cached| cached.tenant);
+                let tenant = lookup.unwrap_or(cached_tenant);
                 self.cached.insert(uid, CachedPod { tenant, looked_up_at: Instant::now() });
             }
             None => std::future::pending().await,

@@ -198,9 +198,10 @@ impl Node {
     fn owners_through_both(&self) -> Option<String> {
         let claims = self.claims.values().flatten().filter(|(_, usage)| *usage != ClaimUse::Admin);
         let claimed: BTreeSet<_> = claims.map(|(device, _)| device).collect();
-        let mut held = self.pods.iter().flat_map(|nth| OFFERED[*nth].1);
-        let both = held.find(|id| self.overlap(id).all().any(|id| claimed.contains(id)));
-        both.map(ToString::to_string)
+        let mut held_ids = self.pods.iter().flat_map(|nth| OFFERED[*nth].1);
+        let contested_id =
+            held_ids.find(|id| self.overlap(id).all().any(|id| claimed.contains(id)));
+        contested_id.map(ToString::to_string)
     }
 }
 
@@ -215,8 +216,8 @@ fn overlaps() -> Overlaps {
         let parent = ["part", "rest"].contains(id).then(|| "whole".parse().expect("an id"));
         let node = ["one", "other"].contains(id).then(|| DeviceNode::new("/dev/thing"));
         let id = id.parse().expect("an id");
-        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
-        Device { parent, nodes: node.into_iter().collect(), ..new }
+        let device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        Device { parent, nodes: node.into_iter().collect(), ..device }
     };
     let devices = CLAIMABLE.iter().map(device).collect();
     Overlaps::from_inventory(&Inventory { devices, ..Inventory::default() })
@@ -249,8 +250,8 @@ async fn run_steps(steps: Vec<Step>) -> usize {
         let (claim_count, description) = (node.claims.len(), format!("{step:?}"));
         node.step(step).await;
         prepared += usize::from(node.claims.len() > claim_count);
-        let both = node.owners_through_both();
-        assert_eq!(both, None, "after step {nth}, {description}");
+        let contested_id = node.owners_through_both();
+        assert_eq!(contested_id, None, "after step {nth}, {description}");
     }
     node.check_all_released().await;
     prepared

@@ -82,7 +82,7 @@ fn summary(pool: &Pool) -> String {
         let amounts = counters.amounts.iter();
         let amounts = amounts.filter(|(name, _)| !name.starts_with("memory-slice"));
         let amounts: Vec<_> = amounts.map(|(name, amount)| format!("{name}={amount}")).collect();
-        let slices = counters.amounts.keys().filter_map(|it| it.strip_prefix("memory-slice-"));
+        let slices = counters.amounts.keys().filter_map(|name| name.strip_prefix("memory-slice-"));
         let slices: String = slices.collect();
         format!("{name}: slices {slices} {}\n", amounts.join(" "))
     };
@@ -111,17 +111,17 @@ fn a_gpu_in_mig_mode_has_each_profile_at_each_place() {
 
 /// Every set of partitions that NVIDIA's driver allows on one GPU: without overlap, and at most one with media engines.
 fn layouts(partitions: &[PossiblePartition], start: u32) -> Vec<Vec<&PossiblePartition>> {
-    let mut found = vec![Vec::new()];
+    let mut layouts_from_start = vec![Vec::new()];
     for possible in partitions.iter().filter(|possible| possible.partition.start >= start) {
         for mut layout in layouts(partitions, possible.partition.slices().end) {
             layout.push(possible);
-            found.push(layout);
+            layouts_from_start.push(layout);
         }
     }
     let has_media =
         |possible: &&&PossiblePartition| possible.partition.profile.as_str().contains('+');
-    found.retain(|layout| layout.iter().filter(has_media).count() <= 1);
-    found
+    layouts_from_start.retain(|layout| layout.iter().filter(has_media).count() <= 1);
+    layouts_from_start
 }
 
 #[test]

@@ -132,8 +132,8 @@ fn more_than_eight_gpus_have_their_counters_in_more_than_one_slice() {
     let sizes = contents.iter().map(|slice| (slice.shared_counters.len(), slice.devices.len()));
     let expected: Vec<_> = [(8, 0), (2, 0)].into_iter().chain([(0, 25); 10]).collect();
     assert_eq!(sizes.collect::<Vec<_>>(), expected);
-    let last = placed(10, &["7g.80gb"; 10]);
-    assert!(last.ends_with(" 9:7g-80gb-0-0"), "{last}");
+    let placements = placed(10, &["7g.80gb"; 10]);
+    assert!(placements.ends_with(" 9:7g-80gb-0-0"), "{placements}");
 }
 
 #[test]
