@@ -368,7 +368,7 @@ impl Binder {
         } else {
             Edits::Gpu(&gpus, limit.as_ref())
         };
-        let own_devices: Vec<_> = own_devices.into_iter().map(|gpu| gpu.device).collect();
+        let own_devices: Vec<_> = own_gpus.into_iter().map(|gpu| gpu.device).collect();
         let document =
             ShareDocument::new(&request.name, &request.resource, hold.clone(), &own_devices, edits);
         let document = document.ok_or(BindError::NoGpus)?;
