@@ -211,9 +211,9 @@ impl<S> CheckpointFollower<S> {
     }
 
     /// Devices and pools of these ids. Tokens of shares by amounts stand for no device.
-    fn recorded(&self, held: &HeldIds) -> RecordedDevices {
+    fn recorded(&self, held_ids: &HeldIds) -> RecordedDevices {
         let policy = self.inputs.policy.borrow();
-        let mut recorded = RecordedDevices::from_held_ids(held);
+        let mut recorded = RecordedDevices::from_held_ids(held_ids);
         recorded.pools.retain(|name| !policy.shares.names().any(|shares| shares == name));
         recorded
     }

@@ -564,9 +564,9 @@ impl ContainerHold {
 
 impl RecordedDevices {
     /// Devices and pools of the held ids, of this and of other plugins.
-    pub(crate) fn from_held_ids(held: &HeldIds) -> Self {
+    pub(crate) fn from_held_ids(held_ids: &HeldIds) -> Self {
         let mut recorded = Self::default();
-        for (resource, ids) in held {
+        for (resource, ids) in held_ids {
             if ids.iter().any(|id| token_number(id).is_some()) {
                 recorded.pools.insert(resource.clone());
             }

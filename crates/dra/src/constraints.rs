@@ -70,8 +70,8 @@ impl Constraints {
                     None => Ok(Self { interval, ..self }),
                 }
             }
-            (Sharing::Mps(limits), _, Some(own)) => {
-                Ok(Self { mps_limits: Some(own.stricter(limits)), ..self })
+            (Sharing::Mps(limits), _, Some(own_limits)) => {
+                Ok(Self { mps_limits: Some(own_limits.stricter(limits)), ..self })
             }
             (Sharing::Mps(_), ClaimUse::Admin, _) => impossible("the claim has admin access only"),
             (Sharing::Mps(_), ClaimUse::UnsizedShare | ClaimUse::Shares(_), _) => {

@@ -273,10 +273,10 @@ mod tests {
                 text[position] ^= 1 << bit;
                 fs::write(file.0.path(), &text).expect("written");
                 // White space between the fields has no meaning.
-                if let Ok(found) = file.read() {
+                if let Ok(read_records) = file.read() {
                     let text = String::from_utf8_lossy(&text);
                     let expected = Some(records(Stage::PrepareCompleted));
-                    assert_eq!(found, expected, "{position} {bit}: {text}");
+                    assert_eq!(read_records, expected, "{position} {bit}: {text}");
                 }
             }
         }

@@ -178,11 +178,11 @@ impl StatusWriter {
     async fn write(
         &mut self,
         claim: &ClaimReport,
-        written: Option<BTreeMap<DeviceKey, DeviceReport>>,
+        previous: Option<BTreeMap<DeviceKey, DeviceReport>>,
     ) -> StatusOutcome<BTreeMap<DeviceKey, DeviceReport>> {
         let ClaimReport { reference, devices } = claim;
-        let written = match written {
-            Some(written) => written,
+        let previous = match previous {
+            Some(previous) => previous,
             None => match self.statuses.read(reference).await {
                 StatusOutcome::Written(claim) => document::read(&claim, &self.driver),
                 StatusOutcome::NotFound => return StatusOutcome::NotFound,
@@ -190,7 +190,7 @@ impl StatusWriter {
                 StatusOutcome::Retry(delay) => return StatusOutcome::Retry(delay),
             },
         };
-        let report = document::with_transition_times(devices.clone(), &written);
+        let report = document::with_transition_times(devices.clone(), &previous);
         let document = document::document(reference, &self.driver, &report);
         self.statuses.apply(reference, &document).await.map(|()| report)
     }

@@ -239,8 +239,8 @@ impl Reconciler {
         };
         let (disk, allocated_hardware) = result.expect("reading neither panics nor is cancelled");
         self.allocated_hardware = allocated_hardware;
-        if let Some(held) = self.inputs.allocations.read().await.held_ids() {
-            self.restore(held, BTreeSet::new());
+        if let Some(held_ids) = self.inputs.allocations.read().await.held_ids() {
+            self.restore(held_ids, BTreeSet::new());
         }
         disk
     }
@@ -303,25 +303,25 @@ impl Reconciler {
 
     /// Handles a checkpoint. An unreadable one releases nothing.
     fn handle_checkpoint(&mut self, allocations: &Allocations) {
-        let Some(held) = allocations.held_ids() else {
+        let Some(held_ids) = allocations.held_ids() else {
             return self.phase.restart_wait(allocations.read_at(), self.checkpoint_delay);
         };
         // A checkpoint that completes the phase contains every earlier Allocate.
         match self.phase.complete(allocations.read_at()) {
-            Some(allocatable) => self.restore(held, allocatable),
+            Some(allocatable) => self.restore(held_ids, allocatable),
             None if self.restored == RestoreProgress::None => {
                 let allocatable = self.phase.allocatable().cloned().collect();
-                self.restore(held, allocatable);
+                self.restore(held_ids, allocatable);
             }
             // The offers already contain the ids that were allocated later.
-            None => self.holdings.retain(held),
+            None => self.holdings.retain(held_ids),
         }
     }
 
     /// Restores allocations from the checkpoint. Fingerprints are kept for held devices, and for devices that were
     /// allocatable when the wait began: their allocation may be missing in the checkpoint.
-    fn restore(&mut self, held: &HeldIds, allocatable: BTreeSet<DeviceId>) {
-        self.holdings = Holdings::new(held.clone());
+    fn restore(&mut self, held_ids: &HeldIds, allocatable: BTreeSet<DeviceId>) {
+        self.holdings = Holdings::new(held_ids.clone());
         if self.restored == RestoreProgress::None {
             self.restored = RestoreProgress::Allocations;
         }
@@ -571,13 +571,13 @@ impl Round<'_> {
 
 /// Waits until the claims in the ledger change, or, with shares by amounts, the containers. Without such shares the
 /// kubelet alone accounts for the devices of containers.
-async fn holders_changed(ledger: &mut watch::Receiver<Ledger>, last: &Ledger, policy: &Policy) {
+async fn holders_changed(ledger: &mut watch::Receiver<Ledger>, previous: &Ledger, policy: &Policy) {
     fn claims(ledger: &Ledger) -> impl PartialEq + '_ {
         (ledger.claims(), ledger.knows_claims())
     }
     let is_changed = |ledger: &Ledger| {
-        let has_new_containers = !ledger.container_devices().eq(last.container_devices());
-        (policy.shares.is_enabled() && has_new_containers) || claims(ledger) != claims(last)
+        let has_new_containers = !ledger.container_devices().eq(previous.container_devices());
+        (policy.shares.is_enabled() && has_new_containers) || claims(ledger) != claims(previous)
     };
     let is_changed = ledger.wait_for(is_changed).await.is_ok();
     if !is_changed {

@@ -390,18 +390,18 @@ impl Binder {
     async fn edits(
         &self,
         request: &ContainerRequest,
-        own: Vec<HeldGpu>,
+        own_gpus: Vec<HeldGpu>,
         min_enforcement: Enforcement,
     ) -> Result<(Spec, Option<HookLimit>), BindError> {
         let (state, record) = (self.state.borrow().clone(), self.limits.path(&request.name));
-        let devices = own.iter().map(|gpu| state.inventory.get(gpu.device.as_str()));
+        let devices = own_gpus.iter().map(|gpu| state.inventory.get(gpu.device.as_str()));
         let devices = devices.collect::<Option<Vec<_>>>().ok_or(BindError::NoGpus)?;
         // All GPUs of a share are of one vendor.
         let kind = devices.first().map(|device| windlass_cdi::kind_of(device));
         let path =
             kind.and_then(|kind| state.documents.get(&kind)).ok_or(BindError::NoGpus)?.clone();
         let memory =
-            own.iter().zip(devices).map(|(gpu, device)| gpu.memory(device.drm_pci_address()));
+            own_gpus.iter().zip(devices).map(|(gpu, device)| gpu.memory(device.drm_pci_address()));
         let limit =
             state.limit_rules().limit(&memory.collect::<Vec<_>>(), min_enforcement, &record)?;
         let gpus = blocking(move || windlass_cdi::read_document(&path)).await;

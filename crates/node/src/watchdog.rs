@@ -207,7 +207,7 @@ impl Watchdog {
                         self.evaluate(&device, measured, gpu, action);
                     }
                 }
-                Some(((), found)) = self.drm.join_next() => self.evaluate_drm(&found, &limits, action),
+                Some(((), scan)) = self.drm.join_next() => self.evaluate_drm(&scan, &limits, action),
                 Some(((), limited)) = self.limit_records.join_next() => self.states.limited = limited,
                 () = self.tenants.next() => {}
                 Some(_) = self.running_actions.join_next() => {}
@@ -333,12 +333,12 @@ impl Watchdog {
     /// Handles a scan of the clients of DRM drivers.
     fn evaluate_drm(
         &mut self,
-        found: &Result<DrmProcesses, DrmError>,
+        scan: &Result<DrmProcesses, DrmError>,
         limits: &Limits,
         action: WatchdogAction,
     ) {
-        if let Ok(found) = found {
-            let unreadable_pods = found.unreadable_pods();
+        if let Ok(scan) = scan {
+            let unreadable_pods = scan.unreadable_pods();
             let tenants = unreadable_pods.keys().filter_map(|pod| self.tenants.get(pod));
             let claims: BTreeSet<_> = tenants
                 .flat_map(|tenant| {
@@ -349,13 +349,13 @@ impl Watchdog {
                 .map(|claim| claim.uid.clone())
                 .collect();
             self.states.set_hidden(unreadable_pods, claims);
-            self.request_claims(found.pods_with_processes(), limits);
+            self.request_claims(scan.pods_with_processes(), limits);
         }
         for (device, gpu) in limits {
             let Some(address) = self.drm_gpu(device) else { continue };
-            match found {
-                Ok(found) => {
-                    let processes = found.on_gpu(address).map_err(ProcessError::from);
+            match scan {
+                Ok(scan) => {
+                    let processes = scan.on_gpu(address).map_err(ProcessError::from);
                     let in_use = |processes| GpuUse { processes, ..GpuUse::default() };
                     self.evaluate(device, processes.map(in_use), gpu, action);
                 }

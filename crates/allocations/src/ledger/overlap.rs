@@ -65,8 +65,8 @@ impl Overlaps {
         for (_, placement) in &placements {
             self.join(placement, &gpu.id);
         }
-        for [one, other] in capacity.exclusions(partitions) {
-            self.join(&placements[one].1, &placements[other].1);
+        for [first, second] in capacity.exclusions(partitions) {
+            self.join(&placements[first].1, &placements[second].1);
         }
         for part in inventory.parts_of(&gpu.id) {
             let Some(instance) = &part.partition else { continue };
@@ -85,8 +85,8 @@ impl Overlaps {
         Overlap { device: device.clone(), overlapping }
     }
 
-    fn join(&mut self, one: &DeviceId, other: &DeviceId) {
-        for (device, overlapping) in [(one, other), (other, one)] {
+    fn join(&mut self, first: &DeviceId, second: &DeviceId) {
+        for (device, overlapping) in [(first, second), (second, first)] {
             Arc::make_mut(self.0.entry(device.clone()).or_default()).insert(overlapping.clone());
         }
     }

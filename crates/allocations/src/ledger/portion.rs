@@ -143,12 +143,13 @@ impl Ledger {
         requested: Portion,
         uid: &str,
     ) -> Result<(), Conflict> {
-        let Some(used) = self.others_portion(&overlap.device, uid) else { return Ok(()) };
-        if requested.plus(used).fits() {
+        let Some(others_portion) = self.others_portion(&overlap.device, uid) else { return Ok(()) };
+        if requested.plus(others_portion).fits() {
             return Ok(());
         }
-        let (device, left) = (overlap.device.clone(), requested.of.saturating_sub(used.memory));
-        let compute_left = FULL_COMPUTE_PERCENT.saturating_sub(used.compute);
+        let (device, left) =
+            (overlap.device.clone(), requested.of.saturating_sub(others_portion.memory));
+        let compute_left = FULL_COMPUTE_PERCENT.saturating_sub(others_portion.compute);
         Err(Conflict::Exceeded { device, requested, left, compute_left })
     }
 }

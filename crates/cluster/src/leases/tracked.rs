@@ -68,10 +68,10 @@ impl TrackedLease {
         }
     }
 
-    /// Records a successful write; `sent` is the time of the request.
-    pub(super) fn record_write(&mut self, lease: Lease, sent: Instant) {
-        self.record_read(Some(lease), sent);
-        self.last_renewal = Some(sent);
+    /// Records a successful write; `sent_at` is the time of the request.
+    pub(super) fn record_write(&mut self, lease: Lease, sent_at: Instant) {
+        self.record_read(Some(lease), sent_at);
+        self.last_renewal = Some(sent_at);
     }
 
     pub(super) fn action(&self, name: &str, now: Instant, timestamp: Timestamp) -> Action {

@@ -247,8 +247,8 @@ impl State {
 
 impl Input {
     /// `Done` if the record was written.
-    pub(super) fn from_record(written: Result<(), String>) -> Self {
-        written.map_or_else(Self::RecordFailed, |()| Self::Done)
+    pub(super) fn from_record(result: Result<(), String>) -> Self {
+        result.map_or_else(Self::RecordFailed, |()| Self::Done)
     }
 }
 

@@ -164,7 +164,7 @@ impl Lock {
             return Ok(LockState::Orphaned);
         }
         let identity = (metadata.dev(), metadata.ino());
-        if self.held.as_ref().is_some_and(|(_, held)| *held == identity) {
+        if self.held.as_ref().is_some_and(|(_, held_file)| *held_file == identity) {
             return Ok(LockState::Held);
         }
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {

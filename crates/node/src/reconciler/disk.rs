@@ -189,8 +189,9 @@ impl DiskState {
     /// True if every file of the device is on disk as desired.
     pub(super) fn covers(&self, device: &Device, desired: &DesiredFiles) -> bool {
         let Some(written) = &self.desired else { return false };
-        let is_known = self.devices.get(&device.id).is_some_and(|known| is_same(known, device));
-        is_known
+        let is_unchanged =
+            self.devices.get(&device.id).is_some_and(|checked| is_same(checked, device));
+        is_unchanged
             && *written.policy == *desired.policy
             && self.has_current_info(device, desired)
             && written.replicas.get(&device.id) == desired.replicas.get(&device.id)
@@ -217,10 +218,20 @@ pub(super) async fn wait_until_slow(mut busy_since: watch::Receiver<Option<Insta
 }
 
 /// Compares the properties that documents and fingerprints contain, without health and telemetry.
-pub(super) fn is_same(one: &Device, other: &Device) -> bool {
-    fn properties(it: &Device) -> impl PartialEq + '_ {
-        let partitioning = (&it.parent, it.part, it.partitioned, it.attributes.get(&MIG_PROFILE));
-        (it.kind, &it.source, it.index, &it.place, &it.origin, &it.nodes, &it.extras, partitioning)
+pub(super) fn is_same(device: &Device, other: &Device) -> bool {
+    fn properties(device: &Device) -> impl PartialEq + '_ {
+        let partitioning =
+            (&device.parent, device.part, device.partitioned, device.attributes.get(&MIG_PROFILE));
+        (
+            device.kind,
+            &device.source,
+            device.index,
+            &device.place,
+            &device.origin,
+            &device.nodes,
+            &device.extras,
+            partitioning,
+        )
     }
-    properties(one) == properties(other)
+    properties(device) == properties(other)
 }

@@ -14,8 +14,8 @@ pub(super) struct Holdings(HeldIds);
 // === impl Holdings ===
 
 impl Holdings {
-    pub(super) fn new(held: HeldIds) -> Self {
-        Self(held)
+    pub(super) fn new(held_ids: HeldIds) -> Self {
+        Self(held_ids)
     }
 
     pub(super) fn held(&self) -> &HeldIds {
@@ -38,9 +38,9 @@ impl Holdings {
     }
 
     /// Drops released ids; ids that were allocated since are ignored.
-    pub(super) fn retain(&mut self, held: &HeldIds) {
+    pub(super) fn retain(&mut self, held_ids: &HeldIds) {
         self.0.retain(|name, ids| {
-            ids.retain(|id| held.get(name).is_some_and(|held| held.contains(id)));
+            ids.retain(|id| held_ids.get(name).is_some_and(|held| held.contains(id)));
             !ids.is_empty()
         });
     }

@@ -165,8 +165,8 @@ mod tests {
     fn node(gpus: &[(&str, u64)]) -> (ShareableGpus, Ledger) {
         let ledger = SharedLedger::default();
         let total_mib = gib(80).memory_mib;
-        for (gpu, used) in gpus.iter().filter(|(_, used)| *used > 0) {
-            let memory = gib(*used).memory_mib;
+        for (gpu, used_gib) in gpus.iter().filter(|(_, used_gib)| *used_gib > 0) {
+            let memory = gib(*used_gib).memory_mib;
             let method = ShareMethod::TimeSlicing;
             let usage =
                 ClaimUse::Portion(Portion { method, shares: 1, memory, of: total_mib, compute: 0 });

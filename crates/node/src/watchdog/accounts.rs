@@ -37,7 +37,7 @@ struct Account {
 /// An action against an excess.
 #[derive(Clone, Copy, Debug)]
 struct LastAction {
-    at: Instant,
+    taken_at: Instant,
     /// Memory in use, in bytes.
     bytes: u64,
 }
@@ -145,11 +145,11 @@ impl Account {
         self.excess_count = (self.excess_count + 1).min(VIOLATION_THRESHOLD);
         let is_due = self
             .last_action
-            .is_none_or(|last_action| repeats && now - last_action.at >= REPEAT_DELAY);
+            .is_none_or(|last_action| repeats && now - last_action.taken_at >= REPEAT_DELAY);
         if self.excess_count < VIOLATION_THRESHOLD || !is_due {
             return false;
         }
-        self.last_action = Some(LastAction { at: now, bytes: self.usage.bytes() });
+        self.last_action = Some(LastAction { taken_at: now, bytes: self.usage.bytes() });
         true
     }
 }

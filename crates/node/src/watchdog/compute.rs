@@ -63,14 +63,15 @@ impl ComputeAccounts {
     pub(super) fn record(
         &mut self,
         device: &DeviceId,
-        used: &BTreeMap<Holders, Usage>,
+        usage_by_holders: &BTreeMap<Holders, Usage>,
         limits: &GpuLimits,
     ) -> Vec<ComputeExcess> {
         let averages = self.0.entry(device.clone()).or_default();
-        for holders in used.keys() {
+        for holders in usage_by_holders.keys() {
             averages.entry(holders.clone()).or_default();
         }
-        let active = used.values().map(Usage::compute_percent).filter(|percent| *percent > 0);
+        let active =
+            usage_by_holders.values().map(Usage::compute_percent).filter(|percent| *percent > 0);
         let (count, percent) = active
             .fold((0, 0), |(count, sum), percent| (count + 1, u32::saturating_add(sum, percent)));
         let is_contended = count > 1 && percent >= BUSY_PERCENT;
@@ -79,11 +80,11 @@ impl ComputeAccounts {
             let Some(share) = limits.combined(holders).and_then(Limit::time_share) else {
                 continue;
             };
-            let percent = used.get(holders).map_or(0, Usage::compute_percent);
+            let percent = usage_by_holders.get(holders).map_or(0, Usage::compute_percent);
             // Time that no other holder wants is no excess.
             average.measure(if is_contended { percent } else { percent.min(share) });
             let is_new = average.is_new(share);
-            if let Some(usage) = used.get(holders).filter(|_| is_new) {
+            if let Some(usage) = usage_by_holders.get(holders).filter(|_| is_new) {
                 excesses.push(ComputeExcess {
                     device: device.clone(),
                     holders: holders.clone(),
