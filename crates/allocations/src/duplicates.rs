@@ -1,7 +1,7 @@
 //! Duplicates: devices that are the same hardware.
 //!
-//! Two devices of different sources are duplicates if they have the same device node or PCI function; if they have
-//! neither, the same place. Any two devices in one IOMMU group count too: the kernel gives a group to one user as a
+//! Two devices of different sources are duplicates if they have the same device node or PCI function, or, if they have
+//! neither, the same origin. Any two devices in one IOMMU group count too: the kernel gives a group to one user as a
 //! whole. Only one of the duplicates is offered, so that the hardware has one owner.
 
 use std::{
@@ -32,7 +32,7 @@ pub enum Hardware {
 }
 
 /// Folder with the nodes of IOMMU groups. Nodes in its subfolders belong to single devices.
-const GROUPS: &str = "/dev/vfio";
+const VFIO_DIR: &str = "/dev/vfio";
 
 /// Duplicates that are not offered, with the reason. The first candidate keeps the hardware. Candidates in `previous`,
 /// which were allocatable before, precede the others.
@@ -46,11 +46,14 @@ pub fn duplicates<'a>(
     let mut owners: BTreeMap<Hardware, &Device> = BTreeMap::new();
     let mut duplicates = BTreeMap::new();
     for device in devices {
-        let all = hardware(device);
-        if let Some(why) = all.iter().find_map(|it| conflict(it, owners.get(it)?, device)) {
-            duplicates.insert(device.id.clone(), why);
+        let own_hardware = hardware(device);
+        if let Some(reason) = own_hardware
+            .iter()
+            .find_map(|hardware| conflict(hardware, owners.get(hardware)?, device))
+        {
+            duplicates.insert(device.id.clone(), reason);
         } else {
-            for hardware in all {
+            for hardware in own_hardware {
                 owners.entry(hardware).or_insert(device);
             }
         }
@@ -98,7 +101,7 @@ fn conflict(hardware: &Hardware, owner: &Device, device: &Device) -> Option<Stri
 
 fn hardware(device: &Device) -> Vec<Hardware> {
     let function = device.place.pci.map(Hardware::Function);
-    own_nodes(device).chain(function).chain(sole_place(device)).collect()
+    own_nodes(device).chain(function).chain(origin_only(device)).collect()
 }
 
 // === impl Hardware ===
@@ -108,7 +111,7 @@ impl fmt::Display for Hardware {
         match self {
             Self::Node(path) | Self::IommuGroup(path) => path.display().fmt(f),
             Self::Function(address) => write!(f, "PCI function {address}"),
-            Self::Origin(place) => place.fmt(f),
+            Self::Origin(origin) => origin.fmt(f),
         }
     }
 }
@@ -116,15 +119,15 @@ impl fmt::Display for Hardware {
 /// Device nodes that no other device should have.
 pub fn own_nodes(device: &Device) -> impl Iterator<Item = Hardware> {
     device.own_nodes().map(|node| match node.path.parent() {
-        Some(folder) if folder == Path::new(GROUPS) => Hardware::IommuGroup(node.path.clone()),
+        Some(folder) if folder == Path::new(VFIO_DIR) => Hardware::IommuGroup(node.path.clone()),
         _ => Hardware::Node(node.path.clone()),
     })
 }
 
-/// Place of a device that has neither device nodes nor a PCI function.
-fn sole_place(device: &Device) -> Option<Hardware> {
-    let nothing_else = device.nodes.is_empty() && device.place.pci.is_none();
-    device.origin.clone().filter(|_| nothing_else).map(Hardware::Origin)
+/// Origin of a device that has neither device nodes nor a PCI function.
+fn origin_only(device: &Device) -> Option<Hardware> {
+    let has_only_origin = device.nodes.is_empty() && device.place.pci.is_none();
+    device.origin.clone().filter(|_| has_only_origin).map(Hardware::Origin)
 }
 
 /// True if a device is defined by its device nodes. One PCI function may have several such devices, such as the ports
@@ -142,20 +145,21 @@ mod tests {
 
     fn device(id: &str, source: &str, nodes: &[DeviceNode]) -> Device {
         let (id, source) = (id.parse().expect("valid"), source.parse().expect("valid"));
-        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
-        Device { nodes: nodes.to_vec(), ..new }
+        let device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        Device { nodes: nodes.to_vec(), ..device }
     }
 
     #[test]
     fn of_two_devices_with_one_node_the_first_is_offered() {
         let node = DeviceNode::new("/dev/video0");
-        let all = [device("a", "one", std::slice::from_ref(&node)), device("b", "two", &[node])];
-        let found = duplicates(&all, &BTreeSet::new());
-        assert!(found[&all[1].id].starts_with("a of one is the same device, by /dev/video0"));
-        assert_eq!(found.len(), 1);
-        let previous = BTreeSet::from([all[1].id.clone()]);
+        let devices =
+            [device("a", "one", std::slice::from_ref(&node)), device("b", "two", &[node])];
+        let reasons = duplicates(&devices, &BTreeSet::new());
+        assert!(reasons[&devices[1].id].starts_with("a of one is the same device, by /dev/video0"));
+        assert_eq!(reasons.len(), 1);
+        let previous = BTreeSet::from([devices[1].id.clone()]);
         assert!(
-            duplicates(&all, &previous).contains_key(&all[0].id),
+            duplicates(&devices, &previous).contains_key(&devices[0].id),
             "a device that was allocatable before keeps the hardware"
         );
     }
@@ -170,64 +174,64 @@ mod tests {
         let ports = [device("a", "one", &port), device("b", "two", &other)].map(on_card);
         assert_eq!(duplicates(&ports, &BTreeSet::new()), BTreeMap::new());
         let card = on_card(device("card", "three", &[]));
-        let found = duplicates(ports.iter().chain([&card]), &BTreeSet::new());
-        assert!(found[&card.id].contains("by PCI function 0000:05:00.0"), "{found:?}");
+        let reasons = duplicates(ports.iter().chain([&card]), &BTreeSet::new());
+        assert!(reasons[&card.id].contains("by PCI function 0000:05:00.0"), "{reasons:?}");
     }
 
     #[test]
     fn nodes_that_are_shared_and_parts_of_one_source_are_no_duplicates() {
         let kfd = DeviceNode::shared("/dev/kfd");
-        let own = DeviceNode::new("/dev/dri/card0");
-        let all = [
-            device("a", "one", &[kfd.clone(), own.clone()]),
-            device("b", "one", &[own]),
+        let own_node = DeviceNode::new("/dev/dri/card0");
+        let devices = [
+            device("a", "one", &[kfd.clone(), own_node.clone()]),
+            device("b", "one", &[own_node]),
             device("c", "two", &[kfd]),
         ];
-        assert_eq!(duplicates(&all, &BTreeSet::new()), BTreeMap::new());
+        assert_eq!(duplicates(&devices, &BTreeSet::new()), BTreeMap::new());
     }
 
     #[test]
     fn devices_without_node_and_function_are_compared_by_place() {
-        let at = |id: &str, source: &str, place: &str, nodes: &[DeviceNode]| Device {
-            origin: Some(place.to_owned()),
+        let device_at = |id: &str, source: &str, origin: &str, nodes: &[DeviceNode]| Device {
+            origin: Some(origin.to_owned()),
             ..device(id, source, nodes)
         };
         let port = [DeviceNode::new("/dev/ttyUSB0")];
-        let all = [
-            at("a", "one", "10.0.0.7", &[]),
-            at("b", "two", "10.0.0.7", &[]),
-            at("c", "two", "10.0.0.8", &[]),
-            at("d", "one", "/sys/devices/usb1/1-4", &port),
-            at("e", "two", "/sys/devices/usb1/1-4", &[]),
+        let devices = [
+            device_at("a", "one", "10.0.0.7", &[]),
+            device_at("b", "two", "10.0.0.7", &[]),
+            device_at("c", "two", "10.0.0.8", &[]),
+            device_at("d", "one", "/sys/devices/usb1/1-4", &port),
+            device_at("e", "two", "/sys/devices/usb1/1-4", &[]),
         ];
-        let found = duplicates(&all, &BTreeSet::new());
-        assert!(found[&all[1].id].starts_with("a of one is the same device, by 10.0.0.7"));
-        assert_eq!(found.len(), 1, "a device with a node is not compared by place: {found:?}");
+        let reasons = duplicates(&devices, &BTreeSet::new());
+        assert!(reasons[&devices[1].id].starts_with("a of one is the same device, by 10.0.0.7"));
+        assert_eq!(reasons.len(), 1, "a device with a node is not compared by place: {reasons:?}");
     }
 
     #[test]
     fn an_iommu_group_goes_to_one_device_of_a_source_too() {
         let nodes = [DeviceNode::new("/dev/vfio/62"), DeviceNode::shared("/dev/vfio/vfio")];
-        let at = |id: &str, source: &str, pci: &str, nodes: &[DeviceNode]| {
+        let device_at = |id: &str, source: &str, pci: &str, nodes: &[DeviceNode]| {
             let pci = Some(pci.parse().expect("valid"));
             Device { place: Location { pci, ..Location::default() }, ..device(id, source, nodes) }
         };
-        let own = [DeviceNode::new("/dev/vfio/63"), nodes[1].clone()];
-        let all = [
-            at("a", "one", "0000:17:00.2", &nodes),
-            at("b", "one", "0000:17:00.3", &nodes),
-            at("c", "one", "0000:17:00.4", &own),
-            at("d", "two", "0000:17:00.5", &nodes),
-            at("e", "two", "0000:17:00.2", &nodes),
+        let other_nodes = [DeviceNode::new("/dev/vfio/63"), nodes[1].clone()];
+        let devices = [
+            device_at("a", "one", "0000:17:00.2", &nodes),
+            device_at("b", "one", "0000:17:00.3", &nodes),
+            device_at("c", "one", "0000:17:00.4", &other_nodes),
+            device_at("d", "two", "0000:17:00.5", &nodes),
+            device_at("e", "two", "0000:17:00.2", &nodes),
         ];
-        let found = duplicates(&all, &BTreeSet::new());
-        let why = |nth: usize| found.get(&all[nth].id).map(String::as_str);
-        assert_eq!(why(0), None);
-        assert_eq!(why(1), Some("a is in the same IOMMU group, and is offered"));
-        assert_eq!(why(2), None);
-        assert_eq!(why(3), why(1));
+        let reasons = duplicates(&devices, &BTreeSet::new());
+        let reason = |nth: usize| reasons.get(&devices[nth].id).map(String::as_str);
+        assert_eq!(reason(0), None);
+        assert_eq!(reason(1), Some("a is in the same IOMMU group, and is offered"));
+        assert_eq!(reason(2), None);
+        assert_eq!(reason(3), reason(1));
         assert!(
-            why(4)
+            reason(4)
                 .expect("a duplicate")
                 .starts_with("a of one is the same device, by /dev/vfio/62")
         );

@@ -46,10 +46,10 @@ use crate::{
 #[derive(Debug)]
 pub struct CheckpointFollower<S> {
     ledger: SharedLedger,
-    sources: FollowerInputs<S>,
+    inputs: FollowerInputs<S>,
     reader: CheckpointReader,
     /// Longest time from an Allocate to its entry in the checkpoint.
-    delay: Duration,
+    checkpoint_delay: Duration,
     check_interval: Duration,
     /// Deadline by which the checkpoint has the last Allocate of an earlier agent; `None` once it has passed.
     catch_up_deadline: Option<Deadline>,
@@ -59,7 +59,7 @@ pub struct CheckpointFollower<S> {
     /// Error of the last reading.
     unreadable: Option<String>,
     /// Running comparison of the last reading with pod resources; at most one.
-    reviewing: JoinSet<()>,
+    review_tasks: JoinSet<()>,
     /// Wakes this task. Each [`FollowGuard`] holds a clone.
     wake: Arc<Notify>,
     publish: watch::Sender<Arc<Allocations>>,
@@ -90,26 +90,26 @@ impl<S> CheckpointFollower<S> {
         places: &HostPaths,
         limits: KubeletLimits,
         ledger: SharedLedger,
-        sources: FollowerInputs<S>,
+        inputs: FollowerInputs<S>,
     ) -> (Self, AllocationsReader) {
         let plugins = places.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
-        let (publish, newest) = watch::channel(Arc::default());
+        let (sender, newest) = watch::channel(Arc::default());
         let wake = Arc::new(Notify::new());
         let reader = AllocationsReader::new(Arc::downgrade(&wake), newest);
         let follower = Self {
             ledger,
             reader: CheckpointReader::new(plugins.join(checkpoint::FILE)),
-            delay: limits.checkpoint_delay,
+            checkpoint_delay: limits.checkpoint_delay,
             check_interval: limits.check_interval,
-            catch_up_deadline: (!sources.catch_up_delay.is_zero())
-                .then(|| Deadline::after(sources.catch_up_delay)),
-            sources,
+            catch_up_deadline: (!inputs.catch_up_delay.is_zero())
+                .then(|| Deadline::after(inputs.catch_up_delay)),
+            inputs,
             read_at: None,
             snapshot: None,
             unreadable: None,
-            reviewing: JoinSet::new(),
+            review_tasks: JoinSet::new(),
             wake,
-            publish,
+            publish: sender,
         };
         (follower, reader)
     }
@@ -121,11 +121,11 @@ impl<S> CheckpointFollower<S> {
 
     async fn follow(&mut self) {
         loop {
-            let feeds_ledger = self.feeds_ledger();
-            if !feeds_ledger {
+            let updates_ledger = self.updates_ledger();
+            if !updates_ledger {
                 self.ledger.mark_containers_unknown();
             }
-            let is_followed = feeds_ledger || Arc::strong_count(&self.wake) > 1;
+            let is_followed = updates_ledger || Arc::strong_count(&self.wake) > 1;
             if is_followed {
                 self.read().await;
             } else {
@@ -138,34 +138,34 @@ impl<S> CheckpointFollower<S> {
     /// Waits for a reason to read the checkpoint.
     async fn wait(&mut self, is_followed: bool) {
         loop {
-            let lacks_pools = self.feeds_ledger() && !self.ledger.watch().borrow().is_complete();
+            let awaits_pools = self.updates_ledger() && !self.ledger.watch().borrow().is_complete();
             tokio::select! {
                 () = self.wake.notified() => return,
-                () = changed(&mut self.sources.policy) => return,
-                () = changed(&mut self.sources.kubelet_writes) => return,
-                () = changed(&mut self.sources.state), if lacks_pools => return,
+                () = changed(&mut self.inputs.policy) => return,
+                () = changed(&mut self.inputs.kubelet_writes) => return,
+                () = changed(&mut self.inputs.state), if awaits_pools => return,
                 () = or_pending(self.catch_up_deadline.as_mut().map(Deadline::passed)) => {
                     return self.catch_up_deadline = None;
                 }
                 () = sleep(self.check_interval), if is_followed => return,
-                Some(_) = self.reviewing.join_next() => self.publish(),
+                Some(_) = self.review_tasks.join_next() => self.publish(),
             }
         }
     }
 
     /// True if claims or shares may have devices, or still have some, and the checkpoint can contain an earlier
     /// agent's Allocates.
-    fn feeds_ledger(&self) -> bool {
-        let is_offered = self.sources.policy.borrow().has_shares_or_claims();
+    fn updates_ledger(&self) -> bool {
+        let is_offered = self.inputs.policy.borrow().has_shares_or_claims();
         let is_needed = is_offered || !self.ledger.watch().borrow().claims().is_empty();
         is_needed && self.catch_up_deadline.is_none()
     }
 
     async fn read(&mut self) {
-        let begun = Instant::now();
-        let before = self.read_at.replace(begun).unwrap_or(begun);
+        let read_at = Instant::now();
+        let previous = self.read_at.replace(read_at).unwrap_or(read_at);
         // A running agent reads at least once per interval. A much longer gap means that its process was paused.
-        let pause = (begun - before).saturating_sub(self.check_interval * 2);
+        let pause = (read_at - previous).saturating_sub(self.check_interval * 2);
         if !pause.is_zero() {
             self.ledger.shift_for_pause(pause);
         }
@@ -176,21 +176,22 @@ impl<S> CheckpointFollower<S> {
         self.snapshot = snapshot;
         self.log_unreadable(unreadable);
         self.publish();
-        let held = self.snapshot.as_ref().map(|snapshot| snapshot.held.clone()).unwrap_or_default();
-        if !held.is_empty() && self.reviewing.is_empty() {
-            let (holders, check_interval) = (self.sources.holders.clone(), self.check_interval);
-            self.reviewing.spawn(async move { holders.review(held, check_interval).await });
+        let held_ids =
+            self.snapshot.as_ref().map(|snapshot| snapshot.held.clone()).unwrap_or_default();
+        if !held_ids.is_empty() && self.review_tasks.is_empty() {
+            let (holders, check_interval) = (self.inputs.holders.clone(), self.check_interval);
+            self.review_tasks.spawn(async move { holders.review(held_ids, check_interval).await });
         }
     }
 
     /// Publishes the ids of the last reading that are still held.
     fn publish(&mut self) {
-        let holders = self.sources.holders.holders().borrow().clone();
+        let holders = self.inputs.holders.holders().borrow().clone();
         let snapshot = self.snapshot.clone().map(|snapshot| {
             let ledger = self.ledger.watch();
             still_held(snapshot, &holders, &ledger.borrow(), Instant::now(), self.check_interval)
         });
-        if let Some(still_held) = snapshot.as_ref().filter(|_| self.feeds_ledger()) {
+        if let Some(still_held) = snapshot.as_ref().filter(|_| self.updates_ledger()) {
             self.update_ledger(&still_held.held);
         }
         self.publish.send_replace(Arc::new(Allocations::new(self.read_at, snapshot)));
@@ -204,15 +205,15 @@ impl<S> CheckpointFollower<S> {
             }
             _ => Some(self.recorded(still_held)),
         };
-        if let Some((recorded, read)) = recorded.zip(self.read_at) {
-            self.ledger.apply_checkpoint(&recorded, read, self.delay);
+        if let Some((recorded, read_at)) = recorded.zip(self.read_at) {
+            self.ledger.apply_checkpoint(&recorded, read_at, self.checkpoint_delay);
         }
     }
 
     /// Devices and pools of these ids. Tokens of shares by amounts stand for no device.
-    fn recorded(&self, held: &HeldIds) -> RecordedDevices {
-        let policy = self.sources.policy.borrow();
-        let mut recorded = RecordedDevices::from_held_ids(held);
+    fn recorded(&self, held_ids: &HeldIds) -> RecordedDevices {
+        let policy = self.inputs.policy.borrow();
+        let mut recorded = RecordedDevices::from_held_ids(held_ids);
         recorded.pools.retain(|name| !policy.shares.names().any(|shares| shares == name));
         recorded
     }
@@ -220,9 +221,9 @@ impl<S> CheckpointFollower<S> {
     /// Adds all devices of each pool: a token from an earlier agent may stand for any of them. `None` before the first
     /// inventory.
     fn with_devices_of_pools(&self, mut recorded: RecordedDevices) -> Option<RecordedDevices> {
-        let state = self.sources.state.borrow().clone();
+        let state = self.inputs.state.borrow().clone();
         for pool in &recorded.pools {
-            let devices = (self.sources.devices_of_pool)(&state, pool)?.into_iter();
+            let devices = (self.inputs.devices_of_pool)(&state, pool)?.into_iter();
             recorded.devices.extend(devices.map(|device| (device, pool.clone())));
         }
         Some(recorded)

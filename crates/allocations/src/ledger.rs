@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Allocate ──take_for_container──> ┌────────┐ <──take_for_claim── Prepare
-//!   checkpoint ──recorded──────────> │ ledger │ <──release_claim─── Unprepare
+//!   checkpoint ──apply_checkpoint──> │ ledger │ <──release_claim─── Unprepare
 //!    (follow)                        │        │ <──restore_claim─── state file of claims
 //!                                    └────────┘ ──watch──> reconciler (obstacles), catalog (taints)
 //! ```
@@ -231,12 +231,12 @@ impl SharedLedger {
         devices: &[Overlap],
     ) -> Result<(), Conflict> {
         self.try_update(|ledger| {
-            devices.iter().try_for_each(|it| ledger.free_for_container(it))?;
+            devices.iter().try_for_each(|overlap| ledger.check_free_for_container(overlap))?;
             let hold = ContainerHold::allocated(resource);
             let mut is_changed = false;
-            for it in devices {
-                let before = ledger.containers.insert(it.device.clone(), hold.clone());
-                is_changed |= before.is_none_or(|before| before.resource != hold.resource);
+            for overlap in devices {
+                let previous = ledger.containers.insert(overlap.device.clone(), hold.clone());
+                is_changed |= previous.is_none_or(|previous| previous.resource != hold.resource);
             }
             Ok(is_changed)
         })
@@ -249,8 +249,10 @@ impl SharedLedger {
         devices: &[(Overlap, ClaimUse)],
     ) -> Result<(), Conflict> {
         self.try_update(|ledger| {
-            devices.iter().try_for_each(|(it, usage)| ledger.free_for_claim(it, *usage, claim))?;
-            let devices = devices.iter().map(|(it, usage)| (&it.device, *usage));
+            devices.iter().try_for_each(|(overlap, usage)| {
+                ledger.check_free_for_claim(overlap, *usage, claim)
+            })?;
+            let devices = devices.iter().map(|(overlap, usage)| (&overlap.device, *usage));
             Ok(ledger.add(claim, devices))
         })
     }
@@ -268,23 +270,24 @@ impl SharedLedger {
     /// Releases all devices of a claim.
     pub fn release_claim(&self, uid: &str) {
         self.update(|ledger| {
-            let mut released = false;
+            let mut is_changed = false;
             for holds in ledger.claims.values_mut() {
-                released |= holds.remove(uid).is_some();
+                is_changed |= holds.remove(uid).is_some();
             }
             ledger.claims.retain(|_, holds| !holds.is_empty());
-            released
+            is_changed
         });
     }
 
-    /// Applies a checkpoint that was read at `read`. It may lack an Allocate that is younger than `delay`.
-    pub fn apply_checkpoint(&self, recorded: &RecordedDevices, read: Instant, delay: Duration) {
+    /// Applies a checkpoint that was read at `read_at`. It may lack an Allocate that is younger than `delay`.
+    pub fn apply_checkpoint(&self, recorded: &RecordedDevices, read_at: Instant, delay: Duration) {
         self.update(|ledger| {
             ledger.containers.retain(|id, hold| {
-                let is_recorded = recorded.has(id, &hold.resource);
+                let is_recorded = recorded.contains(id, &hold.resource);
                 // A checkpoint from before the Allocate names an earlier holder.
-                hold.is_recorded |= is_recorded && hold.allocated_at.is_none_or(|at| at < read);
-                is_recorded || hold.is_late(read, delay)
+                hold.is_recorded |= is_recorded
+                    && hold.allocated_at.is_none_or(|allocated_at| allocated_at < read_at);
+                is_recorded || hold.may_be_missing(read_at, delay)
             });
             for (id, resource) in &recorded.devices {
                 let holds = ledger.containers.entry(id.clone());
@@ -302,7 +305,8 @@ impl SharedLedger {
         // Watchers need not wake: no holder changes.
         self.update(|ledger| {
             for hold in ledger.containers.values_mut() {
-                hold.allocated_at = hold.allocated_at.map(|at| (at + time).min(now));
+                hold.allocated_at =
+                    hold.allocated_at.map(|allocated_at| (allocated_at + time).min(now));
             }
             false
         });
@@ -350,10 +354,10 @@ impl SharedLedger {
     /// Makes a change that may fail, and publishes it. The change returns true if watchers have to wake.
     fn try_update(
         &self,
-        step: impl FnOnce(&mut Ledger) -> Result<bool, Conflict>,
+        change: impl FnOnce(&mut Ledger) -> Result<bool, Conflict>,
     ) -> Result<(), Conflict> {
         self.0.ledger.with_lock(|ledger| {
-            let is_changed = step(ledger)?;
+            let is_changed = change(ledger)?;
             self.publish(ledger, is_changed);
             Ok(())
         })
@@ -361,9 +365,9 @@ impl SharedLedger {
 
     /// Makes a change, and publishes it. The change returns true if watchers have to wake; they read the new value
     /// either way.
-    fn update(&self, step: impl FnOnce(&mut Ledger) -> bool) {
+    fn update(&self, change: impl FnOnce(&mut Ledger) -> bool) {
         self.0.ledger.with_lock(|ledger| {
-            let is_changed = step(ledger);
+            let is_changed = change(ledger);
             self.publish(ledger, is_changed);
         });
     }
@@ -395,13 +399,13 @@ impl Ledger {
     }
 
     /// Resource through which a container holds the device, or a device that overlaps it.
-    pub fn container_holder(&self, of: &Overlap) -> Option<&ResourceName> {
-        of.all().find_map(|id| self.containers.get(id)).map(|hold| &hold.resource)
+    pub fn container_holder(&self, overlap: &Overlap) -> Option<&ResourceName> {
+        overlap.all().find_map(|id| self.containers.get(id)).map(|hold| &hold.resource)
     }
 
     /// Claim that holds the device, or a device that overlaps it. Admin access does not count.
-    pub fn claim_holder(&self, of: &Overlap) -> Option<&ClaimRef> {
-        let mut holds = of.all().flat_map(|id| self.holds(id));
+    pub fn claim_holder(&self, overlap: &Overlap) -> Option<&ClaimRef> {
+        let mut holds = overlap.all().flat_map(|id| self.holds(id));
         holds.find(|hold| hold.usage != ClaimUse::Admin).map(|hold| &hold.claim)
     }
 
@@ -433,14 +437,14 @@ impl Ledger {
     }
 
     /// True if a container or a claim excludes shares of the device by amounts. A holder of such a share does not.
-    pub fn excludes_shares(&self, of: &Overlap) -> bool {
+    pub fn excludes_shares(&self, overlap: &Overlap) -> bool {
         let is_beside = |id: &DeviceId, hold: &ClaimHold| match hold.usage {
             ClaimUse::Admin => true,
-            ClaimUse::Portion(portion) => !portion.method.is_mps() && *id == of.device,
+            ClaimUse::Portion(portion) => !portion.method.is_mps() && *id == overlap.device,
             _ => false,
         };
-        self.container_holder(of).is_some()
-            || of.all().any(|id| self.holds(id).any(|hold| !is_beside(id, hold)))
+        self.container_holder(overlap).is_some()
+            || overlap.all().any(|id| self.holds(id).any(|hold| !is_beside(id, hold)))
     }
 
     /// Devices that containers hold through the device plugin.
@@ -482,8 +486,8 @@ impl Ledger {
         let mut is_changed = false;
         for (device, usage) in devices {
             let holds = self.claims.entry(device.clone()).or_default();
-            let before = holds.get(&claim.uid).map(|hold| hold.usage);
-            if before < Some(usage) {
+            let previous = holds.get(&claim.uid).map(|hold| hold.usage);
+            if previous < Some(usage) {
                 holds.insert(claim.uid.clone(), ClaimHold { claim: claim.clone(), usage });
                 is_changed = true;
             }
@@ -491,43 +495,46 @@ impl Ledger {
         is_changed
     }
 
-    fn free_for_container(&self, it: &Overlap) -> Result<(), Conflict> {
-        match self.claim_holder(it) {
-            Some(claim) => Err(Conflict::held(it, ConflictingHolder::Claim(claim.clone()))),
+    fn check_free_for_container(&self, overlap: &Overlap) -> Result<(), Conflict> {
+        match self.claim_holder(overlap) {
+            Some(claim) => Err(Conflict::held_by(overlap, ConflictingHolder::Claim(claim.clone()))),
             None if self.knows_claims() => Ok(()),
-            None => Err(Conflict::UnknownClaims { device: it.device.clone() }),
+            None => Err(Conflict::UnknownClaims { device: overlap.device.clone() }),
         }
     }
 
-    fn free_for_claim(
+    fn check_free_for_claim(
         &self,
-        it: &Overlap,
+        overlap: &Overlap,
         usage: ClaimUse,
         claim: &ClaimRef,
     ) -> Result<(), Conflict> {
         let is_its_own = |hold: &ClaimHold| hold.claim.uid == claim.uid && hold.usage >= usage;
-        if usage == ClaimUse::Admin || self.holds(&it.device).any(is_its_own) {
+        if usage == ClaimUse::Admin || self.holds(&overlap.device).any(is_its_own) {
             return Ok(());
         }
-        if let Some(resource) = self.container_holder(it) {
-            return Err(Conflict::held(it, ConflictingHolder::Container(resource.clone())));
+        if let Some(resource) = self.container_holder(overlap) {
+            return Err(Conflict::held_by(overlap, ConflictingHolder::Container(resource.clone())));
         }
         if !self.is_complete() {
-            return Err(Conflict::UnknownContainers { device: it.device.clone() });
+            return Err(Conflict::UnknownContainers { device: overlap.device.clone() });
         }
         if !self.knows_claims() {
-            return Err(Conflict::UnknownClaims { device: it.device.clone() });
+            return Err(Conflict::UnknownClaims { device: overlap.device.clone() });
         }
-        let others = it.all().flat_map(|id| self.holds(id).map(move |hold| (id, hold)));
+        let others = overlap.all().flat_map(|id| self.holds(id).map(move |hold| (id, hold)));
         for (id, hold) in others {
-            let is_shared = hold.usage.is_compatible_with(usage) && *id == it.device;
+            let is_shared = hold.usage.is_compatible_with(usage) && *id == overlap.device;
             if hold.claim.uid != claim.uid && hold.usage != ClaimUse::Admin && !is_shared {
-                return Err(Conflict::held(it, ConflictingHolder::Claim(hold.claim.clone())));
+                return Err(Conflict::held_by(
+                    overlap,
+                    ConflictingHolder::Claim(hold.claim.clone()),
+                ));
             }
         }
         match usage {
-            ClaimUse::Portion(requested) => self.check_portion(it, requested, &claim.uid),
-            ClaimUse::Shares(requested) => self.check_shares(it, requested, &claim.uid),
+            ClaimUse::Portion(requested) => self.check_portion(overlap, requested, &claim.uid),
+            ClaimUse::Shares(requested) => self.check_shares(overlap, requested, &claim.uid),
             _ => Ok(()),
         }
     }
@@ -546,10 +553,10 @@ impl ContainerHold {
         Self { resource: resource.clone(), allocated_at: None, is_recorded: true }
     }
 
-    /// True if a checkpoint that was read at `read` may still lack the hold.
-    fn is_late(&self, read: Instant, delay: Duration) -> bool {
+    /// True if a checkpoint that was read at `read_at` may still lack the hold.
+    fn may_be_missing(&self, read_at: Instant, delay: Duration) -> bool {
         let delay = if self.is_recorded { delay } else { CHECKPOINT_GRACE };
-        self.allocated_at.is_some_and(|at| read - at < delay)
+        self.allocated_at.is_some_and(|allocated_at| read_at - allocated_at < delay)
     }
 }
 
@@ -557,20 +564,20 @@ impl ContainerHold {
 
 impl RecordedDevices {
     /// Devices and pools of the held ids, of this and of other plugins.
-    pub(crate) fn from_held_ids(held: &HeldIds) -> Self {
-        let mut all = Self::default();
-        for (resource, ids) in held {
+    pub(crate) fn from_held_ids(held_ids: &HeldIds) -> Self {
+        let mut recorded = Self::default();
+        for (resource, ids) in held_ids {
             if ids.iter().any(|id| token_number(id).is_some()) {
-                all.pools.insert(resource.clone());
+                recorded.pools.insert(resource.clone());
             }
             let devices = ids.iter().filter_map(|id| device_of(id));
-            all.devices.extend(devices.map(|device| (device, resource.clone())));
+            recorded.devices.extend(devices.map(|device| (device, resource.clone())));
         }
-        all
+        recorded
     }
 
     /// True if a container holds the device, by its id or by a token of this resource.
-    fn has(&self, id: &DeviceId, resource: &ResourceName) -> bool {
+    fn contains(&self, id: &DeviceId, resource: &ResourceName) -> bool {
         self.devices.contains_key(id) || self.pools.contains(resource)
     }
 }
@@ -578,8 +585,8 @@ impl RecordedDevices {
 // === impl Conflict ===
 
 impl Conflict {
-    fn held(of: &Overlap, holder: ConflictingHolder) -> Self {
-        Self::Held { device: of.device.clone(), holder }
+    fn held_by(overlap: &Overlap, holder: ConflictingHolder) -> Self {
+        Self::Held { device: overlap.device.clone(), holder }
     }
 
     /// The device that cannot be taken.

@@ -65,9 +65,9 @@ pub struct PodResourcesPoller {
     kubelet_dir: PathBuf,
     ledger: SharedLedger,
     requests: mpsc::Receiver<Request>,
-    publish: watch::Sender<Arc<Holders>>,
+    holders: watch::Sender<Arc<Holders>>,
     called_at: Option<Instant>,
-    answered: Option<Instant>,
+    answered_at: Option<Instant>,
     discrepancies: Discrepancies,
     rewrites: watch::Sender<u64>,
 }
@@ -100,7 +100,7 @@ pub(crate) const CACHE_TTL: Duration = Duration::from_secs(5);
 const STALE_TTL: Duration = Duration::from_secs(60);
 
 /// Capacity of the request channel.
-const REQUESTS: usize = 16;
+const REQUEST_CAPACITY: usize = 16;
 
 // === impl Holders ===
 
@@ -127,8 +127,11 @@ impl Holders {
     }
 
     fn ids(&self) -> impl Iterator<Item = HeldId> {
-        let each = self.by_device.iter().flat_map(|(id, all)| all.iter().map(move |it| (id, it)));
-        each.map(|(device, holder)| {
+        let holders = self
+            .by_device
+            .iter()
+            .flat_map(|(device, holders)| holders.iter().map(move |holder| (device, holder)));
+        holders.map(|(device, holder)| {
             let id = match holder.replica {
                 Some(number) => ReplicaId { device: device.clone(), number }.to_string(),
                 None => device.to_string(),
@@ -184,20 +187,20 @@ impl PodResourcesCache {
 impl PodResourcesPoller {
     /// Creates a poller of the kubelet in this folder, and its handle.
     pub fn new(kubelet_dir: &Path, ledger: SharedLedger) -> (Self, PodResourcesCache) {
-        let (sender, requests) = mpsc::channel(REQUESTS);
-        let (publish, holders) = watch::channel(Arc::default());
+        let (sender, requests) = mpsc::channel(REQUEST_CAPACITY);
+        let (holders, latest_holders) = watch::channel(Arc::default());
         let rewrites = watch::Sender::new(0);
         let poller = Self {
             kubelet_dir: kubelet_dir.to_owned(),
             ledger,
             requests,
-            publish,
+            holders,
             called_at: None,
-            answered: None,
+            answered_at: None,
             discrepancies: Discrepancies::default(),
             rewrites: rewrites.clone(),
         };
-        (poller, PodResourcesCache { requests: sender, holders, rewrites })
+        (poller, PodResourcesCache { requests: sender, holders: latest_holders, rewrites })
     }
 
     /// Serves requests until stopped.
@@ -228,19 +231,19 @@ impl PodResourcesPoller {
         self.called_at = Some(Instant::now());
         let holders = match answer {
             Ok(pods) => {
-                self.answered = self.called_at;
+                self.answered_at = self.called_at;
                 let holders = Holders::from_answer(client::holders_by_device(pods));
                 self.discrepancies.record_answer(client::identity(&self.kubelet_dir), &holders);
-                Holders { released: self.publish.borrow().released.clone(), ..holders }
+                Holders { released: self.holders.borrow().released.clone(), ..holders }
             }
             Err(error) => self.keep_last_answer(causes(&error)),
         };
-        self.publish.send_replace(Arc::new(holders));
+        self.holders.send_replace(Arc::new(holders));
     }
 
     /// Compares the checkpoint with the last answer.
     fn review(&mut self, review: &Review) {
-        let mut holders = Holders::clone(&self.publish.borrow());
+        let mut holders = Holders::clone(&self.holders.borrow());
         if !matches!(holders.last_result, Some(Ok(()))) {
             return self.discrepancies.clear();
         }
@@ -255,21 +258,22 @@ impl PodResourcesPoller {
             self.rewrites.send_modify(|count| *count += 1);
         }
         holders.released = if is_read { OmittedIds::new() } else { self.discrepancies.released() };
-        self.publish.send_if_modified(|known| {
-            let is_changed = known.released != holders.released;
-            *known = Arc::new(holders);
+        self.holders.send_if_modified(|published| {
+            let is_changed = published.released != holders.released;
+            *published = Arc::new(holders);
             is_changed
         });
     }
 
     /// Holders to publish after a failed call.
     fn keep_last_answer(&self, error: String) -> Holders {
-        let known = self.publish.borrow().clone();
-        if known.last_result.as_ref().is_none_or(Result::is_ok) {
+        let published = self.holders.borrow().clone();
+        if published.last_result.as_ref().is_none_or(Result::is_ok) {
             tracing::warn!(error, "pod resources not available: metrics lack pod labels");
         }
-        let is_fresh = self.answered.is_some_and(|answered| answered.elapsed() < STALE_TTL);
-        let by_device = if is_fresh { known.by_device.clone() } else { HoldersByDevice::new() };
+        let is_fresh =
+            self.answered_at.is_some_and(|answered_at| answered_at.elapsed() < STALE_TTL);
+        let by_device = if is_fresh { published.by_device.clone() } else { HoldersByDevice::new() };
         Holders { last_result: Some(Err(error)), by_device, released: OmittedIds::new() }
     }
 }
@@ -302,14 +306,14 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut poller, cache) = PodResourcesPoller::new(folder.path(), SharedLedger::default());
         let holder = holder();
-        let known = HoldersByDevice::from([("GPU-a".parse().expect("valid"), [holder].into())]);
-        poller.publish.send_replace(Arc::new(Holders::from_answer(known.clone())));
-        poller.answered = Some(Instant::now());
+        let held = HoldersByDevice::from([("GPU-a".parse().expect("valid"), [holder].into())]);
+        poller.holders.send_replace(Arc::new(Holders::from_answer(held.clone())));
+        poller.answered_at = Some(Instant::now());
         poller.poll().await;
         let holders = cache.holders().borrow().clone();
-        let why = holders.last_result.clone().expect("asked").expect_err("away");
-        assert!(why.contains("pod-resources/kubelet.sock"), "{why}");
-        assert_eq!(holders.by_device, known);
+        let error = holders.last_result.clone().expect("a result").expect_err("no kubelet");
+        assert!(error.contains("pod-resources/kubelet.sock"), "{error}");
+        assert_eq!(holders.by_device, held);
         tokio::time::advance(STALE_TTL).await;
         poller.poll().await;
         assert!(cache.holders().borrow().by_device.is_empty());

@@ -50,16 +50,16 @@ impl RequestBackoff {
 
     /// Pause after this number of consecutive failures, for callers that count failures themselves.
     pub(super) fn retry_delay(&self, failures: u32) -> Duration {
-        pause(failures, self.seed, &self.timeouts)
+        jittered_delay(failures, self.seed, &self.timeouts)
     }
 }
 
 /// Back-off with a jitter of plus or minus 25 percent: all nodes of a cluster lose their API server at once, and must
 /// not retry at once.
-fn pause(failures: u32, seed: u64, limits: &ClientTimeouts) -> Duration {
-    let pause = backoff(limits.retry_min, limits.retry_max, failures);
+fn jittered_delay(failures: u32, seed: u64, timeouts: &ClientTimeouts) -> Duration {
+    let delay = backoff(timeouts.retry_min, timeouts.retry_max, failures);
     let permille = u32::try_from(hash(&(seed, failures)) % 500).expect("below 500");
-    pause / 1000 * (750 + permille)
+    delay / 1000 * (750 + permille)
 }
 
 /// Hash of a value, equal during the life of the agent's process.
@@ -75,16 +75,16 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_limit_and_differ_between_nodes() {
-        let limits = ClientTimeouts::default();
+        let timeouts = ClientTimeouts::default();
         for (failures, seconds) in [(1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (u32::MAX, 300)] {
             let mean = Duration::from_secs(seconds);
             for seed in 0..100 {
-                let pause = pause(failures, seed, &limits);
-                assert!(pause >= mean * 3 / 4 && pause <= mean * 5 / 4, "{pause:?}, {mean:?}");
+                let delay = jittered_delay(failures, seed, &timeouts);
+                assert!(delay >= mean * 3 / 4 && delay <= mean * 5 / 4, "{delay:?}, {mean:?}");
             }
         }
-        let spread: std::collections::BTreeSet<_> =
-            (0..100).map(|seed| pause(10, seed, &limits)).collect();
-        assert!(spread.len() > 50, "{spread:?}");
+        let delays: std::collections::BTreeSet<_> =
+            (0..100).map(|seed| jittered_delay(10, seed, &timeouts)).collect();
+        assert!(delays.len() > 50, "{delays:?}");
     }
 }

@@ -27,7 +27,7 @@ pub struct BoundPod {
 }
 
 /// Annotation of a mirror pod: the UID of its static pod at the kubelet.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 // === impl BoundPod ===
 
@@ -50,9 +50,10 @@ impl BoundPod {
             (PodPlacement::ANNOTATION, None),
             (PodPlacement::PLACED_ANNOTATION, Some(FIELD_MANAGER)),
         ] {
-            let mut writers = entries.iter().filter(|it| has_annotation(it, annotation));
-            let other = writers.find(|it| it.manager.as_deref() != owner);
-            if let Some(entry) = other.filter(|_| annotations.remove(annotation).is_some()) {
+            let mut writers = entries.iter().filter(|entry| has_annotation(entry, annotation));
+            let forging_writer = writers.find(|entry| entry.manager.as_deref() != owner);
+            if let Some(entry) = forging_writer.filter(|_| annotations.remove(annotation).is_some())
+            {
                 forging_manager = Some(entry.manager.clone().unwrap_or_default());
             }
         }
@@ -69,14 +70,16 @@ impl BoundPod {
 /// True if the entry's manager owns the annotation.
 fn has_annotation(entry: &ManagedFieldsEntry, annotation: &str) -> bool {
     let fields = entry.fields_v1.as_ref();
-    let annotations = fields.and_then(|it| it.0.get("f:metadata")?.get("f:annotations"));
-    annotations.is_some_and(|all| all.get(format!("f:{annotation}")).is_some())
+    let annotations = fields.and_then(|fields| fields.0.get("f:metadata")?.get("f:annotations"));
+    annotations.is_some_and(|annotations| annotations.get(format!("f:{annotation}")).is_some())
 }
 
 /// True for the mirror of a static pod that has this UID at the kubelet.
 pub(crate) fn is_mirror_of(pod: &ObjectMeta, uid: &str) -> bool {
     let annotations = pod.annotations.as_ref();
-    annotations.and_then(|all| all.get(MIRROR)).is_some_and(|hash| hash == uid)
+    annotations
+        .and_then(|annotations| annotations.get(MIRROR_ANNOTATION))
+        .is_some_and(|hash| hash == uid)
 }
 
 /// Requests of a pod's containers for virtual GPUs.
@@ -86,8 +89,9 @@ pub(crate) fn requests(pod: &PodFields) -> Vec<ContainerRequest> {
         &pod.spec.containers,
         |container: &ContainerFields| container.restart_policy.as_deref(),
         |container, resource| {
-            let mut all = [&container.resources.requests, &container.resources.limits].into_iter();
-            all.find_map(|all| all.get(resource)).map(String::as_str)
+            let mut amounts =
+                [&container.resources.requests, &container.resources.limits].into_iter();
+            amounts.find_map(|amounts| amounts.get(resource)).map(String::as_str)
         },
     )
 }
@@ -115,12 +119,16 @@ mod tests {
 
     #[test]
     fn a_placement_with_a_manager_was_not_written_by_a_binding() {
-        let check = |entries: &[(&str, &str)], placements: &[&str], forger: Option<&str>| {
-            let pod = pod(entries);
-            let texts: Vec<_> = PodPlacement::annotation_values(&pod.annotations).collect();
-            assert_eq!((texts.as_slice(), pod.forging_manager.as_deref()), (placements, forger));
-            assert_eq!(pod.annotations["other"], "c");
-        };
+        let check =
+            |entries: &[(&str, &str)], placements: &[&str], forging_manager: Option<&str>| {
+                let pod = pod(entries);
+                let values: Vec<_> = PodPlacement::annotation_values(&pod.annotations).collect();
+                assert_eq!(
+                    (values.as_slice(), pod.forging_manager.as_deref()),
+                    (placements, forging_manager)
+                );
+                assert_eq!(pod.annotations["other"], "c");
+            };
         check(&[], &["b", "a"], None);
         check(&[("kubectl", "other"), ("windlass", "windlass.dev/placed")], &["b", "a"], None);
         check(&[("kubectl", "windlass.dev/placement")], &["b"], Some("kubectl"));

@@ -51,7 +51,9 @@ impl ClaimStatuses {
             connection.call(context, claims.get(&claim.name)).await
         };
         match self.call(read).await {
-            StatusOutcome::Written(it) if it.metadata.uid.as_deref() != Some(&*claim.uid) => {
+            StatusOutcome::Written(claim_object)
+                if claim_object.metadata.uid.as_deref() != Some(&*claim.uid) =>
+            {
                 StatusOutcome::NotFound
             }
             outcome => outcome,
@@ -73,8 +75,8 @@ impl ClaimStatuses {
     }
 
     /// Pause before a retry after this number of refusals.
-    pub fn retry_delay(&self, times: u32) -> Duration {
-        self.backoff.retry_delay(times)
+    pub fn retry_delay(&self, refusal_count: u32) -> Duration {
+        self.backoff.retry_delay(refusal_count)
     }
 
     async fn call<T>(
@@ -130,10 +132,10 @@ impl<T> StatusOutcome<T> {
     /// The outcome with its content converted.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> StatusOutcome<U> {
         match self {
-            Self::Written(it) => StatusOutcome::Written(change(it)),
+            Self::Written(content) => StatusOutcome::Written(change(content)),
             Self::NotFound => StatusOutcome::NotFound,
             Self::Refused(reason) => StatusOutcome::Refused(reason),
-            Self::Retry(pause) => StatusOutcome::Retry(pause),
+            Self::Retry(delay) => StatusOutcome::Retry(delay),
         }
     }
 }

@@ -27,7 +27,7 @@ impl Claims {
         let claims: Api<ResourceClaim> = Api::namespaced(connection.kube.clone(), &claim.namespace);
         let context = || format!("cannot read claim {claim}");
         match connection.call(context, claims.get(&claim.name)).await {
-            Ok(found) => Ok(Some(found)),
+            Ok(object) => Ok(Some(object)),
             Err(error) if is_missing_claim(&error) => Ok(None),
             Err(error) if error.is_not_found() => Err(ClusterError::NoSuchApi(context())),
             // A field of the claim is unreadable. The connection works.

@@ -87,10 +87,10 @@ impl Client {
         Ok(Self { kubeconfig, namespace, node, pod, timeouts: ClientTimeouts::default() })
     }
 
-    /// Replaces the limits.
+    /// Replaces the timeouts.
     #[must_use]
-    pub fn with_timeouts(self, limits: ClientTimeouts) -> Self {
-        Self { timeouts: limits, ..self }
+    pub fn with_timeouts(self, timeouts: ClientTimeouts) -> Self {
+        Self { timeouts, ..self }
     }
 
     /// Name of this node's Node object.
@@ -124,24 +124,24 @@ impl Client {
         if config.cluster_url.scheme_str() == Some("http") {
             config.root_cert.get_or_insert_default();
         }
-        let kube = kube::Client::try_from(config).map_err(no_access)?;
+        let kube = kube::Client::try_from(config).map_err(access_error)?;
         Ok(Connection { kube, response_timeout: self.timeouts.response_timeout })
     }
 
     async fn config(&self) -> Result<kube::Config, ClusterError> {
         let Some(path) = self.kubeconfig.clone() else {
-            return blocking(kube::Config::incluster).await.map_err(no_access);
+            return blocking(kube::Config::incluster).await.map_err(access_error);
         };
         let read = move || {
             // kube's own reader would block on a pipe without a writer.
             let read = files::read_regular_text(&path, Symlinks::Followed, MAX_BYTES);
             let text = read.map_err(|source| unreadable(&path, &source))?;
-            parse(&text, path.parent().unwrap_or(&path)).map_err(no_access)
+            parse(&text, path.parent().unwrap_or(&path)).map_err(access_error)
         };
         let options = KubeConfigOptions::default();
         kube::Config::from_custom_kubeconfig(blocking(read).await?, &options)
             .await
-            .map_err(no_access)
+            .map_err(access_error)
     }
 }
 
@@ -149,13 +149,13 @@ impl Client {
 /// searched in `PATH`.
 fn parse(text: &str, folder: &Path) -> Result<Kubeconfig, InvalidKubeconfig> {
     let mut file = read_documents(text.trim_start_matches('\u{feff}'))?;
-    let clusters = file.clusters.iter_mut().filter_map(|named| named.cluster.as_mut());
+    let clusters = file.clusters.iter_mut().filter_map(|entry| entry.cluster.as_mut());
     let mut paths: Vec<_> = clusters.map(|cluster| &mut cluster.certificate_authority).collect();
-    for user in file.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+    for user in file.auth_infos.iter_mut().filter_map(|entry| entry.auth_info.as_mut()) {
         paths.extend([&mut user.client_certificate, &mut user.client_key, &mut user.token_file]);
         let command = user.exec.as_mut().map(|exec| &mut exec.command);
-        let has_slash = |it: &String| it.contains('/');
-        paths.extend(command.filter(|it| it.as_ref().is_some_and(has_slash)));
+        let has_slash = |command: &String| command.contains('/');
+        paths.extend(command.filter(|command| command.as_ref().is_some_and(has_slash)));
     }
     for path in paths.into_iter().flatten() {
         if let Some(absolute) = folder.join(&path).to_str() {
@@ -169,24 +169,24 @@ fn parse(text: &str, folder: &Path) -> Result<Kubeconfig, InvalidKubeconfig> {
 /// number is not accepted for a string. A YAML deserialiser for these types would add 0.3 MB of code.
 fn read_documents(text: &str) -> Result<Kubeconfig, InvalidKubeconfig> {
     let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(text)?;
-    documents.into_iter().try_fold(Kubeconfig::default(), |all, document| {
-        Ok(all.merge(serde_json::from_value(document)?)?)
+    documents.into_iter().try_fold(Kubeconfig::default(), |merged, document| {
+        Ok(merged.merge(serde_json::from_value(document)?)?)
     })
 }
 
 fn unreadable(path: &Path, source: &io::Error) -> ClusterError {
     let message = format!("cannot read kubeconfig {}: {source}", path.display());
-    no_access(io::Error::new(source.kind(), message))
+    access_error(io::Error::new(source.kind(), message))
 }
 
-fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> ClusterError {
+fn access_error(error: impl std::error::Error + Send + Sync + 'static) -> ClusterError {
     ClusterError::NoAccess(Box::new(error))
 }
 
 /// The node's name as configured, or else the kubelet's default: the machine's name in lower case.
 pub fn node_name(configured: Option<&str>) -> String {
-    let of_machine = || rustix::system::uname().nodename().to_string_lossy().to_lowercase();
-    configured.map_or_else(of_machine, str::to_owned)
+    let machine_name = || rustix::system::uname().nodename().to_string_lossy().to_lowercase();
+    configured.map_or_else(machine_name, str::to_owned)
 }
 
 // === impl ClientTimeouts ===
@@ -229,17 +229,17 @@ mod tests {
 
     use super::*;
 
-    fn named(name: &str) -> Result<Client, InvalidNodeName> {
+    fn client_for(name: &str) -> Result<Client, InvalidNodeName> {
         Client::new(&ClusterAccess { node_name: Some(name.to_owned()), ..ClusterAccess::default() })
     }
 
     #[test]
     fn a_node_name_is_one_that_the_api_server_accepts() {
-        for good in ["n1", "ip-10-0-0-1.eu-west-1.compute.internal"] {
-            assert_eq!(named(good).expect("valid").node(), good);
+        for name in ["n1", "ip-10-0-0-1.eu-west-1.compute.internal"] {
+            assert_eq!(client_for(name).expect("valid").node(), name);
         }
-        for bad in ["", "N1", "a/../b", "a..b", "a?watch=1", &"x".repeat(254)] {
-            let error = named(bad).expect_err(bad).to_string();
+        for name in ["", "N1", "a/../b", "a..b", "a?watch=1", &"x".repeat(254)] {
+            let error = client_for(name).expect_err(name).to_string();
             assert!(error.contains("--node-name"), "{error}");
         }
     }
@@ -254,9 +254,10 @@ users:
 - {name: c, user: {exec: {command: aws, interactiveMode: Never}}}
 ";
         let file = parse(text, "/home/it".as_ref()).expect("valid");
-        let cluster = file.clusters[0].cluster.as_ref().expect("given");
+        let cluster = file.clusters[0].cluster.as_ref().expect("a cluster");
         assert_eq!(cluster.certificate_authority.as_deref(), Some("/home/it/pki/ca.crt"));
-        let users: Vec<_> = file.auth_infos.iter().filter_map(|it| it.auth_info.clone()).collect();
+        let users: Vec<_> =
+            file.auth_infos.iter().filter_map(|user| user.auth_info.clone()).collect();
         let [a, b, c] = users.as_slice() else { panic!("{users:?}") };
         assert_eq!(a.client_certificate.as_deref(), Some("/home/it/a.crt"));
         assert_eq!(a.client_key.as_deref(), Some("/etc/a.key"));

@@ -18,9 +18,9 @@ pub type TerminatingPods = BTreeMap<String, Timestamp>;
 pub fn watch(
     client: Client,
 ) -> (watch::Receiver<Arc<TerminatingPods>>, impl Future<Output = ()> + Send) {
-    let (publish, pods) = watch::channel(Arc::default());
+    let (sender, pods) = watch::channel(Arc::default());
     let watcher = MetadataWatch::of_node("ending pods", client);
-    (pods, watcher.run(Publisher { pods: publish }))
+    (pods, watcher.run(Publisher { pods: sender }))
 }
 
 struct Publisher {

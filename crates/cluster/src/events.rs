@@ -56,18 +56,10 @@ const MAX_INSTANCE_CHARS: usize = 128;
 /// At most 32 events are written in a burst, then one in ten seconds. Events are not queued: a delayed event describes
 /// the state at the time of its write. A change that was undone before its write has no event.
 pub async fn run(state: watch::Receiver<Arc<NodeState>>, client: Client, stop: CancellationToken) {
-    let attempts = RequestBackoff::new("events", &client);
+    let backoff = RequestBackoff::new("events", &client);
     let reported = ReportedDevices::default();
     let (series, bucket) = (Series::new(client.node()), TokenBucket::full(Instant::now()));
-    let writer = EventWriter {
-        state,
-        client,
-        backoff: attempts,
-        reported,
-        series,
-        bucket,
-        connection: None,
-    };
+    let writer = EventWriter { state, client, backoff, reported, series, bucket, connection: None };
     stop.run_until_cancelled(writer.run()).await;
 }
 
@@ -114,7 +106,7 @@ impl EventWriter {
     async fn write(&mut self, report: &Report) -> Result<(), ClusterError> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => none.insert(self.client.connect().await?),
+            empty => empty.insert(self.client.connect().await?),
         };
         let write = self.series.next(report);
         match write_to(connection, &write).await {

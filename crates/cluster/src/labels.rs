@@ -23,9 +23,9 @@ pub type Labels = BTreeMap<String, String>;
 /// # Flow
 ///
 /// Labels are applied server-side when they change, when the policy changes their target, and every
-/// [`ClientTimeouts::apply_interval`](super::ClientTimeouts). Obsolete labels are removed; other writers' labels are unchanged. If a new
-/// policy changes the target while the agent runs, the written labels are removed from the old target. When the agent
-/// stops, the labels stay.
+/// [`ClientTimeouts::apply_interval`](super::ClientTimeouts). Obsolete labels are removed; other writers' labels are
+/// unchanged. If a new policy changes the target while the agent runs, the written labels are removed from the old
+/// target. When the agent stops, the labels stay.
 ///
 /// # Assumptions
 ///
@@ -36,9 +36,9 @@ pub async fn run(
     client: Client,
     stop: CancellationToken,
 ) {
-    let attempts = RequestBackoff::new("labels", &client);
+    let backoff = RequestBackoff::new("labels", &client);
     let target = |policy: &Policy| label_target(&policy.labels.output);
-    let writer = Writer { labels, policy, target, client, backoff: attempts, last_write: None };
+    let writer = Writer { labels, policy, target, client, backoff, last_write: None };
     writer.run_until(stop).await;
 }
 
@@ -51,10 +51,9 @@ pub async fn run_annotations(
     client: Client,
     stop: CancellationToken,
 ) {
-    let attempts = RequestBackoff::new("devices of the Node", &client);
+    let backoff = RequestBackoff::new("devices of the Node", &client);
     let target = |policy: &Policy| policy.labels.devices.then_some(Target::Annotations);
-    let writer =
-        Writer { labels: annotations, policy, target, client, backoff: attempts, last_write: None };
+    let writer = Writer { labels: annotations, policy, target, client, backoff, last_write: None };
     writer.run_until(stop).await;
 }
 
@@ -98,10 +97,10 @@ impl Writer {
             match self.write_changes().await {
                 Ok(()) => self.wait().await,
                 Err(error) => {
-                    let pause = self.backoff.record_failure(&error);
+                    let delay = self.backoff.record_failure(&error);
                     // A new policy may be the remedy, so it ends the pause; new labels do not.
                     tokio::select! {
-                        () = sleep(pause) => {}
+                        () = sleep(delay) => {}
                         () = changed(&mut self.policy) => {}
                     }
                 }
@@ -118,12 +117,13 @@ impl Writer {
             }
             let connection = match &mut connection {
                 Some(connection) => connection,
-                none => none.insert(self.client.connect().await?),
+                empty => empty.insert(self.client.connect().await?),
             };
             match request {
                 Request::Apply(target, labels) => {
-                    let contested = apply::apply(&self.client, connection, target, &labels).await?;
-                    self.record_apply(target, labels, contested);
+                    let conflicting_keys =
+                        apply::apply(&self.client, connection, target, &labels).await?;
+                    self.record_apply(target, labels, conflicting_keys);
                 }
                 Request::Remove(target) => {
                     apply::remove(&self.client, connection, target).await?;
@@ -151,17 +151,18 @@ impl Writer {
         }
     }
 
-    fn record_apply(&mut self, target: Target, labels: Arc<Labels>, contested: Vec<String>) {
-        let before = self.last_write.take();
-        let logged = before.as_ref().map(|written| &*written.conflicting_keys).unwrap_or_default();
-        if !contested.is_empty() && logged != contested {
+    fn record_apply(&mut self, target: Target, labels: Arc<Labels>, conflicting_keys: Vec<String>) {
+        let previous = self.last_write.take();
+        let logged =
+            previous.as_ref().map(|written| &*written.conflicting_keys).unwrap_or_default();
+        if !conflicting_keys.is_empty() && logged != conflicting_keys {
             tracing::warn!(
-                labels = contested.join(","),
+                labels = conflicting_keys.join(","),
                 "labels not written: other field managers own them with other values"
             );
         }
-        if before.is_none_or(|before| before.labels != labels) {
-            let count = labels.len() - contested.len();
+        if previous.is_none_or(|previous| previous.labels != labels) {
+            let count = labels.len() - conflicting_keys.len();
             match target {
                 Target::Node | Target::NodeFeature => {
                     tracing::info!(count, to = target.name(), "labels written");
@@ -170,8 +171,7 @@ impl Writer {
             }
         }
         let next_apply = Instant::now() + self.client.timeouts().apply_interval;
-        self.last_write =
-            Some(LastWrite { target, labels, conflicting_keys: contested, next_apply });
+        self.last_write = Some(LastWrite { target, labels, conflicting_keys, next_apply });
     }
 
     async fn wait(&mut self) {

@@ -45,7 +45,7 @@ pub enum LeaseState {
 }
 
 /// Acquires and renews the leases of devices whose source is configured for leases. Returns the states of the leases,
-/// and the task, which ends at `stop`. `changes` is notified of each change of a state.
+/// and the task, which ends at `stop`. `wake` is notified of each change of a state.
 ///
 /// # Guarantees
 ///
@@ -56,25 +56,25 @@ pub fn maintain(
     client: Client,
     state: watch::Receiver<Arc<NodeState>>,
     clock: Clock,
-    changes: Arc<Notify>,
+    wake: Arc<Notify>,
     stop: CancellationToken,
 ) -> (watch::Receiver<Arc<LeaseStates>>, impl Future<Output = ()> + Send) {
     let (states, receiver) = watch::channel(Arc::default());
-    let attempts = RequestBackoff::new("leases", &client);
+    let backoff = RequestBackoff::new("leases", &client);
     let leases = LeaseRenewer {
         state,
         client,
         clock,
-        backoff: attempts,
+        backoff,
         tracked: BTreeMap::new(),
         connection: None,
         states,
-        wake: changes,
+        wake,
     };
-    let run = async move {
+    let task = async move {
         stop.run_until_cancelled(Box::pin(leases.run())).await;
     };
-    (receiver, run)
+    (receiver, task)
 }
 
 struct LeaseRenewer {
@@ -119,7 +119,7 @@ impl LeaseRenewer {
                 continue;
             }
             let interval = self.client.timeouts().lease_duration / RENEWALS_PER_DURATION;
-            let pause = match self.renew_all().await {
+            let delay = match self.renew_all().await {
                 Ok(()) => interval,
                 Err(error) => {
                     self.connection = None;
@@ -128,7 +128,7 @@ impl LeaseRenewer {
             };
             self.publish();
             tokio::select! {
-                () = sleep(pause) => {}
+                () = sleep(delay) => {}
                 () = devices_changed(&mut self.state, &self.tracked) => {}
             }
             // A lease that expired while the agent was suspended is lost before any request to the API server.
@@ -151,7 +151,7 @@ impl LeaseRenewer {
     async fn renew_all(&mut self) -> Result<(), ClusterError> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => none.insert(self.client.connect().await?),
+            empty => empty.insert(self.client.connect().await?),
         };
         let namespace = self.client.namespace(connection);
         let leases: Api<Lease> = Api::namespaced(connection.kube.clone(), &namespace);
@@ -177,7 +177,9 @@ impl LeaseRenewer {
             tracked.map(|(device, lease)| (device.clone(), lease.state(now))).collect();
         let is_changed = self.states.send_if_modified(|previous| {
             let is_changed = **previous != states;
-            for (device, state) in states.iter().filter(|(id, to)| previous.get(*id) != Some(to)) {
+            for (device, state) in
+                states.iter().filter(|(device, state)| previous.get(*device) != Some(state))
+            {
                 tracing::info!(%device, ?state, "lease changed");
             }
             *previous = Arc::new(states);
@@ -202,12 +204,12 @@ impl LeaseApi<'_> {
     /// Reads a lease, and takes or renews it if allowed.
     async fn renew(&self, name: &str, tracked: &mut TrackedLease) -> Result<(), ClusterError> {
         let context = || format!("cannot read Lease {name}");
-        let found = match self.connection.call(context, self.leases.get(name)).await {
+        let lease = match self.connection.call(context, self.leases.get(name)).await {
             Err(error) if error.is_not_found() => None,
-            found => Some(found?),
+            lease => Some(lease?),
         };
         let now = Instant::now();
-        tracked.record_read(found, now);
+        tracked.record_read(lease, now);
         let params = create_params();
         let context = || format!("cannot write Lease {name}");
         let written = match tracked.action(name, now, self.clock.now()) {
@@ -230,9 +232,9 @@ impl LeaseApi<'_> {
 /// Name of a device's lease, equal on all nodes. Ids that differ only in characters that names cannot contain share a
 /// lease; one node then holds it for both.
 fn lease_name(device: &DeviceId) -> String {
-    let allowed = |letter: char| letter.is_ascii_alphanumeric() || letter == '.';
-    let spelled = device.as_str().to_ascii_lowercase().replace(|letter| !allowed(letter), "-");
-    format!("windlass-{}", spelled.trim_matches(['-', '.']).replace("..", ".-"))
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || letter == '.';
+    let name = device.as_str().to_ascii_lowercase().replace(|letter| !is_allowed(letter), "-");
+    format!("windlass-{}", name.trim_matches(['-', '.']).replace("..", ".-"))
 }
 
 /// Devices that need a lease. A vanished device may have moved to another node, which waits for its lease.

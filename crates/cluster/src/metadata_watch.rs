@@ -57,12 +57,12 @@ enum WatchEnd {
 
 impl MetadataWatch<Pod> {
     /// Watch of the pods of this node that have not ended.
-    pub(super) fn of_node(part: &'static str, client: Client) -> Self {
+    pub(super) fn of_node(task: &'static str, client: Client) -> Self {
         let objects = format!("pods of node {}", client.node());
         // Pods that have ended need no GPUs, and are not in the kubelet's checkpoint.
         let selector =
             format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", client.node());
-        Self::new(part, client, objects, selector)
+        Self::new(task, client, objects, selector)
     }
 }
 
@@ -71,19 +71,19 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + 'static,
 {
     pub(super) fn new(
-        part: &'static str,
+        task: &'static str,
         client: Client,
         objects: String,
         selector: String,
     ) -> Self {
-        let backoff = RequestBackoff::new(part, &client);
+        let backoff = RequestBackoff::new(task, &client);
         Self { client, backoff, objects, selector, kind: PhantomData }
     }
 
     /// Follows the objects, until dropped.
-    pub(super) async fn run(mut self, mut sink: impl EventHandler) {
+    pub(super) async fn run(mut self, mut handler: impl EventHandler) {
         loop {
-            if let Err(error) = self.watch_over_connection(&mut sink).await {
+            if let Err(error) = self.watch_over_connection(&mut handler).await {
                 sleep(self.backoff.record_failure(&error)).await;
             }
         }
@@ -92,13 +92,15 @@ where
     /// Follows the objects over one connection, until it fails.
     async fn watch_over_connection(
         &mut self,
-        sink: &mut impl EventHandler,
+        handler: &mut impl EventHandler,
     ) -> Result<(), ClusterError> {
         let connection = self.client.connect().await?;
         loop {
-            let mut version = self.list(&connection, sink).await?;
-            while let WatchEnd::Resumable(last) = self.watch(&connection, version, sink).await? {
-                version = last;
+            let mut version = self.list(&connection, handler).await?;
+            while let WatchEnd::Resumable(last_version) =
+                self.watch(&connection, version, handler).await?
+            {
+                version = last_version;
                 // Limits the rate of watches if the server ends each watch at once.
                 sleep(self.client.timeouts().retry_min).await;
             }
@@ -110,40 +112,40 @@ where
     async fn list(
         &mut self,
         connection: &Connection,
-        sink: &mut impl EventHandler,
+        handler: &mut impl EventHandler,
     ) -> Result<String, ClusterError> {
         let objects: Api<K> = Api::all(connection.kube.clone());
         // Any version suffices, because the watch continues from it. This allows an answer from the API server's cache.
         let params = ListParams::default().fields(&self.selector).match_any();
         let context = || format!("cannot list {}", self.objects);
         let list = connection.call(context, objects.list_metadata(&params)).await?;
-        sink.on_list(list.items.into_iter().map(|object| object.metadata).collect());
+        handler.on_list(list.items.into_iter().map(|object| object.metadata).collect());
         Ok(list.metadata.resource_version.unwrap_or_default())
     }
 
-    /// Watches once, up to `Limits::watch_timeout`.
+    /// Watches once, up to `ClientTimeouts::watch_timeout`.
     async fn watch(
         &mut self,
         connection: &Connection,
         version: String,
-        sink: &mut impl EventHandler,
+        handler: &mut impl EventHandler,
     ) -> Result<WatchEnd, ClusterError> {
-        let limits = self.client.timeouts();
+        let timeouts = self.client.timeouts();
         let objects: Api<K> = Api::all(connection.kube.clone());
-        let seconds = u32::try_from(limits.watch_timeout.as_secs()).unwrap_or(u32::MAX).max(1);
+        let seconds = u32::try_from(timeouts.watch_timeout.as_secs()).unwrap_or(u32::MAX).max(1);
         let params = WatchParams::default().fields(&self.selector).timeout(seconds);
-        let opened =
+        let response =
             connection.call(|| self.context(), objects.watch_metadata(&params, &version)).await;
-        let events = match opened {
+        let events = match response {
             Err(error) if error.status().is_some_and(is_gone) => return Ok(WatchEnd::Expired),
-            opened => opened?,
+            response => response?,
         };
         // Success is recorded here and not after the list: with a role that allows `list` and not `watch`, the pause
         // between the lists must grow.
         self.backoff.record_success();
         // The server ends the watch in time, unless the connection is dead.
-        let limit = limits.watch_timeout + limits.response_timeout;
-        let read = deadline::timeout(limit, self.read(events, version, sink)).await;
+        let limit = timeouts.watch_timeout + timeouts.response_timeout;
+        let read = deadline::timeout(limit, self.read(events, version, handler)).await;
         read.unwrap_or_else(|_| Err(ClusterError::DeadlineExceeded(self.context(), limit)))
     }
 
@@ -151,28 +153,28 @@ where
         &self,
         events: impl Stream<Item = kube::Result<WatchEvent<PartialObjectMeta<K>>>>,
         mut version: String,
-        sink: &mut impl EventHandler,
+        handler: &mut impl EventHandler,
     ) -> Result<WatchEnd, ClusterError> {
         tokio::pin!(events);
         while let Some(event) = events.next().await {
             let event = event.map_err(|error| ClusterError::of(self.context(), error))?;
-            let newer = match event {
+            let new_version = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     let version = object.metadata.resource_version.clone();
-                    sink.on_change(object.metadata);
+                    handler.on_change(object.metadata);
                     version
                 }
                 WatchEvent::Deleted(object) => {
-                    sink.on_delete(&object.metadata);
+                    handler.on_delete(&object.metadata);
                     object.metadata.resource_version
                 }
-                WatchEvent::Bookmark(mark) => Some(mark.metadata.resource_version),
+                WatchEvent::Bookmark(bookmark) => Some(bookmark.metadata.resource_version),
                 WatchEvent::Error(status) if is_gone(&status) => return Ok(WatchEnd::Expired),
                 WatchEvent::Error(status) => {
                     return Err(ClusterError::Refused(self.context(), status));
                 }
             };
-            version = newer.unwrap_or(version);
+            version = new_version.unwrap_or(version);
         }
         Ok(WatchEnd::Resumable(version))
     }

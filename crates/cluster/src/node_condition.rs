@@ -74,22 +74,24 @@ struct LastWrite {
 // === impl ConditionWriter ===
 
 impl ConditionWriter {
-    /// Writes the condition and keeps it up to date until `stop`. Then writes `final_condition`, unless there was no condition.
+    /// Writes the condition and keeps it up to date until `stop`. Then writes `final_condition`, unless there was no
+    /// condition.
     ///
     /// # Flow
     ///
-    /// The condition is applied server-side when it changes, and every [`ClientTimeouts::apply_interval`](super::ClientTimeouts), in case
-    /// the Node was recreated. Other conditions are unchanged. A killed agent leaves its condition as it is.
+    /// The condition is applied server-side when it changes, and every
+    /// [`ClientTimeouts::apply_interval`](super::ClientTimeouts), in case the Node was recreated. Other conditions are
+    /// unchanged. A killed agent leaves its condition as it is.
     pub async fn run(self, stop: CancellationToken) {
-        let mut attempts = RequestBackoff::new("condition of the Node", &self.client);
+        let mut backoff = RequestBackoff::new("condition of the Node", &self.client);
         let mut condition = self.condition.clone();
-        let writes = Box::pin(self.write_changes(&mut condition, &mut attempts));
+        let writes = Box::pin(self.write_changes(&mut condition, &mut backoff));
         stop.run_until_cancelled(writes).await;
         if self.condition.borrow().is_none() {
             return;
         }
-        let last = Box::pin(self.write(&self.final_condition, self.clock.now()));
-        let error = match deadline::timeout(FINAL_WRITE_TIMEOUT, last).await {
+        let final_write = Box::pin(self.write(&self.final_condition, self.clock.now()));
+        let error = match deadline::timeout(FINAL_WRITE_TIMEOUT, final_write).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => causes(&error),
             Err(_) => format!("no answer within {FINAL_WRITE_TIMEOUT:?}"),
@@ -100,20 +102,22 @@ impl ConditionWriter {
     async fn write_changes(
         &self,
         condition: &mut watch::Receiver<Option<Arc<NodeCondition>>>,
-        attempts: &mut RequestBackoff,
+        backoff: &mut RequestBackoff,
     ) {
         let mut written: Option<LastWrite> = None;
         loop {
             let desired = condition.borrow_and_update().clone();
-            let unchanged = written.as_ref().filter(|it| Some(&it.condition) == desired.as_ref());
-            let is_due = unchanged.is_none_or(|it| it.next_write <= Instant::now());
+            let unchanged =
+                written.as_ref().filter(|write| Some(&write.condition) == desired.as_ref());
+            let is_due = unchanged.is_none_or(|write| write.next_write <= Instant::now());
             if let Some(desired) = desired.filter(|_| is_due) {
-                let at = unchanged.map_or_else(|| self.clock.now(), |it| it.last_transition);
-                if let Err(error) = self.write(&desired, at).await {
-                    sleep(attempts.record_failure(&error)).await;
+                let last_transition =
+                    unchanged.map_or_else(|| self.clock.now(), |write| write.last_transition);
+                if let Err(error) = self.write(&desired, last_transition).await {
+                    sleep(backoff.record_failure(&error)).await;
                     continue;
                 }
-                attempts.record_success();
+                backoff.record_success();
                 if unchanged.is_none() {
                     let NodeCondition { status, reason, message } = &*desired;
                     tracing::info!(
@@ -125,7 +129,7 @@ impl ConditionWriter {
                     );
                 }
                 let next_write = Instant::now() + self.client.timeouts().apply_interval;
-                written = Some(LastWrite { condition: desired, last_transition: at, next_write });
+                written = Some(LastWrite { condition: desired, last_transition, next_write });
             }
             let next_write = written.as_ref().map(|written| written.next_write);
             tokio::select! {
@@ -135,7 +139,11 @@ impl ConditionWriter {
         }
     }
 
-    async fn write(&self, condition: &NodeCondition, at: Timestamp) -> Result<(), ClusterError> {
+    async fn write(
+        &self,
+        condition: &NodeCondition,
+        changed_at: Timestamp,
+    ) -> Result<(), ClusterError> {
         let connection = self.client.connect().await?;
         let name = self.client.node();
         // Only the conditions are read: a deserialiser for a whole Node would add 0.1 MB of code.
@@ -143,7 +151,7 @@ impl ConditionWriter {
         let nodes: Api<DynamicObject> = Api::all_with(connection.kube.clone(), &kind);
         let context = || format!("cannot read Node {name}");
         let node = connection.call(context, nodes.get(name)).await?;
-        let document = self.document(&node, condition, at);
+        let document = self.document(&node, condition, changed_at);
         // The agent owns the condition: it overwrites changes by others.
         let params = PatchParams::apply(CONDITION_MANAGER).force();
         let patch = Patch::Apply(&document);
@@ -152,13 +160,20 @@ impl ConditionWriter {
     }
 
     /// The document to apply. It has the UID, so the API server does not create a missing Node.
-    fn document(&self, node: &DynamicObject, condition: &NodeCondition, at: Timestamp) -> Value {
+    fn document(
+        &self,
+        node: &DynamicObject,
+        condition: &NodeCondition,
+        changed_at: Timestamp,
+    ) -> Value {
         let status = condition.status.as_str();
         let mut conditions = node.data["status"]["conditions"].as_array().into_iter().flatten();
-        let before = conditions.find(|it| it["type"] == self.kind && it["status"] == status);
-        let since = before.and_then(|it| it["lastTransitionTime"].as_str()?.parse().ok());
-        let since = since.unwrap_or(at);
-        let time = |at: Timestamp| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let previous = conditions
+            .find(|condition| condition["type"] == self.kind && condition["status"] == status);
+        let last_transition =
+            previous.and_then(|condition| condition["lastTransitionTime"].as_str()?.parse().ok());
+        let last_transition = last_transition.unwrap_or(changed_at);
+        let time = |timestamp: Timestamp| timestamp.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         json!({
             "apiVersion": "v1",
             "kind": "Node",
@@ -168,8 +183,8 @@ impl ConditionWriter {
                 "status": status,
                 "reason": condition.reason,
                 "message": condition.message,
-                "lastHeartbeatTime": time(at),
-                "lastTransitionTime": time(since),
+                "lastHeartbeatTime": time(changed_at),
+                "lastTransitionTime": time(last_transition),
             }]},
         })
     }

@@ -22,17 +22,17 @@ pub fn watch(
     label: String,
     stop: CancellationToken,
 ) -> (watch::Receiver<LabelValue>, impl Future<Output = ()> + Send) {
-    let (publish, value) = watch::channel(LabelValue::Unknown);
+    let (sender, value) = watch::channel(LabelValue::Unknown);
     let node = client.node().to_owned();
     let objects = format!("Node {node}");
     let selector = format!("metadata.name={node}");
     // Only metadata is requested: the Node's status is large and changes often.
     let watcher = MetadataWatch::<Node>::new("node label", client, objects, selector);
-    let sink = Publisher { node, label, value: publish, is_missing: false };
-    let run = async move {
-        stop.run_until_cancelled(watcher.run(sink)).await;
+    let handler = Publisher { node, label, value: sender, is_missing: false };
+    let task = async move {
+        stop.run_until_cancelled(watcher.run(handler)).await;
     };
-    (value, run)
+    (value, task)
 }
 
 struct Publisher {

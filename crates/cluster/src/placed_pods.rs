@@ -28,9 +28,9 @@ pub struct PlacedPod {
 pub fn watch(
     client: Client,
 ) -> (watch::Receiver<Arc<Vec<PlacedPod>>>, impl Future<Output = ()> + Send) {
-    let (publish, pods) = watch::channel(Arc::default());
+    let (sender, pods) = watch::channel(Arc::default());
     let watcher = MetadataWatch::of_node("placed pods", client);
-    (pods, watcher.run(Publisher { pods: publish }))
+    (pods, watcher.run(Publisher { pods: sender }))
 }
 
 struct Publisher {
@@ -53,8 +53,9 @@ impl EventHandler for Publisher {
             (object.creation_timestamp.as_ref().map(|time| time.0), object.uid.clone())
         });
         self.update(|pods| {
-            let exists =
-                |pod: &PlacedPod| objects.iter().any(|it| it.uid.as_ref() == Some(&pod.pod.uid));
+            let exists = |pod: &PlacedPod| {
+                objects.iter().any(|object| object.uid.as_ref() == Some(&pod.pod.uid))
+            };
             pods.retain(exists);
             for object in objects {
                 insert_or_replace(pods, object);
@@ -74,19 +75,19 @@ impl EventHandler for Publisher {
 /// Adds a pod at the end, or replaces it at its position. A pod without a readable placement is removed.
 fn insert_or_replace(pods: &mut Vec<PlacedPod>, object: ObjectMeta) {
     let mut pod = BoundPod::of(object);
-    let existing = pods.iter().position(|it| it.pod.uid == pod.uid);
+    let existing = pods.iter().position(|existing| existing.pod.uid == pod.uid);
     // The annotations are dropped, because they may be large.
     let annotations = std::mem::take(&mut pod.annotations);
     let placement = PodPlacement::from_annotations(&annotations);
     match (existing, placement) {
-        (Some(at), Some(placement)) => {
-            let seen = pods[at].first_seen;
-            pods[at] = PlacedPod { pod, placement, first_seen: seen };
+        (Some(position), Some(placement)) => {
+            let first_seen = pods[position].first_seen;
+            pods[position] = PlacedPod { pod, placement, first_seen };
         }
         (None, Some(placement)) => {
             pods.push(PlacedPod { pod, placement, first_seen: Instant::now() });
         }
-        (Some(at), None) => drop(pods.remove(at)),
+        (Some(position), None) => drop(pods.remove(position)),
         (None, None) => {}
     }
 }

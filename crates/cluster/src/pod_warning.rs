@@ -31,10 +31,10 @@ pub struct PodWarning<'a> {
 impl PodWarning<'_> {
     pub(crate) fn event(&self, pod: &BoundPod, node: &str) -> Event {
         // The name is a hash of the content, so a retry after a lost answer writes no second event.
-        let about = (&pod.uid, self.reason, self.note, self.at.as_nanosecond());
+        let content = (&pod.uid, self.reason, self.note, self.at.as_nanosecond());
         Event {
             metadata: ObjectMeta {
-                name: Some(format!("windlass-{:016x}", hash(&about))),
+                name: Some(format!("windlass-{:016x}", hash(&content))),
                 namespace: Some(pod.namespace.clone()),
                 ..ObjectMeta::default()
             },

@@ -51,13 +51,14 @@ impl Pods {
         // are as old as the pod's binding, so an older answer either lacks the pod or has them.
         let params = ListParams::default().fields(&format!("spec.nodeName={node}")).match_any();
         let context = || format!("cannot list pods of node {node}");
-        let listed = connection.call(context, pods.list_metadata(&params)).await;
-        let listed = listed.inspect_err(|_| self.0.reset())?;
-        let mut all: Vec<_> = listed.items.into_iter().map(|pod| pod.metadata).collect();
-        let own = all.iter().position(|pod| pod.uid.as_deref() == Some(uid));
-        let mut mirrors = all.iter().enumerate().filter(|(_, pod)| is_mirror_of(pod, uid));
+        let list = connection.call(context, pods.list_metadata(&params)).await;
+        let list = list.inspect_err(|_| self.0.reset())?;
+        let mut pods_metadata: Vec<_> = list.items.into_iter().map(|pod| pod.metadata).collect();
+        let with_uid = pods_metadata.iter().position(|pod| pod.uid.as_deref() == Some(uid));
+        let mut mirrors =
+            pods_metadata.iter().enumerate().filter(|(_, pod)| is_mirror_of(pod, uid));
         let mirror = mirrors.next().filter(|_| mirrors.next().is_none()).map(|(nth, _)| nth);
-        Ok(own.or(mirror).map(|nth| BoundPod::of(all.swap_remove(nth))))
+        Ok(with_uid.or(mirror).map(|nth| BoundPod::of(pods_metadata.swap_remove(nth))))
     }
 
     /// Requests of the pod's containers for virtual GPUs; `None` if no pod has this UID any more.
@@ -65,7 +66,7 @@ impl Pods {
         &self,
         pod: &BoundPod,
     ) -> Result<Option<Vec<ContainerRequest>>, ClusterError> {
-        Ok(self.read(pod).await?.map(|found| requests(&found)))
+        Ok(self.read(pod).await?.map(|fields| requests(&fields)))
     }
 
     /// Claims and containers of the pod; `None` if no pod has this UID any more.
@@ -77,10 +78,10 @@ impl Pods {
         let connection = self.0.connect().await?;
         let pods = pod_fields::pods(connection.kube.clone(), &pod.namespace);
         let context = || format!("cannot read pod {}", pod.namespaced_name());
-        let found = connection.call(context, pods.get_opt(&pod.name)).await;
-        let found = found.inspect_err(|_| self.0.reset())?;
-        let found = found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid));
-        let fields = found.map(|found| serde_json::from_value(found.data)).transpose();
+        let object = connection.call(context, pods.get_opt(&pod.name)).await;
+        let object = object.inspect_err(|_| self.0.reset())?;
+        let object = object.filter(|object| object.metadata.uid.as_ref() == Some(&pod.uid));
+        let fields = object.map(|object| serde_json::from_value(object.data)).transpose();
         fields.map_err(|error| ClusterError::of(context(), kube::Error::SerdeError(error)))
     }
 
@@ -138,15 +139,15 @@ impl PodDetails {
         let PodFields { spec, status } = pod;
         // Claims of a template have their names in the status.
         let claims = spec.resource_claims.into_iter().chain(status.resource_claim_statuses);
-        let claims = claims.filter_map(|it| it.resource_claim_name);
-        let all = [
+        let claims = claims.filter_map(|claim| claim.resource_claim_name);
+        let statuses = [
             status.container_statuses,
             status.init_container_statuses,
             status.ephemeral_container_statuses,
         ];
-        let containers = all.into_iter().flatten().filter_map(|it| {
-            let (_, id) = it.container_id.as_ref()?.split_once("://")?;
-            Some((id.to_owned(), it.name))
+        let containers = statuses.into_iter().flatten().filter_map(|status| {
+            let (_, id) = status.container_id.as_ref()?.split_once("://")?;
+            Some((id.to_owned(), status.name))
         });
         Self { claims: claims.collect(), containers: containers.collect() }
     }
@@ -169,8 +170,8 @@ mod tests {
                     {"name": "main", "containerID": "containerd://1f", "image": "", "imageID": "", "ready": true, "restartCount": 0},
                     {"name": "waits", "image": "", "imageID": "", "ready": false, "restartCount": 0}]},
         });
-        let parts = PodDetails::of(serde_json::from_value(pod).expect("a pod"));
-        assert_eq!(parts.claims, ["shared", "p-b-x"]);
-        assert_eq!(parts.containers, [("1f".to_owned(), "main".to_owned())].into());
+        let details = PodDetails::of(serde_json::from_value(pod).expect("a pod"));
+        assert_eq!(details.claims, ["shared", "p-b-x"]);
+        assert_eq!(details.containers, [("1f".to_owned(), "main".to_owned())].into());
     }
 }

@@ -120,21 +120,15 @@ pub fn publish(
     desired: watch::Receiver<Option<Arc<DesiredSlices>>>,
     stop: CancellationToken,
 ) -> (watch::Receiver<Arc<PublishState>>, impl Future<Output = ()> + Send) {
-    let (outcome, receiver) = watch::channel(Arc::default());
-    let attempts = RequestBackoff::new("resource slices", &client);
-    let reconciler = SliceReconciler::new(&client, &driver, outcome);
-    let publisher = Publisher {
-        client,
-        driver,
-        desired,
-        backoff: attempts,
-        reconciler,
-        may_be_published: false,
-    };
-    let run = async move {
+    let (state_sender, receiver) = watch::channel(Arc::default());
+    let backoff = RequestBackoff::new("resource slices", &client);
+    let reconciler = SliceReconciler::new(&client, &driver, state_sender);
+    let publisher =
+        Publisher { client, driver, desired, backoff, reconciler, may_be_published: false };
+    let task = async move {
         stop.run_until_cancelled(Box::pin(publisher.run())).await;
     };
-    (receiver, run)
+    (receiver, task)
 }
 
 struct Publisher {
@@ -171,11 +165,11 @@ impl Publisher {
             match self.publish_over_connection().await {
                 Ok(()) => self.may_be_published = false,
                 Err(error) => {
-                    let pause = self.backoff.record_failure(&error);
+                    let delay = self.backoff.record_failure(&error);
                     self.reconciler.report_failure(&error);
                     let is_missing = matches!(error, ClusterError::NoSuchApi(_));
-                    let pause = if is_missing { self.client.timeouts().retry_max } else { pause };
-                    sleep(pause).await;
+                    let delay = if is_missing { self.client.timeouts().retry_max } else { delay };
+                    sleep(delay).await;
                 }
             }
         }
@@ -189,7 +183,7 @@ impl Publisher {
             let mut cache = SliceCache::list(&self.client, &connection, &self.driver).await?;
             match self.reconcile_until_stale(&mut cache).await? {
                 ListEnd::Off => return Ok(()),
-                ListEnd::Stale(pause) => sleep(pause).await,
+                ListEnd::Stale(delay) => sleep(delay).await,
             }
         }
     }
@@ -219,8 +213,8 @@ impl Publisher {
                     self.reconciler.find_layout(desired.as_deref(), cache.connection).await?;
                     due = match self.reconciler.reconcile(desired.as_deref(), cache).await? {
                         Next::Done => None,
-                        Next::Wait(until) => Some(until),
-                        Next::ListAgain(pause) => return Ok(ListEnd::Stale(pause)),
+                        Next::Wait(retry_at) => Some(retry_at),
+                        Next::ListAgain(delay) => return Ok(ListEnd::Stale(delay)),
                     };
                     if due.is_none() {
                         self.backoff.record_success();

@@ -137,7 +137,7 @@ impl CatalogEntry {
     ) -> Self {
         let consumable = ConsumableCapacity::of(device, sharing, state);
         let mut capacity = attributes::capacity(device, sharing, driver);
-        capacity.extend(consumable.iter().flat_map(|it| it.capacity(driver)));
+        capacity.extend(consumable.iter().flat_map(|consumable| consumable.capacity(driver)));
         Self {
             name: DeviceName::of(&device.id),
             device: device.id.clone(),
@@ -175,18 +175,18 @@ pub(super) fn pool_name(node: &str, source: &str) -> String {
 
 /// True for a pool of this node.
 pub(super) fn is_pool_of(node: &str, pool: &str) -> bool {
-    pool.strip_prefix(node).is_some_and(|rest| rest.starts_with('/'))
+    pool.strip_prefix(node).is_some_and(|suffix| suffix.starts_with('/'))
 }
 
 fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
-    let all = [
+    let taints = [
         failure(device),
         held(state, ledger, device),
         claimed_under_other_name(state, ledger, device),
         unclean(state, device),
         obstacle(state, device),
     ];
-    all.into_iter().flatten().collect()
+    taints.into_iter().flatten().collect()
 }
 
 /// Taint of a device whose hardware a claim holds under another name, such as the placement of an instance, or may hold
@@ -206,8 +206,8 @@ fn unknown_claims(ledger: &Ledger) -> Option<Taint> {
 
 fn obstacle(state: &NodeState, device: &Device) -> Option<Taint> {
     // Kubernetes 1.34 accepts four taints of a device, and an unhealthy device has one already.
-    let found = state.obstacle(device).filter(|_| device.health.is_healthy())?;
-    Some(Taint { key: OBSTACLE, value: found.kind.as_str().to_owned() })
+    let obstacle = state.obstacle(device).filter(|_| device.health.is_healthy())?;
+    Some(Taint { key: OBSTACLE, value: obstacle.kind.as_str().to_owned() })
 }
 
 /// Taint of a device that waits for cleanup, or whose cleanup failed.
@@ -240,12 +240,14 @@ fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
 
 /// Converts text to a label value: at most 63 letters, digits, `-`, `_` and `.`. Other characters become dashes.
 fn label_value(text: &str) -> String {
-    let letter = |c: char| if c.is_ascii_alphanumeric() || "_.".contains(c) { c } else { '-' };
-    let mut label_value: String = text.chars().take(MAX_LABEL).map(letter).collect();
+    let allowed_or_dash = |character: char| {
+        if character.is_ascii_alphanumeric() || "_.".contains(character) { character } else { '-' }
+    };
+    let mut label_value: String = text.chars().take(MAX_LABEL).map(allowed_or_dash).collect();
     while label_value.contains("--") {
         label_value = label_value.replace("--", "-");
     }
-    label_value.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
+    label_value.trim_matches(|character: char| !character.is_ascii_alphanumeric()).to_owned()
 }
 
 #[cfg(test)]

@@ -87,29 +87,34 @@ impl Claim {
         if uid != reference.uid {
             return Err(ClaimError::Replaced { claim: reference.clone(), found: uid });
         }
-        let name_in_pod = object.metadata.annotations.and_then(|mut it| it.remove(POD_CLAIM_NAME));
+        let pod_claim_name = object
+            .metadata
+            .annotations
+            .and_then(|mut annotations| annotations.remove(POD_CLAIM_NAME));
         // The claim's author may write any value, and the name becomes part of an environment variable.
-        let name_in_pod =
-            name_in_pod.filter(|it| name::is_label(it)).unwrap_or_else(|| reference.name.clone());
+        let pod_claim_name = pod_claim_name
+            .filter(|name| name::is_label(name))
+            .unwrap_or_else(|| reference.name.clone());
         let allocation = object.status.and_then(|status| status.allocation);
         let allocation = allocation.ok_or_else(|| ClaimError::NotAllocated(reference.clone()))?;
         let devices = allocation.devices.unwrap_or_default();
         let results = devices.results.unwrap_or_default().into_iter();
-        let ours = results.enumerate().filter(|(_, result)| result.driver == driver.as_str());
-        let results = ours.map(|(position, result)| {
+        let own_results =
+            results.enumerate().filter(|(_, result)| result.driver == driver.as_str());
+        let results = own_results.map(|(position, result)| {
             let field =
                 |name: &str| format!("status.allocation.devices.results[{position}].{name}");
             AllocatedDevice::read(result).map_err(|name| missing(&field(name)))
         });
         let results = results.collect::<Result<_, _>>()?;
         let configs = configs(devices.config.unwrap_or_default(), driver);
-        Ok(Self { reference: reference.clone(), pod_claim_name: name_in_pod, results, configs })
+        Ok(Self { reference: reference.clone(), pod_claim_name, results, configs })
     }
 }
 
 /// Parameters of this driver: those of the device class, then those of the claim.
 fn configs(all: Vec<DeviceAllocationConfiguration>, driver: &DriverName) -> Vec<OpaqueConfig> {
-    let ours = all.into_iter().enumerate().filter_map(|(position, config)| {
+    let own_configs = all.into_iter().enumerate().filter_map(|(position, config)| {
         let opaque = config.opaque.filter(|opaque| opaque.driver == driver.as_str())?;
         let is_of_claim = config.source == "FromClaim";
         let level = if is_of_claim { "claim" } else { "class" };
@@ -120,8 +125,9 @@ fn configs(all: Vec<DeviceAllocationConfiguration>, driver: &DriverName) -> Vec<
         };
         Some((is_of_claim, config))
     });
-    let (of_claim, of_class): (Vec<_>, Vec<_>) = ours.partition(|(is_of_claim, _)| *is_of_claim);
-    of_class.into_iter().chain(of_claim).map(|(_, config)| config).collect()
+    let (claim_configs, class_configs): (Vec<_>, Vec<_>) =
+        own_configs.partition(|(is_of_claim, _)| *is_of_claim);
+    class_configs.into_iter().chain(claim_configs).map(|(_, config)| config).collect()
 }
 
 // === impl AllocatedDevice ===
@@ -160,7 +166,7 @@ impl OpaqueConfig {
 
     /// True if it names the device's request, or the chosen alternative.
     pub(crate) fn names_request(&self, result: &AllocatedDevice) -> bool {
-        self.requests.iter().any(|it| *it == result.request || it == result.base_request())
+        self.requests.iter().any(|name| *name == result.request || name == result.base_request())
     }
 }
 
@@ -198,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_claim_from_a_template_has_the_pods_name_for_it() {
-        for (annotations, name_in_pod) in [
+        for (annotations, expected) in [
             (json!({POD_CLAIM_NAME: "links"}), "links"),
             (json!({POD_CLAIM_NAME: "A=b\nC"}), "c"),
             (json!({}), "c"),
@@ -209,7 +215,7 @@ mod tests {
             });
             let object = serde_json::from_value(object).expect("a claim");
             let claim = Claim::read(object, &reference(), &DriverName::default()).expect("read");
-            assert_eq!(claim.pod_claim_name, name_in_pod);
+            assert_eq!(claim.pod_claim_name, expected);
         }
     }
 
@@ -223,18 +229,19 @@ mod tests {
             config("FromClaim", "windlass.dev", 4),
         ];
         let claim = read(&json!({"allocation": {"devices": {"config": config}}})).expect("read");
-        let order: Vec<_> = claim.configs.iter().map(|it| it.parameters["n"].clone()).collect();
+        let order: Vec<_> =
+            claim.configs.iter().map(|config| config.parameters["n"].clone()).collect();
         assert_eq!(order, [3, 1, 4]);
     }
 
     #[test]
     fn an_unusable_claim_is_refused_with_its_reason() {
-        let mut lacking = result("a", "windlass.dev");
-        lacking["pool"] = json!("");
+        let mut without_pool = result("a", "windlass.dev");
+        without_pool["pool"] = json!("");
         for (status, expected) in [
             (json!({}), "claim ns/c is not allocated"),
             (
-                json!({"allocation": {"devices": {"results": [lacking]}}}),
+                json!({"allocation": {"devices": {"results": [without_pool]}}}),
                 "claim ns/c has no status.allocation.devices.results[0].pool",
             ),
         ] {

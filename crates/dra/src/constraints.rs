@@ -61,17 +61,17 @@ impl Constraints {
         requested: SharingRequest<'_>,
         inputs: Inputs<'_>,
     ) -> Result<Self, OpaqueError> {
-        let impossible = |why| Err(requested.impossible(&inputs.result.device, why));
+        let impossible = |reason| Err(requested.impossible(&inputs.result.device, reason));
         match (requested.sharing, self.usage, self.mps_limits) {
             (Sharing::TimeSlicing(_), _, Some(_)) => impossible("claims share it by MPS"),
             (Sharing::TimeSlicing(interval), usage, None) => {
                 match time_slice_obstacle(usage, inputs.device).filter(|_| !interval.is_default()) {
-                    Some(why) => impossible(why),
+                    Some(reason) => impossible(reason),
                     None => Ok(Self { interval, ..self }),
                 }
             }
-            (Sharing::Mps(limits), _, Some(own)) => {
-                Ok(Self { mps_limits: Some(own.stricter(limits)), ..self })
+            (Sharing::Mps(limits), _, Some(own_limits)) => {
+                Ok(Self { mps_limits: Some(own_limits.stricter(limits)), ..self })
             }
             (Sharing::Mps(_), ClaimUse::Admin, _) => impossible("the claim has admin access only"),
             (Sharing::Mps(_), ClaimUse::UnsizedShare | ClaimUse::Shares(_), _) => {
@@ -81,7 +81,7 @@ impl Constraints {
                 impossible("claims share it by time slices")
             }
             (Sharing::Mps(limits), ..) => match mps_obstacle(inputs.device) {
-                Some(why) => impossible(why),
+                Some(reason) => impossible(reason),
                 None => {
                     Ok(Self { usage: ClaimUse::ExclusiveMps, mps_limits: Some(limits), ..self })
                 }
@@ -97,8 +97,8 @@ fn time_slice_obstacle(usage: ClaimUse, device: &Device) -> Option<&'static str>
         ClaimUse::UnsizedShare | ClaimUse::Shares(_) => Some("other claims share it"),
         ClaimUse::Portion(portion) if !portion.is_whole() => Some("other claims share it"),
         _ => {
-            let old = "no interval can be set on a GPU before Volta";
-            let is_old = || is_older_than_volta(device).then_some(old);
+            let reason = "no interval can be set on a GPU before Volta";
+            let is_old = || is_older_than_volta(device).then_some(reason);
             partial_gpu_reason(device, "it is a MIG instance, and an interval is a whole GPU's")
                 .or_else(is_old)
         }
@@ -110,12 +110,12 @@ fn mps_obstacle(device: &Device) -> Option<&'static str> {
     partial_gpu_reason(device, "a MIG instance is not shared by MPS")
 }
 
-/// Reason why a device is not a full GPU under NVIDIA's driver; `part` is the reason for a MIG instance.
-fn partial_gpu_reason(device: &Device, part: &'static str) -> Option<&'static str> {
+/// Reason why a device is not a full GPU under NVIDIA's driver; `mig_reason` is the reason for a MIG instance.
+fn partial_gpu_reason(device: &Device, mig_reason: &'static str) -> Option<&'static str> {
     if !device.family().has_nvml {
         Some("it is not an NVIDIA GPU")
     } else if device.kind.is_mig_instance() {
-        Some(part)
+        Some(mig_reason)
     } else {
         device.partitioned.then_some("it is in MIG mode")
     }
@@ -133,29 +133,29 @@ impl Inputs<'_> {
             }
             (Access::Regular, Some(_), Some(consumable)) => {
                 let portion = consumable.portion(self.result, self.driver);
-                ClaimUse::Portion(portion.map_err(|source| self.refused(source))?)
+                ClaimUse::Portion(portion.map_err(|source| self.capacity_error(source))?)
             }
         };
-        let client = match usage {
+        let mps_limits = match usage {
             ClaimUse::Portion(portion) if usage.needs_daemon() => Some(MpsLimits::of(portion)),
             _ => None,
         };
-        Ok(Constraints { usage, mps_limits: client, interval: Interval::Default })
+        Ok(Constraints { usage, mps_limits, interval: Interval::Default })
     }
 
     /// Number of shares; `None` if the device is no longer shared by count.
     fn shares(self) -> Result<Option<Shares>, ConstraintError> {
-        let Some(of) = self.entry.sharing.replicas() else { return Ok(None) };
+        let Some(share_count) = self.entry.sharing.replicas() else { return Ok(None) };
         let name = shares_capacity_name(self.driver);
         let count = match self.result.consumed.get(&name.to_string()) {
             None => Some(1),
             Some(text) => rounded_up(text).and_then(|count| u32::try_from(count).ok()),
         };
-        let count = count.ok_or_else(|| self.refused(CapacityError::Unreadable(name)))?;
-        Ok(Some(Shares { count, of: of.get() }))
+        let count = count.ok_or_else(|| self.capacity_error(CapacityError::Unreadable(name)))?;
+        Ok(Some(Shares { count, of: share_count.get() }))
     }
 
-    fn refused(self, source: CapacityError) -> ConstraintError {
+    fn capacity_error(self, source: CapacityError) -> ConstraintError {
         let AllocatedDevice { request, device, .. } = self.result;
         ConstraintError::Capacity { request: request.clone(), device: device.clone(), source }
     }
@@ -181,23 +181,23 @@ mod tests {
 
     #[test]
     fn an_interval_needs_a_whole_gpu_that_supports_it() {
-        let cut = Device { partitioned: true, ..gpu("9.0.0") };
-        let part = Device { kind: DeviceKind::Mig, ..gpu("9.0.0") };
+        let gpu_in_mig_mode = Device { partitioned: true, ..gpu("9.0.0") };
+        let mig_instance = Device { kind: DeviceKind::Mig, ..gpu("9.0.0") };
         for (usage, device, refused) in [
             (ClaimUse::Exclusive, gpu("7.0.0"), None),
             (ClaimUse::Exclusive, gpu("6.1.0"), Some("before Volta")),
-            (ClaimUse::Exclusive, cut, Some("in MIG mode")),
-            (ClaimUse::Exclusive, part, Some("a MIG instance")),
+            (ClaimUse::Exclusive, gpu_in_mig_mode, Some("in MIG mode")),
+            (ClaimUse::Exclusive, mig_instance, Some("a MIG instance")),
             (ClaimUse::UnsizedShare, gpu("9.0.0"), Some("other claims share it")),
             (ClaimUse::Admin, gpu("9.0.0"), Some("has admin access only")),
         ] {
-            let why = time_slice_obstacle(usage, &device);
-            let is_expected = match (why, refused) {
+            let reason = time_slice_obstacle(usage, &device);
+            let is_expected = match (reason, refused) {
                 (None, None) => true,
-                (Some(why), Some(refused)) => why.contains(refused),
+                (Some(reason), Some(refused)) => reason.contains(refused),
                 _ => false,
             };
-            assert!(is_expected, "{usage:?} of {device:?}: {why:?}");
+            assert!(is_expected, "{usage:?} of {device:?}: {reason:?}");
         }
     }
 }

@@ -57,18 +57,19 @@ impl ConsumableCapacity {
     /// Consumable capacity of a device, if claims share it by amounts.
     pub(super) fn of(device: &Device, sharing: Sharing, state: &NodeState) -> Option<Self> {
         let is_memory_limited = state.limit_rules().strongest_for(device) >= Enforcement::Dmem;
-        let manner =
+        let settings =
             state.policy.dra.share_settings(device).filter(|_| sharing == Sharing::Exclusive)?;
         let (name, bytes) = device.memory()?;
-        let (memory_name, memory) = (published_name(name), bytes / MIB);
+        let (memory_name, memory_mib) = (published_name(name), bytes / MIB);
         let clients = MpsSpec::new(device, Replicas::ONE).max_clients().0;
-        let by_clients = if device.family().has_nvml { memory.div_ceil(clients.into()) } else { 0 };
-        let min_memory = by_clients.max(MIN_MEMORY_MIB).min(memory);
-        (memory > 0).then_some(Self {
-            settings: manner,
+        let by_clients =
+            if device.family().has_nvml { memory_mib.div_ceil(clients.into()) } else { 0 };
+        let min_memory_mib = by_clients.max(MIN_MEMORY_MIB).min(memory_mib);
+        (memory_mib > 0).then_some(Self {
+            settings,
             memory_name,
-            memory_mib: memory,
-            min_memory_mib: min_memory,
+            memory_mib,
+            min_memory_mib,
             is_memory_limited,
         })
     }
@@ -114,7 +115,7 @@ impl ConsumableCapacity {
         compute: &AttributeName,
         portion: &Portion,
     ) -> Result<(), CapacityError> {
-        let by = match self.settings {
+        let method = match self.settings {
             ShareSettings { limits: ShareLimits::Advisory, .. } => return Ok(()),
             ShareSettings { method: ShareMethod::Mps, .. } => {
                 "mps, which limits memory and compute"
@@ -138,7 +139,7 @@ impl ConsumableCapacity {
             None => Ok(()),
             Some((name, amount)) => {
                 let (name, amount) = (name.clone(), amount.clone());
-                Err(CapacityError::Unenforced { amount, name, by })
+                Err(CapacityError::Unenforced { amount, name, by: method })
             }
         }
     }
@@ -156,9 +157,9 @@ mod tests {
     use super::*;
     use crate::claim::Access;
 
-    fn portion(manner: ShareSettings, consumed: &[(&str, &str)]) -> Result<Portion, String> {
+    fn portion(settings: ShareSettings, consumed: &[(&str, &str)]) -> Result<Portion, String> {
         let capacity = ConsumableCapacity {
-            settings: manner,
+            settings,
             memory_name: AttributeName::new("gpu.nvidia.com", "memory"),
             memory_mib: 81_559,
             min_memory_mib: 1_700,
@@ -189,25 +190,25 @@ mod tests {
 
     #[test]
     fn an_amount_that_nothing_enforces_is_refused_unless_limits_are_advisory() {
-        let part = [("gpu.nvidia.com/memory", "20Gi"), ("windlass.dev/compute", "0")];
+        let partial = [("gpu.nvidia.com/memory", "20Gi"), ("windlass.dev/compute", "0")];
         let all = [("gpu.nvidia.com/memory", "81559Mi"), ("windlass.dev/compute", "0")];
-        let other = [part[0], part[1], ("gpu.nvidia.com/decoders", "2")];
-        let advisory = |manner| ShareSettings { limits: ShareLimits::Advisory, ..manner };
-        for (manner, consumed, refused) in [
-            (SLICES, &part[..], Some("20Gi of gpu.nvidia.com/memory")),
+        let other = [partial[0], partial[1], ("gpu.nvidia.com/decoders", "2")];
+        let advisory = |settings| ShareSettings { limits: ShareLimits::Advisory, ..settings };
+        for (settings, consumed, refused) in [
+            (SLICES, &partial[..], Some("20Gi of gpu.nvidia.com/memory")),
             (SLICES, &all, None),
-            (advisory(SLICES), &part, None),
+            (advisory(SLICES), &partial, None),
             (MPS, &other, Some("2 of gpu.nvidia.com/decoders")),
             (advisory(MPS), &other, None),
-            (MPS, &part[1..], Some("no amount of gpu.nvidia.com/memory")),
+            (MPS, &partial[1..], Some("no amount of gpu.nvidia.com/memory")),
         ] {
-            let why = portion(manner, consumed).err();
-            let is_expected = match (&why, refused) {
+            let error = portion(settings, consumed).err();
+            let is_expected = match (&error, refused) {
                 (None, None) => true,
-                (Some(why), Some(refused)) => why.contains(refused),
+                (Some(error), Some(refused)) => error.contains(refused),
                 _ => false,
             };
-            assert!(is_expected, "{manner:?} {consumed:?}: {why:?}");
+            assert!(is_expected, "{settings:?} {consumed:?}: {error:?}");
         }
     }
 }

@@ -27,10 +27,10 @@ pub(crate) struct ClaimDocuments {
 
 /// Qualified name of the edits for the claim's n-th device.
 pub(crate) fn qualified_cdi_name(uid: &str, position: usize) -> String {
-    CLAIM.qualify(device(uid, position))
+    CLAIM.qualify(cdi_device_name(uid, position))
 }
 
-fn device(uid: &str, position: usize) -> String {
+fn cdi_device_name(uid: &str, position: usize) -> String {
     format!("{uid}-{position}")
 }
 
@@ -52,15 +52,17 @@ impl ClaimDocuments {
     }
 
     /// Writes a claim's document, unless an equal one exists. Returns true if it wrote. Blocks.
-    pub(crate) fn write(&self, entry: &PreparedClaim) -> Result<bool, String> {
-        let uid = &entry.claim.uid;
+    pub(crate) fn write(&self, record: &PreparedClaim) -> Result<bool, String> {
+        let uid = &record.claim.uid;
         // The record comes first: the document names it, and the hook reads it.
-        if entry.limits.is_some() {
-            self.limits.write_or_remove(uid, entry.limits.as_ref())?;
+        if record.limits.is_some() {
+            self.limits.write_or_remove(uid, record.limits.as_ref())?;
         }
-        let devices = entry.devices.iter().enumerate().filter(|(_, held)| !held.edits.is_empty());
         let devices =
-            devices.map(|(at, held)| SpecDevice::new(device(uid, at), held.edits.clone()));
+            record.devices.iter().enumerate().filter(|(_, device)| !device.edits.is_empty());
+        let devices = devices.map(|(position, prepared)| {
+            SpecDevice::new(cdi_device_name(uid, position), prepared.edits.clone())
+        });
         let document = Spec::new(&CLAIM, devices.collect(), ContainerEdits::default());
         if document.devices.is_empty() {
             return Ok(false);
@@ -75,9 +77,9 @@ impl ClaimDocuments {
     }
 
     /// Rewrites a claim's document if it is missing or differs. Blocks.
-    pub(crate) fn restore(&self, entry: &PreparedClaim) -> Result<(), String> {
-        if self.write(entry)? {
-            tracing::warn!(claim = %entry.claim, "CDI document written again");
+    pub(crate) fn restore(&self, record: &PreparedClaim) -> Result<(), String> {
+        if self.write(record)? {
+            tracing::warn!(claim = %record.claim, "CDI document written again");
         }
         Ok(())
     }
@@ -95,24 +97,24 @@ impl ClaimDocuments {
 
     /// UIDs of claims with a document, of this or an earlier agent. Blocks.
     pub(crate) fn claims(&self) -> BTreeSet<String> {
-        self.names().filter_map(|name| uid_in(&name).map(str::to_owned)).collect()
+        self.file_names().filter_map(|name| uid_in(&name).map(str::to_owned)).collect()
     }
 
     /// Removes the documents of unknown claims. Blocks.
-    pub(crate) fn remove_orphans(&self, known: &BTreeSet<String>) {
-        for uid in self.claims().difference(known) {
+    pub(crate) fn remove_orphans(&self, known_uids: &BTreeSet<String>) {
+        for uid in self.claims().difference(known_uids) {
             match self.remove(uid) {
                 Ok(()) => tracing::info!(uid, "orphaned CDI document removed"),
                 Err(error) => tracing::warn!(uid, error, "orphaned CDI document not removed"),
             }
         }
-        self.limits.retain(|uid| known.contains(uid));
+        self.limits.retain(|uid| known_uids.contains(uid));
     }
 
     /// Removes temporary files of a killed agent. Blocks.
     pub(crate) fn remove_temporary_files(&self) {
         for name in
-            self.names().filter(|name| files::target_of_draft(name).and_then(uid_in).is_some())
+            self.file_names().filter(|name| files::target_of_draft(name).and_then(uid_in).is_some())
         {
             let path = self.dir.join(name);
             match fs::remove_file(&path) {
@@ -124,7 +126,7 @@ impl ClaimDocuments {
         }
     }
 
-    fn names(&self) -> impl Iterator<Item = String> + use<> {
+    fn file_names(&self) -> impl Iterator<Item = String> + use<> {
         let files = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         files.filter_map(|file| file.file_name().into_string().ok())
     }
@@ -163,8 +165,8 @@ mod tests {
         }
         let documents = documents(&folder);
         documents.remove_temporary_files();
-        let there = names.map(|name| folder.path().join(name).exists());
-        assert_eq!(there, [false, true, true, true]);
+        let exists = names.map(|name| folder.path().join(name).exists());
+        assert_eq!(exists, [false, true, true, true]);
         assert_eq!(documents.claims(), BTreeSet::from(["a".to_owned()]));
     }
 
@@ -180,9 +182,9 @@ mod tests {
         for name in names {
             fs::write(folder.path().join(name), "{}").expect("written");
         }
-        let known = BTreeSet::from(["a".to_owned()]);
-        documents(&folder).remove_orphans(&known);
-        let there = names.map(|name| folder.path().join(name).exists());
-        assert_eq!(there, [true, false, true, true]);
+        let known_uids = BTreeSet::from(["a".to_owned()]);
+        documents(&folder).remove_orphans(&known_uids);
+        let exists = names.map(|name| folder.path().join(name).exists());
+        assert_eq!(exists, [true, false, true, true]);
     }
 }

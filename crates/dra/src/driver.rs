@@ -91,8 +91,8 @@ pub fn restore_claims(
     let recovered =
         RecoveredClaims::read(&file, &KubeletCheckpoint::new(&places.kubelet_dir, driver));
     ClaimDocuments::new(places).remove_temporary_files();
-    for entry in recovered.claims().values() {
-        ledger.restore_claim(&entry.claim, entry.uses());
+    for record in recovered.claims().values() {
+        ledger.restore_claim(&record.claim, record.uses());
     }
     if recovered.is_absent() && unrecorded_claim_search(places, driver, ledger).is_ruled_out() {
         return recovered;
@@ -124,7 +124,11 @@ impl Driver {
     /// Builds the driver. Reads nothing yet.
     pub fn new(places: &HostPaths, driver: &DriverName, limits: KubeletLimits, deps: Deps) -> Self {
         let environment = Environment {
-            node: deps.cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
+            node: deps
+                .cluster
+                .as_ref()
+                .map(|cluster| cluster.node().to_owned())
+                .unwrap_or_default(),
             documents: ClaimDocuments::new(places),
             kubelet_checkpoint: KubeletCheckpoint::new(&places.kubelet_dir, driver),
             claims: deps.cluster.clone().map(Claims::new),
@@ -187,14 +191,16 @@ impl Driver {
             failures,
             journal,
         );
-        let (traces, interval) = (self.unrecorded_claims, self.limits.check_interval);
-        let recall = async move {
+        let (unrecorded_claims, interval) = (self.unrecorded_claims, self.limits.check_interval);
+        let mark_claims_known = async move {
             if is_absent && !ledger.watch().borrow().knows_claims() {
-                traces.wait_until_gone(interval).await;
+                unrecorded_claims.wait_until_gone(interval).await;
             }
             ledger.mark_claims_known();
         };
-        let work = async { tokio::join!(writer.run(), preparer.run(), serving, statuses, recall) };
+        let work = async {
+            tokio::join!(writer.run(), preparer.run(), serving, statuses, mark_claims_known)
+        };
         tokio::select! {
             _ = work => {}
             () = orphans => {}
@@ -240,17 +246,17 @@ impl Driver {
                 let records = recovered.restore(&file, &environment.documents, offer);
                 records.map(|records| (records, is_absent))
             };
-            let why = match blocking(read).await {
+            let message = match blocking(read).await {
                 Ok(recovered) => return recovered,
                 Err(unreadable) => causes(&unreadable),
             };
-            if logged.as_ref() != Some(&why) {
+            if logged.as_ref() != Some(&message) {
                 tracing::error!(
-                    error = why,
+                    error = message,
                     "DRA driver not serving: claims of an earlier agent unknown"
                 );
-                self.registration.send_replace(RegistrationState::Failing(why.clone()));
-                logged = Some(why);
+                self.registration.send_replace(RegistrationState::Failing(message.clone()));
+                logged = Some(message);
             }
             tracing::trace!("devices of claims are still unknown");
             sleep(self.limits.check_interval).await;

@@ -63,7 +63,7 @@ impl HealthPublisher {
     /// Publishes the list until stopped, which also ends the streams.
     pub(super) async fn run(
         mut self,
-        list: watch::Sender<NodeWatchResourcesResponse>,
+        sender: watch::Sender<NodeWatchResourcesResponse>,
         stop: CancellationToken,
     ) {
         let mut resend = interval(RESEND_INTERVAL);
@@ -71,7 +71,7 @@ impl HealthPublisher {
         loop {
             let statuses = self.statuses();
             if sent.as_ref() != Some(&statuses) {
-                list.send_replace(self.message(&statuses));
+                sender.send_replace(self.message(&statuses));
                 sent = Some(statuses);
             }
             tokio::select! {
@@ -89,26 +89,30 @@ impl HealthPublisher {
         let catalog = Catalog::of(&state, &self.node, &self.driver, &Ledger::default());
         let vanished = (HealthStatus::Unhealthy, "no longer on this node".to_owned());
         let records = self.records.borrow_and_update();
-        let held = records.1.values().flat_map(|entry| &entry.devices);
-        let held = held.map(|it| {
-            let found = it.find_in(&state.inventory).map(|device| status(&device.health));
-            ((it.pool.clone(), it.name.clone()), found.unwrap_or_else(|| vanished.clone()))
+        let held_devices = records.1.values().flat_map(|record| &record.devices);
+        let claimed = held_devices.map(|device| {
+            let current_status =
+                device.find_in(&state.inventory).map(|device| status(&device.health));
+            (
+                (device.pool.clone(), device.name.clone()),
+                current_status.unwrap_or_else(|| vanished.clone()),
+            )
         });
         let entries = catalog
             .pools
             .iter()
-            .flat_map(|(pool, it)| it.entries.iter().map(move |entry| (pool.clone(), entry)));
+            .flat_map(|(name, pool)| pool.entries.iter().map(move |entry| (name.clone(), entry)));
         let offered = entries.filter_map(|(pool, entry)| {
-            let instance_or_gpu = entry.partition.as_ref().map(|place| {
-                let instance = instance_at(&state.inventory, place);
-                instance.or_else(|| state.inventory.get(place.gpu.as_str()))
+            let instance_or_gpu = entry.partition.as_ref().map(|placement| {
+                let instance = instance_at(&state.inventory, placement);
+                instance.or_else(|| state.inventory.get(placement.gpu.as_str()))
             });
-            let found =
+            let published_device =
                 instance_or_gpu.unwrap_or_else(|| state.inventory.get(entry.device.as_str()));
-            let device: &Device = found?;
+            let device: &Device = published_device?;
             Some(((pool, entry.name.to_string()), status(&device.health)))
         });
-        held.chain(offered).collect()
+        claimed.chain(offered).collect()
     }
 
     fn message(&self, statuses: &DeviceStatuses) -> NodeWatchResourcesResponse {

@@ -55,22 +55,26 @@ impl KubeletCheckpoint {
 
     /// Claims with devices of this driver, as entries of the agent's state file. Blocks.
     pub(crate) fn records(&self) -> Result<Records, KubeletCheckpointError> {
-        let ours = |mut state: ClaimState| {
+        let to_record = |mut state: ClaimState| {
             let devices = state.drivers.remove(self.driver.as_str())?.devices?;
             let ClaimState { claim_uid: uid, claim_name: name, namespace, .. } = state;
             let claim = ClaimRef { namespace, name, uid };
             // The checkpoint repeats a device for each call of the kubelet.
             let mut seen = BTreeSet::new();
-            let is_new = |it: &Device| {
-                seen.insert((it.pool_name.clone(), it.device_name.clone(), it.share_id.clone()))
+            let is_new = |device: &Device| {
+                seen.insert((
+                    device.pool_name.clone(),
+                    device.device_name.clone(),
+                    device.share_id.clone(),
+                ))
             };
             let devices: Vec<_> =
                 devices.into_iter().filter(is_new).map(to_prepared_device).collect();
-            let entry =
+            let record =
                 PreparedClaim { claim, state: Stage::PrepareStarted, devices, limits: None };
-            (!entry.devices.is_empty()).then(|| (entry.claim.uid.clone(), entry))
+            (!record.devices.is_empty()).then(|| (record.claim.uid.clone(), record))
         };
-        Ok(self.claims()?.into_iter().filter_map(ours).collect())
+        Ok(self.claims()?.into_iter().filter_map(to_record).collect())
     }
 
     /// True if the checkpoint has a claim for this driver, prepared or not. Blocks.
@@ -146,24 +150,24 @@ mod tests {
         let document = json!({"Data": data, "Checksum": 1}).to_string();
         fs::write(folder.path().join(FILE), document).expect("written");
 
-        let record = KubeletCheckpoint::new(folder.path(), &DriverName::default());
-        let entries = record.records().expect("read");
-        assert_eq!(entries.keys().collect::<Vec<_>>(), ["u1"]);
-        let held = &entries["u1"].devices[0];
-        assert_eq!(held.device.as_ref().map(DeviceId::as_str), Some("GPU-0a"));
-        assert_eq!(held.usage, ClaimUse::Exclusive);
-        assert_eq!(record.uids().expect("read").len(), 2);
+        let checkpoint = KubeletCheckpoint::new(folder.path(), &DriverName::default());
+        let records = checkpoint.records().expect("read");
+        assert_eq!(records.keys().collect::<Vec<_>>(), ["u1"]);
+        let device = &records["u1"].devices[0];
+        assert_eq!(device.device.as_ref().map(DeviceId::as_str), Some("GPU-0a"));
+        assert_eq!(device.usage, ClaimUse::Exclusive);
+        assert_eq!(checkpoint.uids().expect("read").len(), 2);
     }
 
     #[test]
     fn a_missing_checkpoint_is_empty_if_its_folder_is_mounted_and_else_an_error() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let record = KubeletCheckpoint::new(folder.path(), &DriverName::default());
-        let why = record.uids().expect_err("the folder is not mounted").to_string();
-        assert!(why.contains("dra_manager_state, is not visible to this agent"), "{why}");
+        let checkpoint = KubeletCheckpoint::new(folder.path(), &DriverName::default());
+        let error = checkpoint.uids().expect_err("the folder is not mounted").to_string();
+        assert!(error.contains("dra_manager_state, is not visible to this agent"), "{error}");
         fs::write(folder.path().join(CPU_MANAGER_FILE), "{}").expect("written");
-        assert!(record.records().expect("none").is_empty());
+        assert!(checkpoint.records().expect("no records").is_empty());
         fs::write(folder.path().join(FILE), "{").expect("written");
-        record.uids().expect_err("unreadable");
+        checkpoint.uids().expect_err("unreadable");
     }
 }

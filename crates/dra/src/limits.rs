@@ -18,8 +18,8 @@ pub(super) struct MpsLimits {
 }
 
 /// Variables that CUDA reads in a client of MPS.
-const THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
-const MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+const THREADS_VARIABLE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+const MEMORY_VARIABLE: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
 // === impl MpsLimits ===
 
@@ -42,10 +42,10 @@ impl MpsLimits {
     }
 
     /// Edits that make a container a client of its device's daemon, within these limits.
-    pub(super) fn edits(self, device: &Device, places: &MpsFolders) -> ContainerEdits {
-        let client = places.client_edits(&device.id);
-        let threads = self.thread_percent.map(|percent| format!("{THREADS}={percent}"));
-        let memory = self.memory_mib.map(|mebibytes| format!("{MEMORY}=0={mebibytes}M"));
+    pub(super) fn edits(self, device: &Device, folders: &MpsFolders) -> ContainerEdits {
+        let client = folders.client_edits(&device.id);
+        let threads = self.thread_percent.map(|percent| format!("{THREADS_VARIABLE}={percent}"));
+        let memory = self.memory_mib.map(|mebibytes| format!("{MEMORY_VARIABLE}=0={mebibytes}M"));
         let env = client.envs.iter().map(|(name, value)| format!("{name}={value}"));
         let mounts = client.mounts.iter();
         ContainerEdits {

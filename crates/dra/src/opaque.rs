@@ -153,7 +153,7 @@ impl<'a> Configs<'a> {
         result: &AllocatedDevice,
         device: &Device,
     ) -> Result<Option<SharingRequest<'a>>, OpaqueError> {
-        let mut last = None;
+        let mut last_applicable = None;
         for (config, parameters) in self.0.iter().filter(|(config, _)| config.applies_to(result)) {
             match parameters.kind {
                 Some(expected) if expected != device.kind && config.names_request(result) => {
@@ -166,10 +166,10 @@ impl<'a> Configs<'a> {
                     });
                 }
                 Some(expected) if expected != device.kind => {}
-                _ => last = Some((config, parameters)),
+                _ => last_applicable = Some((config, parameters)),
             }
         }
-        Ok(last.and_then(|(config, parameters)| {
+        Ok(last_applicable.and_then(|(config, parameters)| {
             let origin = &config.origin;
             parameters.sharing.map(|sharing| SharingRequest { origin, sharing })
         }))
@@ -181,8 +181,8 @@ impl<'a> Configs<'a> {
 impl Parameters {
     fn read(config: &OpaqueConfig) -> Result<Self, OpaqueError> {
         let (origin, parameters) = (&config.origin, &config.parameters);
-        let head: TypeMeta = parse(origin, parameters)?;
-        let (kind, sharing) = match (head.api_version.as_str(), head.kind.as_str()) {
+        let type_meta: TypeMeta = parse(origin, parameters)?;
+        let (kind, sharing) = match (type_meta.api_version.as_str(), type_meta.kind.as_str()) {
             (WINDLASS_API_VERSION, "DeviceConfig") => (None, parse_windlass(origin, parameters)?),
             (NVIDIA_API_VERSION, "GpuConfig") => {
                 (Some(DeviceKind::Gpu), parse_nvidia(origin, parameters)?)
@@ -191,7 +191,7 @@ impl Parameters {
                 (Some(DeviceKind::Mig), parse_nvidia(origin, parameters)?)
             }
             _ => {
-                let (kind, version) = (head.kind, head.api_version);
+                let (kind, version) = (type_meta.kind, type_meta.api_version);
                 return Err(OpaqueError::UnknownKind { origin: origin.clone(), kind, version });
             }
         };
@@ -203,14 +203,14 @@ impl Parameters {
 
 impl SharingRequest<'_> {
     /// Error for a device that cannot be shared as requested.
-    pub(super) fn impossible(&self, device: &str, why: &'static str) -> OpaqueError {
+    pub(super) fn impossible(&self, device: &str, reason: &'static str) -> OpaqueError {
         let strategy = match self.sharing {
             Sharing::TimeSlicing(Interval::Default) => "TimeSlicing",
             Sharing::TimeSlicing(_) => "TimeSlicing with an interval",
             Sharing::Mps(_) => "MPS",
         };
         let (origin, device) = (self.origin.to_owned(), device.to_owned());
-        OpaqueError::Impossible { origin, strategy, device, why }
+        OpaqueError::Impossible { origin, strategy, device, why: reason }
     }
 }
 
@@ -222,26 +222,28 @@ pub fn check_parameters(parameters: Value) -> Result<(), OpaqueError> {
 
 /// Fails if the driver does not accept an allocated claim, as received from an API server.
 pub fn check_claim_parameters(object: ResourceClaim, requested: &ClaimRef) -> Result<(), String> {
-    let claim = Claim::read(object, requested, &DriverName::default()).map_err(|it| causes(&it))?;
-    Configs::read(&claim).map(drop).map_err(|it| causes(&it))
+    let claim =
+        Claim::read(object, requested, &DriverName::default()).map_err(|error| causes(&error))?;
+    Configs::read(&claim).map(drop).map_err(|error| causes(&error))
 }
 
 fn parse_windlass(origin: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
     let document: Document<WindlassSharing> = parse(origin, parameters)?;
-    let sharing = document.sharing.map(|it| {
-        let mps = it.mps.map(|mps| limits(mps.active_thread_percentage, mps.pinned_memory_limit));
-        sharing(it.strategy, it.time_slicing, mps)
+    let sharing = document.sharing.map(|parsed| {
+        let mps =
+            parsed.mps.map(|mps| limits(mps.active_thread_percentage, mps.pinned_memory_limit));
+        sharing(parsed.strategy, parsed.time_slicing, mps)
     });
-    sharing.transpose().map_err(|why| unreadable(origin, why))
+    sharing.transpose().map_err(|reason| unreadable(origin, reason))
 }
 
 fn parse_nvidia(origin: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
     let document: Document<NvidiaSharing> = parse(origin, parameters)?;
-    let sharing = document.sharing.map(|it| {
-        let mps = it.mps_config.map(NvidiaMps::limits);
-        sharing(it.strategy, it.time_slicing_config, mps)
+    let sharing = document.sharing.map(|parsed| {
+        let mps = parsed.mps_config.map(NvidiaMps::limits);
+        sharing(parsed.strategy, parsed.time_slicing_config, mps)
     });
-    sharing.transpose().map_err(|why| unreadable(origin, why))
+    sharing.transpose().map_err(|reason| unreadable(origin, reason))
 }
 
 fn sharing(
@@ -249,7 +251,7 @@ fn sharing(
     slices: Option<TimeSlicing>,
     mps: Option<Result<MpsLimits, String>>,
 ) -> Result<Sharing, String> {
-    let interval = slices.as_ref().and_then(|it| it.interval).unwrap_or_default();
+    let interval = slices.as_ref().and_then(|slices| slices.interval).unwrap_or_default();
     match (strategy, slices, mps) {
         (Strategy::TimeSlicing, _, Some(_)) => {
             Err("settings of MPS with strategy TimeSlicing".to_owned())
@@ -280,10 +282,10 @@ fn limits(threads: Option<u64>, memory: Option<String>) -> Result<MpsLimits, Str
         let bytes = Amount::parse(&text).map(Amount::rounded_up);
         let mebibytes = bytes.and_then(|bytes| u64::try_from(bytes / MIB).ok());
         mebibytes
-            .filter(|it| *it > 0)
+            .filter(|mebibytes| *mebibytes > 0)
             .ok_or(format!("limit of memory {text:?}: write 10Gi, for example"))
     };
-    match threads.filter(|it| !(1..=100).contains(it)) {
+    match threads.filter(|percent| !(1..=100).contains(percent)) {
         Some(percent) => Err(format!("active threads {percent}: write 1 to 100 percent")),
         None => Ok(MpsLimits {
             thread_percent: threads,
@@ -296,8 +298,8 @@ fn parse<T: DeserializeOwned>(origin: &str, parameters: &Value) -> Result<T, Opa
     T::deserialize(parameters).map_err(|error| unreadable(origin, error.to_string()))
 }
 
-fn unreadable(origin: &str, why: impl Into<String>) -> OpaqueError {
-    OpaqueError::Unreadable { origin: origin.to_owned(), why: why.into() }
+fn unreadable(origin: &str, reason: impl Into<String>) -> OpaqueError {
+    OpaqueError::Unreadable { origin: origin.to_owned(), why: reason.into() }
 }
 
 #[cfg(test)]
@@ -326,7 +328,7 @@ mod tests {
         let config =
             |(position, (requests, parameters)): (usize, &(&[&str], Value))| OpaqueConfig {
                 origin: format!("{position}"),
-                requests: requests.iter().map(|it| (*it).to_owned()).collect(),
+                requests: requests.iter().map(|name| (*name).to_owned()).collect(),
                 parameters: parameters.clone(),
             };
         let claim = Claim {
@@ -371,15 +373,15 @@ mod tests {
             ("Medium", Interval::Medium),
             ("Long", Interval::Long),
         ] {
-            let ours = json!({
+            let windlass_format = json!({
                 "apiVersion": WINDLASS_API_VERSION, "kind": "DeviceConfig",
                 "sharing": {"strategy": "TimeSlicing", "timeSlicing": {"interval": name}},
             });
-            let nvidias = json!({
+            let nvidia_format = json!({
                 "apiVersion": NVIDIA_API_VERSION, "kind": "GpuConfig",
                 "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": name}},
             });
-            for parameters in [ours, nvidias] {
+            for parameters in [windlass_format, nvidia_format] {
                 assert_eq!(
                     requested(parameters),
                     Ok(Some(Sharing::TimeSlicing(interval))),
@@ -391,10 +393,10 @@ mod tests {
 
     #[test]
     fn a_configuration_for_another_kind_is_skipped_unless_it_names_the_request() {
-        let of_mig = json!({"apiVersion": NVIDIA_API_VERSION, "kind": "MigDeviceConfig"});
-        assert_eq!(check("a", &[(&[], of_mig.clone())]), Ok(None));
-        let why = check("a", &[(&["a"], of_mig)]).expect_err("named").to_string();
-        assert_eq!(why, "0: it applies to a mig, and request a got gpu-0, a gpu");
+        let mig_config = json!({"apiVersion": NVIDIA_API_VERSION, "kind": "MigDeviceConfig"});
+        assert_eq!(check("a", &[(&[], mig_config.clone())]), Ok(None));
+        let error = check("a", &[(&["a"], mig_config)]).expect_err("named").to_string();
+        assert_eq!(error, "0: it applies to a mig, and request a got gpu-0, a gpu");
     }
 
     #[test]
@@ -424,9 +426,10 @@ mod tests {
                 "settings of MPS with strategy TimeSlicing",
             ),
         ] {
-            let later = (&[][..], shared("TimeSlicing"));
-            let why = check("a", &[(&[], parameters), later]).expect_err(expected).to_string();
-            assert!(why.starts_with("0: ") && why.contains(expected), "{why}");
+            let override_config = (&[][..], shared("TimeSlicing"));
+            let error =
+                check("a", &[(&[], parameters), override_config]).expect_err(expected).to_string();
+            assert!(error.starts_with("0: ") && error.contains(expected), "{error}");
         }
     }
 }

@@ -23,8 +23,8 @@ pub(super) async fn run(environment: Environment, records: watch::Receiver<Versi
     let is_ready = |state: &NodeState| state.inventory.is_complete() && is_on_demand(state);
     while state.wait_for(|state| is_ready(state)).await.is_ok() {
         environment.ledger.wait_until_known().await;
-        let known = records.borrow().1.clone();
-        remove_all(&environment, &known).await;
+        let recorded_claims = records.borrow().1.clone();
+        remove_all(&environment, &recorded_claims).await;
         // Waits for the policy to stop partitioning; the loop then waits for it to start again.
         drop(state.wait_for(|state| !is_on_demand(state)).await);
     }
@@ -33,14 +33,14 @@ pub(super) async fn run(environment: Environment, records: watch::Receiver<Versi
 }
 
 async fn remove_all(environment: &Environment, records: &Records) {
-    if records.values().flat_map(|entry| &entry.devices).any(|held| held.device.is_none()) {
+    if records.values().flat_map(|record| &record.devices).any(|device| device.device.is_none()) {
         tracing::warn!("MIG instances not removed: instances of claims unknown");
         return;
     }
-    let now = environment.state.borrow().clone();
+    let state = environment.state.borrow().clone();
     let ledger = environment.ledger.watch().borrow().clone();
-    for (gpu, instance) in orphans(&now, &ledger) {
-        remove_one(environment, (gpu, instance), &now).await;
+    for (gpu, instance) in orphans(&state, &ledger) {
+        remove_one(environment, (gpu, instance), &state).await;
     }
 }
 
@@ -52,11 +52,11 @@ fn orphans<'a>(state: &'a NodeState, ledger: &Ledger) -> Vec<(&'a Device, &'a De
     };
     let gpus =
         state.inventory.devices.iter().filter(|gpu| state.policy.creates_instances_for_claims(gpu));
-    let of_gpu = |gpu: &'a Device| {
+    let orphans_of_gpu = |gpu: &'a Device| {
         let parts = present_parts(&state.inventory, &gpu.id).map(|part| &part.id);
         parts.filter(is_free).map(move |id| (gpu, id)).collect::<Vec<_>>()
     };
-    gpus.flat_map(of_gpu).collect()
+    gpus.flat_map(orphans_of_gpu).collect()
 }
 
 /// Removes an instance. Meanwhile the ledger holds it for a placeholder claim, so that it cannot be allocated.
@@ -66,7 +66,7 @@ async fn remove_one(
     state: &NodeState,
 ) {
     let name = device.to_string();
-    let [namespace, uid] = ["(driver)", "(removal)"].map(|it| format!("{it}{name}"));
+    let [namespace, uid] = ["(driver)", "(removal)"].map(|prefix| format!("{prefix}{name}"));
     let placeholder = ClaimRef { namespace, name, uid };
     if environment
         .ledger
@@ -80,8 +80,8 @@ async fn remove_one(
             tracing::info!(%device, gpu = %gpu.id, "orphaned MIG instance removed");
             let mut state = environment.state.clone();
             let is_gone = |state: &NodeState| {
-                let found = state.inventory.get(device.as_str());
-                found.is_none_or(|device| device.health.has_vanished())
+                let instance = state.inventory.get(device.as_str());
+                instance.is_none_or(|device| device.health.has_vanished())
             };
             let _ =
                 deadline::timeout(INVENTORY_TIMEOUT, state.wait_for(|state| is_gone(state))).await;

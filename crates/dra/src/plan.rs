@@ -103,7 +103,7 @@ pub(crate) fn plan(claim: &Claim, inputs: &PlanInputs<'_>) -> Result<Plan, Refus
     });
     let chosen = chosen.collect::<Result<Vec<_>, Refusal>>()?;
     check_daemons(&chosen)?;
-    let devices: Vec<_> = chosen.iter().map(|it| &*it.device).collect();
+    let devices: Vec<_> = chosen.iter().map(|chosen| &*chosen.device).collect();
     inputs.state.check_documents(&devices).map_err(Refusal::Document)?;
     let limit = inputs.limit(claim, &chosen)?;
     let prepared = |position| inputs.prepared(claim, &chosen, position, limit.as_ref());
@@ -113,10 +113,10 @@ pub(crate) fn plan(claim: &Claim, inputs: &PlanInputs<'_>) -> Result<Plan, Refus
 
 /// Devices that a refused claim names, for its status.
 pub(crate) fn named_devices(claim: &Claim, catalog: &Catalog) -> Vec<PreparedDevice> {
-    let held = |result: &AllocatedDevice| PreparedDevice {
+    let named = |result: &AllocatedDevice| PreparedDevice {
         pool: result.pool.clone(),
         name: result.device.clone(),
-        device: catalog.find(&result.pool, &result.device).map(|it| it.device.clone()),
+        device: catalog.find(&result.pool, &result.device).map(|entry| entry.device.clone()),
         partition: None,
         usage: ClaimUse::Admin,
         interval: Interval::Default,
@@ -126,12 +126,16 @@ pub(crate) fn named_devices(claim: &Claim, catalog: &Catalog) -> Vec<PreparedDev
         consumed: result.consumed.clone(),
         edits: ContainerEdits::default(),
     };
-    claim.results.iter().map(held).collect()
+    claim.results.iter().map(named).collect()
 }
 
 /// Uses to record in the ledger: each device once, with its strongest use.
-pub(crate) fn ledger_uses(held: &[PreparedDevice], state: &NodeState) -> Vec<(Overlap, ClaimUse)> {
-    let uses = combined(held.iter().filter_map(|it| Some((it.device.as_ref()?, it.usage))));
+pub(crate) fn ledger_uses(
+    devices: &[PreparedDevice],
+    state: &NodeState,
+) -> Vec<(Overlap, ClaimUse)> {
+    let uses =
+        combined(devices.iter().filter_map(|device| Some((device.device.as_ref()?, device.usage))));
     uses.into_iter().map(|(device, usage)| (state.overlaps.overlap(device), usage)).collect()
 }
 
@@ -155,45 +159,46 @@ impl<'a> PlanInputs<'a> {
     ) -> Result<ChosenDevice<'a>, Refusal> {
         let AllocatedDevice { request, pool, device, .. } = result;
         let find = || self.catalog.find(pool, device);
-        if let (None, Some((id, why))) = (find(), self.unclaimable(device)) {
+        if let (None, Some((id, reason))) = (find(), self.unclaimable(device)) {
             let (request, device) = (request.clone(), id.clone());
-            return Err(Refusal::NotClaimable { request, device, why });
+            return Err(Refusal::NotClaimable { request, device, why: reason });
         }
-        let unknown = |why| Refusal::UnknownDevice {
+        let unknown = |suffix| Refusal::UnknownDevice {
             request: request.clone(),
             pool: pool.clone(),
             device: device.clone(),
-            why,
+            why: suffix,
         };
-        let not_yet = if self.state.inventory.is_complete() { "" } else { " (yet)" };
-        let offered = find().ok_or_else(|| unknown(not_yet))?;
-        let partition = offered.partition.as_ref();
-        let device = if let Some(place) = partition {
-            self.instance(claim, result, offered, place)?
+        let suffix = if self.state.inventory.is_complete() { "" } else { " (yet)" };
+        let entry = find().ok_or_else(|| unknown(suffix))?;
+        let partition = entry.partition.as_ref();
+        let device = if let Some(placement) = partition {
+            self.instance(claim, result, entry, placement)?
         } else {
-            let found = self.state.inventory.get(offered.device.as_str());
-            self.full_device(found.ok_or_else(|| unknown(" any more"))?)
+            let full_gpu = self.state.inventory.get(entry.device.as_str());
+            self.full_device(full_gpu.ok_or_else(|| unknown(" any more"))?)
         };
         check_health(result, &device)?;
         self.check_obstacles(result, &device)?;
-        let inputs =
-            constraints::Inputs { result, entry: offered, device: &device, driver: self.driver };
+        let inputs = constraints::Inputs { result, entry, device: &device, driver: self.driver };
         let constraints = Constraints::of(inputs, configs.requested_sharing(result, &device)?)?;
         Ok(ChosenDevice { result, device, partition, constraints })
     }
 
     /// Device of this name that is not offered to claims, with the reason.
     fn unclaimable(&self, name: &str) -> Option<(&DeviceId, &'static str)> {
-        let mut all = self.state.unclaimable.iter();
-        all.find(|(id, _)| DeviceName::of(id).as_str() == name).map(|(id, why)| (id, *why))
+        let mut unclaimable = self.state.unclaimable.iter();
+        unclaimable
+            .find(|(id, _)| DeviceName::of(id).as_str() == name)
+            .map(|(id, reason)| (id, *reason))
     }
 
     /// Fails if the device has an obstacle, such as another node's Lease.
     fn check_obstacles(&self, result: &AllocatedDevice, device: &Device) -> Result<(), Refusal> {
         let obstacle = self.state.obstacle(device).filter(|_| result.access != Access::Admin);
         obstacle.map_or(Ok(()), |obstacle| {
-            let (request, why) = (result.request.clone(), obstacle.reason.clone());
-            Err(Refusal::UnusableDevice { request, device: device.id.clone(), why })
+            let (request, reason) = (result.request.clone(), obstacle.reason.clone());
+            Err(Refusal::UnusableDevice { request, device: device.id.clone(), why: reason })
         })
     }
 
@@ -203,10 +208,13 @@ impl<'a> PlanInputs<'a> {
         let (result, usage) = (chosen.result, chosen.constraints.usage);
         let mut others =
             self.records.values().filter(|other| other.claim.uid != claim.reference.uid);
-        let conflicts = |held: &PreparedDevice| {
-            let both_share = held.usage.is_compatible_with(usage);
-            let is_same_name = held.pool == result.pool && held.name == result.device;
-            is_same_name && held.usage != ClaimUse::Admin && usage != ClaimUse::Admin && !both_share
+        let conflicts = |device: &PreparedDevice| {
+            let both_share = device.usage.is_compatible_with(usage);
+            let is_same_name = device.pool == result.pool && device.name == result.device;
+            is_same_name
+                && device.usage != ClaimUse::Admin
+                && usage != ClaimUse::Admin
+                && !both_share
         };
         match others.find(|other| other.devices.iter().any(conflicts)) {
             None => Ok(()),
@@ -233,10 +241,11 @@ impl<'a> PlanInputs<'a> {
         let names = self.grant(request, &[device])?.cdi_devices;
         let mut edits = ContainerEdits::default();
         // A container gets all devices of a request, and the request's variables with the last device.
-        let is_of_request = |it: &&ChosenDevice<'_>| it.result.base_request() == request;
-        if !chosen[position + 1..].iter().any(|it| is_of_request(&it)) {
+        let is_of_request =
+            |chosen_device: &&ChosenDevice<'_>| chosen_device.result.base_request() == request;
+        if !chosen[position + 1..].iter().any(|chosen_device| is_of_request(&chosen_device)) {
             let of_request = chosen[..=position].iter().filter(is_of_request);
-            let devices: Vec<_> = of_request.map(|it| &*it.device).collect();
+            let devices: Vec<_> = of_request.map(|chosen_device| &*chosen_device.device).collect();
             let resource = self.resource(request)?;
             let envs = self.grant(request, &devices)?.envs;
             edits = variables::request_variables(&claim.pod_claim_name, &resource, envs);
@@ -248,9 +257,9 @@ impl<'a> PlanInputs<'a> {
         }
         let limit = limit.filter(|limit| limit.limits_gpu(&device.id));
         edits.hooks.extend(limit.map(HookLimit::hook));
-        let own = || document::qualified_cdi_name(&claim.reference.uid, position);
-        let own = (!edits.is_empty()).then(own);
-        let cdi = names.into_iter().chain(own).collect();
+        let claim_device = || document::qualified_cdi_name(&claim.reference.uid, position);
+        let claim_device = (!edits.is_empty()).then(claim_device);
+        let cdi = names.into_iter().chain(claim_device).collect();
         Ok(PreparedDevice { cdi, edits, ..chosen[position].without_edits() })
     }
 
@@ -260,14 +269,15 @@ impl<'a> PlanInputs<'a> {
         claim: &Claim,
         chosen: &[ChosenDevice<'_>],
     ) -> Result<Option<HookLimit>, Refusal> {
-        let uses = combined(chosen.iter().map(|it| (&it.device.id, it.constraints.usage)));
+        let uses =
+            combined(chosen.iter().map(|chosen| (&chosen.device.id, chosen.constraints.usage)));
         let gpus = uses.into_iter().filter_map(|(device, usage)| {
-            let Portion { memory, of, method, .. } = usage.portion()?;
-            let gpu = chosen.iter().find(|it| it.device.id == *device)?;
+            let Portion { memory: limit_mib, of: total_mib, method, .. } = usage.portion()?;
+            let gpu = chosen.iter().find(|chosen| chosen.device.id == *device)?;
             Some(GpuMemory {
                 device: device.clone(),
-                limit_mib: memory,
-                total_mib: of,
+                limit_mib,
+                total_mib,
                 is_by_mps: method.is_mps(),
                 required: method.required_enforcement(),
                 drm_address: gpu.device.drm_pci_address(),
@@ -311,7 +321,7 @@ impl<'a> PlanInputs<'a> {
 impl ChosenDevice<'_> {
     /// False if its MIG instance is still to be made.
     fn exists(&self) -> bool {
-        self.partition.is_none_or(|place| place.id() != self.device.id)
+        self.partition.is_none_or(|placement| placement.id() != self.device.id)
     }
 
     /// The device's entry in the claim's record, without container edits.
@@ -339,15 +349,19 @@ fn check_health(result: &AllocatedDevice, device: &Device) -> Result<(), Refusal
         return Ok(());
     }
     let failure = device.health.failure().map(ToString::to_string);
-    let why = failure.unwrap_or_else(|| "not probed yet".to_owned());
-    Err(Refusal::UnusableDevice { request: result.request.clone(), device: device.id.clone(), why })
+    let reason = failure.unwrap_or_else(|| "not probed yet".to_owned());
+    Err(Refusal::UnusableDevice {
+        request: result.request.clone(),
+        device: device.id.clone(),
+        why: reason,
+    })
 }
 
 /// Fails if a request with an MPS client got several devices: a container is a client of one daemon.
 fn check_daemons(chosen: &[ChosenDevice<'_>]) -> Result<(), Refusal> {
-    for client in chosen.iter().filter(|it| it.constraints.mps_limits.is_some()) {
+    for client in chosen.iter().filter(|chosen| chosen.constraints.mps_limits.is_some()) {
         let request = client.result.base_request();
-        if chosen.iter().filter(|it| it.result.base_request() == request).count() > 1 {
+        if chosen.iter().filter(|chosen| chosen.result.base_request() == request).count() > 1 {
             return Err(Refusal::MultipleDaemons(request.to_owned()));
         }
     }

@@ -2,9 +2,9 @@
 //! task, so that claims do not wait for each other.
 //!
 //! ```text
-//!   Prepare, Release ──> input ──> State::next ──> state, action ──> task of the claim ──> outcome
-//!                          ^                                  └── immediate action ────────────┐ │
-//!                          └───────────────────────────────────────────────────────────────────┴─┘
+//!   Prepare, Release ──> input ──> State::transition ──> state, action ──> task of the claim ──> outcome
+//!                          ^                                        └── immediate action ────────────┐ │
+//!                          └─────────────────────────────────────────────────────────────────────────┴─┘
 //! ```
 //!
 //! [`State`] has a drawing of a claim's states. Each submodule executes some of the actions.
@@ -89,15 +89,15 @@ impl Preparer {
         failures: Failures,
         journal: Journal<Records>,
     ) -> Self {
-        let slots = records
+        let tracked_claims = records
             .into_iter()
-            .map(|(uid, entry)| (uid, TrackedClaim::from_record(entry)))
+            .map(|(uid, record)| (uid, TrackedClaim::from_record(record)))
             .collect();
         let (tasks, watches) = Default::default();
         let preparer = Self {
             environment,
             requests,
-            tracked_claims: slots,
+            tracked_claims,
             failures,
             journal,
             tasks,
@@ -139,24 +139,24 @@ impl Preparer {
 
     fn handle(&mut self, Request { claim, operation }: Request) {
         let uid = claim.uid.clone();
-        let slot = self
+        let tracked = self
             .tracked_claims
             .entry(uid.clone())
             .or_insert_with(|| TrackedClaim::new(claim.clone()));
         // A kubelet uses the same namespace and name in both calls.
-        if slot.claim != claim {
+        if tracked.claim != claim {
             return operation.refuse(format!(
                 "claim {claim} has the UID {uid}, which is another claim's on this node"
             ));
         }
         let input = match operation {
             Operation::Prepare(reply) => {
-                slot.request_count += 1;
-                slot.prepare_replies.push(reply);
+                tracked.request_count += 1;
+                tracked.prepare_replies.push(reply);
                 Input::Prepare
             }
             Operation::Release(reply) => {
-                slot.release_replies.push(reply);
+                tracked.release_replies.push(reply);
                 Input::Release
             }
         };
@@ -165,12 +165,12 @@ impl Preparer {
 
     /// Advances a claim as far as possible without waiting. An idle claim then takes its next request.
     fn step(&mut self, uid: &str, input: Input) {
-        let mut next = Some(input);
-        while let Some(input) = next {
-            let Some(slot) = self.tracked_claims.get_mut(uid) else { return };
-            let (state, action) = slot.state.transition(input);
-            slot.enter(state);
-            next = self.perform(uid, action).or_else(|| self.next_request(uid));
+        let mut next_input = Some(input);
+        while let Some(input) = next_input {
+            let Some(tracked) = self.tracked_claims.get_mut(uid) else { return };
+            let (state, action) = tracked.state.transition(input);
+            tracked.enter(state);
+            next_input = self.perform(uid, action).or_else(|| self.next_request(uid));
         }
     }
 
@@ -182,32 +182,32 @@ impl Preparer {
             Action::Replan(claim) => return Some(self.replan(&claim)),
             Action::Compare => self.compare(uid),
             Action::Read => self.read(uid),
-            Action::Wait(others, deadline) => self.wait(uid, others, deadline),
+            Action::Wait(blocker, deadline) => self.wait(uid, blocker, deadline),
             Action::Abandon => self.abandon(uid),
             Action::ChangeMig(claim) => self.change_mig(uid, claim),
             Action::Execute => self.execute(uid),
             Action::Record => {
-                let recorded = self.save();
-                self.spawn(uid, async { Input::from_record(recorded.await) });
+                let record_write = self.save();
+                self.spawn(uid, async { Input::from_record(record_write.await) });
             }
             Action::Reply => self.reply(uid),
             Action::Refuse(failure) => self.refuse(uid, failure),
-            Action::RollBack(why) => self.roll_back(uid, why),
+            Action::RollBack(reason) => self.roll_back(uid, reason),
             Action::Restore => self.restore_document(uid),
-            Action::LogDocumentError(why) => self.log_document_error(uid, why),
+            Action::LogDocumentError(error) => self.log_document_error(uid, error),
             Action::UndoSteps => self.undo_steps(uid),
             Action::Release => self.release(uid),
-            Action::RefuseRelease(why) => self.refuse_release(uid, why),
+            Action::RefuseRelease(error) => self.refuse_release(uid, error),
         }
         None
     }
 
     /// Next request of an idle claim. Drops a claim without record and request.
     fn next_request(&mut self, uid: &str) -> Option<Input> {
-        let slot = self.tracked_claims.get(uid)?;
-        let State::Idle(recorded) = slot.state else { return None };
-        let next_request = slot.next_request();
-        if next_request.is_none() && recorded.is_none() {
+        let tracked = self.tracked_claims.get(uid)?;
+        let State::Idle(stage) = tracked.state else { return None };
+        let next_request = tracked.next_request();
+        if next_request.is_none() && stage.is_none() {
             self.tracked_claims.remove(uid);
         }
         next_request
@@ -223,43 +223,43 @@ impl Preparer {
 
     /// Executes the recorded steps, or checks the completed ones.
     fn execute(&mut self, uid: &str) {
-        let Some(entry) = self.record(uid).cloned() else { return };
-        let is_begun = entry.state == Stage::PrepareStarted;
-        let recorded = is_begun.then(|| self.save());
-        let nodes = is_begun.then(|| nodes(&entry.devices, &self.environment.state.borrow()));
+        let Some(record) = self.record(uid).cloned() else { return };
+        let is_begun = record.state == Stage::PrepareStarted;
+        let record_write = is_begun.then(|| self.save());
+        let nodes = is_begun.then(|| nodes(&record.devices, &self.environment.state.borrow()));
         let environment = self.environment.clone();
         self.spawn(uid, async move {
-            if let Some(recorded) = recorded
-                && let Err(why) = recorded.await
+            if let Some(record_write) = record_write
+                && let Err(error) = record_write.await
             {
-                return Input::RecordFailed(why);
+                return Input::RecordFailed(error);
             }
-            let done = async {
-                environment.wait_for_cleanup(&entry).await?;
-                environment.wait_for_daemons(&entry).await?;
+            let steps = async {
+                environment.wait_for_cleanup(&record).await?;
+                environment.wait_for_daemons(&record).await?;
                 if is_begun {
-                    environment.set_time_slices(&entry).await?;
+                    environment.set_time_slices(&record).await?;
                 }
-                blocking(move || environment.write_document(&entry, &nodes.unwrap_or_default()))
+                blocking(move || environment.write_document(&record, &nodes.unwrap_or_default()))
                     .await
             };
-            done.await.into()
+            steps.await.into()
         });
     }
 
     fn reply(&mut self, uid: &str) {
         self.failures.clear(uid);
-        let Some(slot) = self.tracked_claims.get_mut(uid) else { return };
-        let devices = slot.record.iter().flat_map(|entry| entry.devices.clone()).collect();
-        slot.reply_to_prepare(&Ok(devices));
+        let Some(tracked) = self.tracked_claims.get_mut(uid) else { return };
+        let devices = tracked.record.iter().flat_map(|record| record.devices.clone()).collect();
+        tracked.reply_to_prepare(&Ok(devices));
     }
 
     /// Answers the waiting callers with an error; begun steps stay.
     fn refuse(&mut self, uid: &str, failure: Failure) {
-        let Some(slot) = self.tracked_claims.get_mut(uid) else { return };
-        slot.reply_to_prepare(&Err(failure.why.clone()));
+        let Some(tracked) = self.tracked_claims.get_mut(uid) else { return };
+        tracked.reply_to_prepare(&Err(failure.why.clone()));
         // A claim that could not be read has no device for a status.
-        if slot.record.is_some() || failure.refused.is_some() {
+        if tracked.record.is_some() || failure.refused.is_some() {
             self.failures.set(uid, failure);
         } else {
             self.failures.clear(uid);
@@ -267,18 +267,18 @@ impl Preparer {
     }
 
     /// Releases the devices in the ledger: the record could not be written, so no step was done.
-    fn roll_back(&mut self, uid: &str, why: String) {
-        let refused = self.tracked_claims.get_mut(uid).and_then(|slot| slot.record.take());
+    fn roll_back(&mut self, uid: &str, error: String) {
+        let refused = self.tracked_claims.get_mut(uid).and_then(|tracked| tracked.record.take());
         self.environment.ledger.release_claim(uid);
         drop(self.save());
-        self.refuse(uid, Failure { why, refused });
+        self.refuse(uid, Failure { why: error, refused });
     }
 
     fn records(&self) -> Records {
-        let entry = |(uid, slot): (&String, &TrackedClaim)| {
-            Some((uid.clone(), slot.persisted_record()?.clone()))
+        let record = |(uid, tracked): (&String, &TrackedClaim)| {
+            Some((uid.clone(), tracked.persisted_record()?.clone()))
         };
-        self.tracked_claims.iter().filter_map(entry).collect()
+        self.tracked_claims.iter().filter_map(record).collect()
     }
 
     /// Queues a write of the records, even if they are unchanged after a failed write. The returned future waits for
@@ -292,8 +292,8 @@ impl Preparer {
 
     /// Holds the devices of recorded claims in the ledger.
     fn restore_holds(&self) {
-        for entry in self.tracked_claims.values().filter_map(TrackedClaim::persisted_record) {
-            self.environment.ledger.restore_claim(&entry.claim, entry.uses());
+        for record in self.tracked_claims.values().filter_map(TrackedClaim::persisted_record) {
+            self.environment.ledger.restore_claim(&record.claim, record.uses());
         }
     }
 
@@ -301,12 +301,15 @@ impl Preparer {
     fn find_devices(&mut self) {
         let state = self.environment.state.borrow().clone();
         let catalog = self.environment.catalog(&state);
-        for slot in self.tracked_claims.values_mut().filter(|slot| slot.has_unknown_devices()) {
-            let devices = slot.record.iter_mut().flat_map(|entry| &mut entry.devices);
-            for held in devices.filter(|held| held.device.is_none()) {
-                let Some(found) = catalog.find(&held.pool, &held.name) else { continue };
-                held.device = Some(found.device.clone());
-                held.partition = found.partition.clone().filter(|_| held.usage != ClaimUse::Admin);
+        for tracked in
+            self.tracked_claims.values_mut().filter(|tracked| tracked.has_unknown_devices())
+        {
+            let devices = tracked.record.iter_mut().flat_map(|record| &mut record.devices);
+            for device in devices.filter(|device| device.device.is_none()) {
+                let Some(entry) = catalog.find(&device.pool, &device.name) else { continue };
+                device.device = Some(entry.device.clone());
+                device.partition =
+                    entry.partition.clone().filter(|_| device.usage != ClaimUse::Admin);
             }
         }
         self.restore_holds();

@@ -29,14 +29,14 @@ pub async fn run(
     metrics: DraMetrics,
     stop: CancellationToken,
 ) {
-    let (publish, desired) = watch::channel(None);
+    let (sender, desired) = watch::channel(None);
     let node = client.node().to_owned();
-    let publisher = Publisher { state, ledger, node, driver: driver.clone(), slices: publish };
-    let (outcome, written) = slices::publish(client, driver, desired, stop);
+    let publisher = Publisher { state, ledger, node, driver: driver.clone(), slices: sender };
+    let (publish_state, publication) = slices::publish(client, driver, desired, stop);
     tokio::select! {
-        () = written => {}
+        () = publication => {}
         () = publisher.run() => {}
-        () = update_metrics(outcome, metrics) => {}
+        () = update_metrics(publish_state, metrics) => {}
     }
 }
 
@@ -95,10 +95,13 @@ fn desired(
     Some(desired)
 }
 
-async fn update_metrics(mut outcome: watch::Receiver<Arc<PublishState>>, metrics: DraMetrics) {
+async fn update_metrics(
+    mut publish_state: watch::Receiver<Arc<PublishState>>,
+    metrics: DraMetrics,
+) {
     loop {
-        metrics.update(&outcome.borrow_and_update());
-        windlass_host::watch::changed(&mut outcome).await;
+        metrics.update(&publish_state.borrow_and_update());
+        windlass_host::watch::changed(&mut publish_state).await;
     }
 }
 

@@ -4,12 +4,16 @@
 use windlass_core::attribute::AttributeName;
 
 /// Domain of NVIDIA's DRA driver.
-const NVIDIA: &str = "gpu.nvidia.com";
+const NVIDIA_DRIVER_DOMAIN: &str = "gpu.nvidia.com";
 
 /// Domain of the same names in the configuration.
-const NVIDIA_IN_CONFIG: &str = "nvidia.com";
+const NVIDIA_CONFIG_DOMAIN: &str = "nvidia.com";
 
 /// Converts a name to its published form.
 pub(super) fn published_name(name: &AttributeName) -> AttributeName {
-    if name.domain() == NVIDIA_IN_CONFIG { name.in_domain(NVIDIA) } else { name.clone() }
+    if name.domain() == NVIDIA_CONFIG_DOMAIN {
+        name.in_domain(NVIDIA_DRIVER_DOMAIN)
+    } else {
+        name.clone()
+    }
 }

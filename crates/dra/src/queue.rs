@@ -35,11 +35,11 @@ pub(super) enum Operation {
 // === impl Operation ===
 
 impl Operation {
-    pub(super) fn refuse(self, why: String) {
+    pub(super) fn refuse(self, error: String) {
         // The caller may have been cancelled.
         match self {
-            Self::Prepare(reply) => drop(reply.send(Err(why))),
-            Self::Release(reply) => drop(reply.send(Err(why))),
+            Self::Prepare(reply) => drop(reply.send(Err(error))),
+            Self::Release(reply) => drop(reply.send(Err(error))),
         }
     }
 }
@@ -62,26 +62,26 @@ impl ClaimQueue {
 
     /// Prepares a claim. The preparation continues after the deadline.
     pub(super) async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
-        let late =
+        let timeout_error =
             format!("claim {claim} is still being prepared after {:?}: retry", self.deadline);
-        self.request(claim, Operation::Prepare, late).await
+        self.request(claim, Operation::Prepare, timeout_error).await
     }
 
     /// Releases a claim. The release continues after the deadline.
     pub(super) async fn release(&self, claim: ClaimRef) -> Result<(), String> {
-        let late =
+        let timeout_error =
             format!("claim {claim} is still being released after {:?}: retry", self.deadline);
-        self.request(claim, Operation::Release, late).await
+        self.request(claim, Operation::Release, timeout_error).await
     }
 
     async fn request<T>(
         &self,
         claim: ClaimRef,
         operation: impl FnOnce(Reply<T>) -> Operation,
-        late: String,
+        timeout_error: String,
     ) -> Result<T, String> {
-        if let Some(mistake) = invalid_name(&claim) {
-            return Err(format!("claim {}: {mistake}", truncated(&claim.to_string())));
+        if let Some(problem) = invalid_name(&claim) {
+            return Err(format!("claim {}: {problem}", truncated(&claim.to_string())));
         }
         let (reply, answer) = oneshot::channel();
         let answer = async {
@@ -89,7 +89,7 @@ impl ClaimQueue {
             let _ = self.requests.send(Request { claim, operation: operation(reply) }).await;
             answer.await.unwrap_or_else(|_| Err("the agent ends".to_owned()))
         };
-        deadline::timeout(self.deadline, answer).await.unwrap_or(Err(late))
+        deadline::timeout(self.deadline, answer).await.unwrap_or(Err(timeout_error))
     }
 }
 
@@ -98,17 +98,17 @@ fn invalid_name(ClaimRef { namespace, name, uid }: &ClaimRef) -> Option<String> 
     [
         (is_label(namespace), namespace, "namespace"),
         (is_subdomain(name), name, "name of a claim"),
-        (is_plain(uid), uid, "UID"),
+        (is_valid_uid(uid), uid, "UID"),
     ]
     .into_iter()
-    .find_map(|(is_valid, text, what)| {
-        (!is_valid).then(|| format!("{:?} is not a valid {what}", truncated(text)))
+    .find_map(|(is_valid, text, field)| {
+        (!is_valid).then(|| format!("{:?} is not a valid {field}", truncated(text)))
     })
 }
 
-fn is_plain(uid: &str) -> bool {
-    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    (1..=MAX_UID_BYTES).contains(&uid.len()) && uid.bytes().all(is_letter)
+fn is_valid_uid(uid: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    (1..=MAX_UID_BYTES).contains(&uid.len()) && uid.bytes().all(is_allowed)
 }
 
 #[cfg(test)]
@@ -121,10 +121,10 @@ mod tests {
     async fn a_slow_call_is_answered_before_the_kubelet_gives_up() {
         let (queue, _requests) = ClaimQueue::new(KubeletLimits::default().claim_deadline);
         let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
-        let begun = tokio::time::Instant::now();
+        let start = tokio::time::Instant::now();
         let answer = queue.prepare(ClaimRef { namespace, name, uid }).await;
-        let why = answer.expect_err("no preparer answers");
-        assert_eq!(why, "claim ns/c is still being prepared after 40s: retry");
-        assert!(begun.elapsed() < Duration::from_secs(45));
+        let error = answer.expect_err("no preparer answers");
+        assert_eq!(error, "claim ns/c is still being prepared after 40s: retry");
+        assert!(start.elapsed() < Duration::from_secs(45));
     }
 }

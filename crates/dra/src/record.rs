@@ -110,7 +110,7 @@ impl PreparedDevice {
     /// The device, or the instance at the allocated placement.
     pub(crate) fn find_in<'a>(&self, inventory: &'a Inventory) -> Option<&'a Device> {
         match &self.partition {
-            Some(place) => instance_at(inventory, place),
+            Some(placement) => instance_at(inventory, placement),
             None => inventory.get(self.device.as_ref()?.as_str()),
         }
     }
@@ -122,13 +122,15 @@ impl PreparedClaim {
     /// True if the claim was allocated exactly these devices, for the same requests.
     pub(crate) fn matches(&self, claim: &Claim) -> bool {
         let mut pairs = self.devices.iter().zip(&claim.results);
-        self.devices.len() == claim.results.len() && pairs.all(|(held, it)| held.matches(it))
+        self.devices.len() == claim.results.len()
+            && pairs.all(|(device, result)| device.matches(result))
     }
 
     /// The known devices and their uses: each device once.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (&DeviceId, ClaimUse)> {
-        let held = self.devices.iter();
-        combined(held.filter_map(|held| Some((held.device.as_ref()?, held.usage)))).into_iter()
+        let devices = self.devices.iter();
+        combined(devices.filter_map(|device| Some((device.device.as_ref()?, device.usage))))
+            .into_iter()
     }
 }
 
@@ -148,8 +150,8 @@ impl ClaimFile {
             return Ok(None);
         };
         if boot == Boot::Earlier {
-            for entry in claims.values_mut() {
-                entry.state = Stage::PrepareStarted;
+            for record in claims.values_mut() {
+                record.state = Stage::PrepareStarted;
             }
         }
         Ok(Some(claims))
@@ -188,13 +190,13 @@ mod tests {
 
     fn set_boot(folder: &TempDir, boot: &str) {
         let path = folder.path().join(BOOT_ID.trim_start_matches('/'));
-        fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
         fs::write(path, boot).expect("written");
     }
 
     fn records(state: Stage) -> Records {
         let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
-        let held = PreparedDevice {
+        let device = PreparedDevice {
             pool: "n1/nvidia".to_owned(),
             name: "gpu-0".to_owned(),
             device: Some("GPU-0".parse().expect("an id")),
@@ -208,18 +210,18 @@ mod tests {
             edits: ContainerEdits { env: vec!["A=b".to_owned()], ..ContainerEdits::default() },
         };
         let claim = ClaimRef { namespace, name, uid };
-        let entry = PreparedClaim { claim, state, devices: vec![held], limits: None };
-        [("u".to_owned(), entry)].into()
+        let record = PreparedClaim { claim, state, devices: vec![device], limits: None };
+        [("u".to_owned(), record)].into()
     }
 
     fn read(file: &ClaimFile) -> Records {
-        file.read().expect("it can be read").unwrap_or_default()
+        file.read().expect("a readable file").unwrap_or_default()
     }
 
     #[test]
     fn a_prepared_claim_stays_prepared_until_a_reboot() {
         let (folder, file) = file();
-        assert_eq!(file.read().expect("it can be read"), None, "no file is no record");
+        assert_eq!(file.read().expect("a readable file"), None, "no file is no record");
         file.0.write(&records(Stage::PrepareCompleted)).expect("written");
         assert_eq!(read(&file), records(Stage::PrepareCompleted));
         set_boot(&folder, "two");
@@ -230,7 +232,7 @@ mod tests {
     fn a_corrupt_file_may_be_set_aside_and_one_of_a_newer_version_may_not() {
         let (_folder, file) = file();
         file.0.write(&records(Stage::PrepareCompleted)).expect("written");
-        let text = fs::read_to_string(file.0.path()).expect("there");
+        let text = fs::read_to_string(file.0.path()).expect("the file");
         fs::write(file.0.path(), text.replace("GPU-0", "GPU-1")).expect("written");
         let error = file.read().expect_err("changed");
         assert!(!error.is_retryable() && error.to_string().contains("checksum"), "{error}");
@@ -248,7 +250,7 @@ mod tests {
         let (_folder, file) = file();
         let claims = serde_json::to_string(&records(Stage::PrepareCompleted)).expect("JSON");
         let sum = checksum(&claims);
-        fs::create_dir_all(file.0.path().parent().expect("it has one")).expect("made");
+        fs::create_dir_all(file.0.path().parent().expect("a folder")).expect("created");
         let write = |checksum: &str| {
             let text = format!(r#"{{"version": 1, "boot": "one", {checksum}"claims": {claims}}}"#);
             fs::write(file.0.path(), text).expect("written");
@@ -264,17 +266,17 @@ mod tests {
     fn a_flipped_bit_in_version_boot_or_claims_is_detected() {
         let (_folder, file) = file();
         file.0.write(&records(Stage::PrepareCompleted)).expect("written");
-        let whole = fs::read(file.0.path()).expect("there");
+        let whole = fs::read(file.0.path()).expect("the file");
         for position in 0..whole.len() {
             for bit in 0..8 {
                 let mut text = whole.clone();
                 text[position] ^= 1 << bit;
                 fs::write(file.0.path(), &text).expect("written");
                 // White space between the fields has no meaning.
-                if let Ok(found) = file.read() {
+                if let Ok(read_records) = file.read() {
                     let text = String::from_utf8_lossy(&text);
                     let expected = Some(records(Stage::PrepareCompleted));
-                    assert_eq!(found, expected, "{position} {bit}: {text}");
+                    assert_eq!(read_records, expected, "{position} {bit}: {text}");
                 }
             }
         }

@@ -53,9 +53,11 @@ impl RecoveredClaims {
     /// Claims and their devices, if known.
     pub(super) fn claims(&self) -> Records {
         let mut records = Records::new();
-        records.extend(self.checkpoint.iter().flatten().map(|(uid, it)| (uid.clone(), it.clone())));
+        records.extend(
+            self.checkpoint.iter().flatten().map(|(uid, record)| (uid.clone(), record.clone())),
+        );
         let state_file = self.state_file.iter().flatten().flatten();
-        records.extend(state_file.map(|(uid, it)| (uid.clone(), it.clone())));
+        records.extend(state_file.map(|(uid, record)| (uid.clone(), record.clone())));
         records
     }
 
@@ -94,8 +96,8 @@ impl RecoveredClaims {
             (Ok(Some(records)), Err(error)) => {
                 // Without claims on the node, a missing checkpoint is normal, and not logged.
                 if offer != DraOffer::Off || !records.is_empty() {
-                    let why = causes(&error);
-                    tracing::info!(why, "claims restored from the agent's record alone");
+                    let reason = causes(&error);
+                    tracing::info!(why = reason, "claims restored from the agent's record alone");
                 }
                 return Ok(records);
             }
@@ -111,15 +113,15 @@ impl RecoveredClaims {
                 (Records::new(), checkpoint)
             }
         };
-        for (uid, entry) in checkpoint {
+        for (uid, record) in checkpoint {
             records.entry(uid).or_insert_with_key(|uid| {
-                let claim = &entry.claim;
+                let claim = &record.claim;
                 tracing::warn!(%claim, uid, "claim known from the kubelet's checkpoint only");
-                entry
+                record
             });
         }
-        let known: BTreeSet<_> = records.keys().cloned().collect();
-        documents.remove_orphans(&known);
+        let known_uids: BTreeSet<_> = records.keys().cloned().collect();
+        documents.remove_orphans(&known_uids);
         Ok(records)
     }
 }

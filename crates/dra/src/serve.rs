@@ -97,7 +97,7 @@ struct WatchedSocket {
 const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
 /// Shutdown deadline of running calls.
-const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 // === impl Server ===
 
@@ -111,12 +111,12 @@ impl Server {
                 () = self.wait_for(Need::Needed) => {}
             }
             let Err(error) = self.serve_while_needed(&stop).await else { continue };
-            let why = causes(&error);
-            if logged.as_ref() != Some(&why) {
-                tracing::error!(error = why, "DRA driver not serving, retrying");
-                logged = Some(why.clone());
+            let message = causes(&error);
+            if logged.as_ref() != Some(&message) {
+                tracing::error!(error = message, "DRA driver not serving, retrying");
+                logged = Some(message.clone());
             }
-            self.registration.send_replace(RegistrationState::Failing(why));
+            self.registration.send_replace(RegistrationState::Failing(message));
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = sleep(self.check_interval) => {}
@@ -138,26 +138,26 @@ impl Server {
 
     async fn serve(&self, end: &CancellationToken) -> Result<(), ServeError> {
         let (mut servers, mut helpers) = (JoinSet::new(), JoinSet::new());
-        let mut own = self.bind(&self.sockets.driver, &mut helpers)?;
-        let incoming = own.endpoint.incoming();
-        let calls = self.calls(end, &mut helpers);
-        servers.spawn(calls.serve_with_incoming_shutdown(incoming, end.clone().cancelled_owned()));
+        let mut driver_socket = self.bind(&self.sockets.driver, &mut helpers)?;
+        let incoming = driver_socket.endpoint.incoming();
+        let router = self.router(end, &mut helpers);
+        servers.spawn(router.serve_with_incoming_shutdown(incoming, end.clone().cancelled_owned()));
 
         let mut registration = self.bind(&self.sockets.registration, &mut helpers)?;
         let incoming = registration.endpoint.incoming();
         let registrar = RegistrationServer::new(self.registrar());
-        let calls = server()
+        let router = server()
             .add_service(WithDateHeader(registrar.max_decoding_message_size(MAX_MESSAGE_BYTES)));
-        servers.spawn(calls.serve_with_incoming_shutdown(incoming, end.clone().cancelled_owned()));
+        servers.spawn(router.serve_with_incoming_shutdown(incoming, end.clone().cancelled_owned()));
 
         self.registration.send_replace(RegistrationState::Serving);
-        tracing::info!(driver = %self.driver, socket = %own.endpoint.path(), "DRA driver serving");
+        tracing::info!(driver = %self.driver, socket = %driver_socket.endpoint.path(), "DRA driver serving");
         let outcome = loop {
             tokio::select! {
                 // Servers that end on request are no failure.
                 biased;
                 () = end.cancelled() => break Ok(()),
-                Ok(()) = own.changes.changed() => own.ensure_bound(),
+                Ok(()) = driver_socket.changes.changed() => driver_socket.ensure_bound(),
                 Ok(()) = registration.changes.changed() => registration.ensure_bound(),
                 Some(_) = servers.join_next() => break Err(ServeError::Ended),
             }
@@ -165,9 +165,9 @@ impl Server {
         // The kubelet must not find a driver that ends.
         registration.endpoint.close();
         end.cancel();
-        let ended = async { while servers.join_next().await.is_some() {} };
-        let _ = deadline::timeout(DRAIN, ended).await;
-        own.endpoint.close();
+        let drained = async { while servers.join_next().await.is_some() {} };
+        let _ = deadline::timeout(DRAIN_TIMEOUT, drained).await;
+        driver_socket.endpoint.close();
         self.registration.send_replace(RegistrationState::Off);
         outcome
     }
@@ -175,23 +175,23 @@ impl Server {
     fn bind(&self, path: &Path, helpers: &mut JoinSet<()>) -> Result<WatchedSocket, ServeError> {
         let socket = SocketPath::new(path)?;
         let folder = path.parent().unwrap_or(path).to_owned();
-        let refused = |source| ServeError::Folder { path: folder.clone(), source };
-        folder::create_dir_all(&folder).map_err(refused)?;
-        let watched = DirectoryWatch::new(&folder).map_err(refused)?;
-        let (count, changes) = watch::channel(0);
+        let folder_error = |source| ServeError::Folder { path: folder.clone(), source };
+        folder::create_dir_all(&folder).map_err(folder_error)?;
+        let folder_watch = DirectoryWatch::new(&folder).map_err(folder_error)?;
+        let (change_sender, changes) = watch::channel(0);
         let endpoint = Endpoint::bind(socket)?;
-        helpers.spawn(watched.run(count, self.check_interval));
+        helpers.spawn(folder_watch.run(change_sender, self.check_interval));
         Ok(WatchedSocket { endpoint, folder, changes })
     }
 
     /// gRPC services for the kubelet's calls.
-    fn calls(&self, end: &CancellationToken, helpers: &mut JoinSet<()>) -> Router {
+    fn router(&self, end: &CancellationToken, helpers: &mut JoinSet<()>) -> Router {
         let mut health = self.health.clone();
-        let (list, lists) = watch::channel(health.list());
-        helpers.spawn(health.run(list, end.clone()));
+        let (snapshot_sender, snapshots) = watch::channel(health.list());
+        helpers.spawn(health.run(snapshot_sender, end.clone()));
         let v1 = v1::DraPluginServer::new(self.service.clone());
         let v1beta1 = v1beta1::DraPluginServer::new(self.service.clone());
-        let health = DraResourceHealthServer::new(HealthService(lists));
+        let health = DraResourceHealthServer::new(HealthService(snapshots));
         server()
             .add_service(WithDateHeader(v1.max_decoding_message_size(MAX_MESSAGE_BYTES)))
             .add_service(WithDateHeader(v1beta1.max_decoding_message_size(MAX_MESSAGE_BYTES)))
@@ -208,8 +208,8 @@ impl Server {
 
     /// True if the kubelet will release a claim. An unreadable checkpoint is read again later.
     async fn kubelet_has_claims(&self) -> bool {
-        let record = self.kubelet_checkpoint.clone();
-        blocking(move || record.has_claims()).await.unwrap_or(false)
+        let checkpoint = self.kubelet_checkpoint.clone();
+        blocking(move || checkpoint.has_claims()).await.unwrap_or(false)
     }
 
     /// Waits until the driver is needed, or no longer needed.
@@ -219,8 +219,8 @@ impl Server {
             let is_offered = policy.borrow_and_update().dra.offer != DraOffer::Off;
             let is_held = !records.borrow_and_update().1.is_empty();
             let is_needed = is_offered || is_held || self.kubelet_has_claims().await;
-            let now = if is_needed { Need::Needed } else { Need::NotNeeded };
-            if now == need {
+            let current_need = if is_needed { Need::Needed } else { Need::NotNeeded };
+            if current_need == need {
                 return;
             }
             tokio::select! {
@@ -238,10 +238,10 @@ impl Server {
 
 impl Sockets {
     pub(super) fn new(kubelet_dir: &Path, driver: &DriverName) -> Self {
-        let own = kubelet_dir.join(PLUGINS_DIR).join(driver.as_str());
+        let plugin_dir = kubelet_dir.join(PLUGINS_DIR).join(driver.as_str());
         let registry = kubelet_dir.join(REGISTRY_DIR);
         Self {
-            driver: own.join(dra::socket_name(None)),
+            driver: plugin_dir.join(dra::socket_name(None)),
             registration: registry.join(pluginregistration::socket_name(driver.as_str(), None)),
         }
     }

@@ -51,8 +51,8 @@ fn check_count(count: usize) -> Result<(), Status> {
     if count <= MAX_CLAIMS {
         return Ok(());
     }
-    let why = format!("the call has {count} claims; at most {MAX_CLAIMS} are allowed");
-    Err(Status::invalid_argument(why))
+    let message = format!("the call has {count} claims; at most {MAX_CLAIMS} are allowed");
+    Err(Status::invalid_argument(message))
 }
 
 /// Outcome for each claim, by UID. Claims run concurrently.
@@ -67,7 +67,7 @@ async fn for_each_claim<T: Send + 'static, F: Future<Output = T> + Send + 'stati
     }
     let mut outcomes = BTreeMap::new();
     while let Some(outcome) = tasks.join_next().await {
-        outcomes.extend([outcome.expect("it neither panics nor is cancelled")]);
+        outcomes.extend([outcome.expect("the work neither panics nor is cancelled")]);
     }
     outcomes
 }
@@ -83,11 +83,11 @@ macro_rules! serve_version {
             ) -> Result<Response<$version::NodePrepareResourcesResponse>, Status> {
                 let claims = request.into_inner().claims;
                 check_count(claims.len())?;
-                let outcomes = self.prepare(claims.into_iter().map(|it| {
-                    let $version::Claim { namespace, uid, name } = it;
+                let outcomes = self.prepare(claims.into_iter().map(|claim| {
+                    let $version::Claim { namespace, uid, name } = claim;
                     ClaimRef { namespace, name, uid }
                 }));
-                let answer = |outcome: Result<Vec<PreparedDevice>, String>| match outcome {
+                let response = |outcome: Result<Vec<PreparedDevice>, String>| match outcome {
                     Ok(devices) => $version::NodePrepareResourceResponse {
                         devices: devices.into_iter().map($device).collect(),
                         error: String::new(),
@@ -96,7 +96,8 @@ macro_rules! serve_version {
                         $version::NodePrepareResourceResponse { devices: Vec::new(), error }
                     }
                 };
-                let claims = outcomes.await.into_iter().map(|(uid, it)| (uid, answer(it)));
+                let claims =
+                    outcomes.await.into_iter().map(|(uid, outcome)| (uid, response(outcome)));
                 let claims = claims.collect();
                 Ok(Response::new($version::NodePrepareResourcesResponse { claims }))
             }
@@ -107,15 +108,16 @@ macro_rules! serve_version {
             ) -> Result<Response<$version::NodeUnprepareResourcesResponse>, Status> {
                 let claims = request.into_inner().claims;
                 check_count(claims.len())?;
-                let outcomes = self.release(claims.into_iter().map(|it| {
-                    let $version::Claim { namespace, uid, name } = it;
+                let outcomes = self.release(claims.into_iter().map(|claim| {
+                    let $version::Claim { namespace, uid, name } = claim;
                     ClaimRef { namespace, name, uid }
                 }));
-                let answer = |outcome: Result<(), String>| {
+                let response = |outcome: Result<(), String>| {
                     let error = outcome.err().unwrap_or_default();
                     $version::NodeUnprepareResourceResponse { error }
                 };
-                let claims = outcomes.await.into_iter().map(|(uid, it)| (uid, answer(it)));
+                let claims =
+                    outcomes.await.into_iter().map(|(uid, outcome)| (uid, response(outcome)));
                 let claims = claims.collect();
                 Ok(Response::new($version::NodeUnprepareResourcesResponse { claims }))
             }
@@ -123,17 +125,17 @@ macro_rules! serve_version {
     };
 }
 
-serve_version!(v1, |held| v1::Device {
-    request_names: held.requests,
-    pool_name: held.pool,
-    device_name: held.name,
-    cdi_device_ids: held.cdi,
-    share_id: held.share,
+serve_version!(v1, |device| v1::Device {
+    request_names: device.requests,
+    pool_name: device.pool,
+    device_name: device.name,
+    cdi_device_ids: device.cdi,
+    share_id: device.share,
 });
 
-serve_version!(v1beta1, |held| v1beta1::Device {
-    request_names: held.requests,
-    pool_name: held.pool,
-    device_name: held.name,
-    cdi_device_ids: held.cdi,
+serve_version!(v1beta1, |device| v1beta1::Device {
+    request_names: device.requests,
+    pool_name: device.pool,
+    device_name: device.name,
+    cdi_device_ids: device.cdi,
 });

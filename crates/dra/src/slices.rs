@@ -30,34 +30,34 @@ const MAX_COUNTER_SETS: usize = 8;
 
 /// Divides a catalog into slices. A device that violates a limit is left out; the rest of its pool is published.
 pub(crate) fn slices(catalog: &Catalog, options: SliceOptions<'_>) -> DesiredSlices {
-    let mut left_out = Vec::new();
+    let mut omitted = Vec::new();
     let mut pools = BTreeMap::new();
     for (name, pool) in &catalog.pools {
         match check_pool(name) {
-            Ok(()) => drop(pools.insert(name.clone(), divide(name, pool, options, &mut left_out))),
+            Ok(()) => drop(pools.insert(name.clone(), divide(name, pool, options, &mut omitted))),
             Err(error) => {
-                let all = pool.entries.iter().map(|entry| entry.name.to_string());
-                left_out.extend(all.map(|device| omitted_device(name, device, &error)));
+                let device_names = pool.entries.iter().map(|entry| entry.name.to_string());
+                omitted.extend(device_names.map(|device| omitted_device(name, device, &error)));
             }
         }
     }
-    DesiredSlices { pools, omitted: left_out, ..DesiredSlices::default() }
+    DesiredSlices { pools, omitted, ..DesiredSlices::default() }
 }
 
 fn divide(
     name: &str,
     pool: &Pool,
     options: SliceOptions<'_>,
-    left_out: &mut Vec<OmittedDevice>,
+    omitted: &mut Vec<OmittedDevice>,
 ) -> Vec<SliceContent> {
     let (mut names, mut devices) = (BTreeSet::new(), Vec::new());
     for entry in pool.entries.iter().filter(|entry| !would_block_others(entry, options)) {
         let device = wire::device(entry, options);
         let is_new = names.insert(device.name.clone());
-        let checked = if is_new { check_device(&device) } else { Err(InvalidField::Duplicate) };
-        match checked {
+        let result = if is_new { check_device(&device) } else { Err(InvalidField::Duplicate) };
+        match result {
             Ok(()) => devices.push((group(entry), device)),
-            Err(error) => left_out.push(omitted_device(name, device.name, &error)),
+            Err(error) => omitted.push(omitted_device(name, device.name, &error)),
         }
     }
     let counters = pool.counters.chunks(MAX_COUNTER_SETS).map(|sets| SliceContent {
@@ -77,7 +77,7 @@ fn divide(
 /// Group of a device; slices have devices of one group. Groups are devices without counters, full GPUs, and the
 /// partitions of each GPU.
 fn group(entry: &CatalogEntry) -> (bool, Option<&DeviceId>) {
-    (entry.consumes.is_some(), entry.partition.as_ref().map(|it| &it.gpu))
+    (entry.consumes.is_some(), entry.partition.as_ref().map(|partition| &partition.gpu))
 }
 
 /// True for an entry with a taint and counters, unless a claim holds it. The scheduler subtracts the counters before it

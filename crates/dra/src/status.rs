@@ -83,16 +83,16 @@ const WRITE_DELAY: Duration = Duration::from_millis(50);
 impl Failures {
     /// Sets the reason why a claim is not prepared.
     pub(super) fn set(&self, uid: &str, failure: Failure) {
-        self.0.send_if_modified(|all| {
-            let is_changed = all.get(uid) != Some(&failure);
-            all.insert(uid.to_owned(), failure);
+        self.0.send_if_modified(|failures| {
+            let is_changed = failures.get(uid) != Some(&failure);
+            failures.insert(uid.to_owned(), failure);
             is_changed
         });
     }
 
     /// Removes the reason.
     pub(super) fn clear(&self, uid: &str) {
-        self.0.send_if_modified(|all| all.remove(uid).is_some());
+        self.0.send_if_modified(|failures| failures.remove(uid).is_some());
     }
 
     /// All reasons.
@@ -101,16 +101,19 @@ impl Failures {
     }
 
     pub(super) fn refused(&self) -> Vec<ClaimRef> {
-        let all = self.0.borrow();
-        all.values().filter_map(|it| Some(it.refused.as_ref()?.claim.clone())).collect()
+        let failures = self.0.borrow();
+        failures
+            .values()
+            .filter_map(|failure| Some(failure.refused.as_ref()?.claim.clone()))
+            .collect()
     }
 }
 
 // === impl Failure ===
 
 impl From<String> for Failure {
-    fn from(why: String) -> Self {
-        Self { why, refused: None }
+    fn from(reason: String) -> Self {
+        Self { why: reason, refused: None }
     }
 }
 
@@ -150,8 +153,8 @@ impl StatusWriter {
             let reference = written[&uid].reference.clone();
             ClaimReport { reference, devices: BTreeMap::new() }
         });
-        let known = written.get(&uid).map(|claim| claim.devices.clone());
-        let outcome = self.write(&claim, known).await;
+        let devices = written.get(&uid).map(|claim| claim.devices.clone());
+        let outcome = self.write(&claim, devices).await;
         if matches!(outcome, StatusOutcome::Written(_) | StatusOutcome::NotFound) {
             refused.remove(&uid);
         }
@@ -162,9 +165,11 @@ impl StatusWriter {
             }
             StatusOutcome::NotFound if claim.devices.is_empty() => drop(written.remove(&uid)),
             StatusOutcome::NotFound => drop(written.insert(uid, claim)),
-            StatusOutcome::Retry(pause) => sleep(pause).await,
-            StatusOutcome::Refused(why) => {
-                refused.record(uid, claim, why, |times| self.statuses.retry_delay(times));
+            StatusOutcome::Retry(delay) => sleep(delay).await,
+            StatusOutcome::Refused(reason) => {
+                refused.record(uid, claim, reason, |refusal_count| {
+                    self.statuses.retry_delay(refusal_count)
+                });
             }
         }
     }
@@ -173,19 +178,19 @@ impl StatusWriter {
     async fn write(
         &mut self,
         claim: &ClaimReport,
-        known: Option<BTreeMap<DeviceKey, DeviceReport>>,
+        previous: Option<BTreeMap<DeviceKey, DeviceReport>>,
     ) -> StatusOutcome<BTreeMap<DeviceKey, DeviceReport>> {
         let ClaimReport { reference, devices } = claim;
-        let found = match known {
-            Some(known) => known,
+        let previous = match previous {
+            Some(previous) => previous,
             None => match self.statuses.read(reference).await {
                 StatusOutcome::Written(claim) => document::read(&claim, &self.driver),
                 StatusOutcome::NotFound => return StatusOutcome::NotFound,
-                StatusOutcome::Refused(why) => return StatusOutcome::Refused(why),
-                StatusOutcome::Retry(pause) => return StatusOutcome::Retry(pause),
+                StatusOutcome::Refused(reason) => return StatusOutcome::Refused(reason),
+                StatusOutcome::Retry(delay) => return StatusOutcome::Retry(delay),
             },
         };
-        let report = document::with_transition_times(devices.clone(), &found);
+        let report = document::with_transition_times(devices.clone(), &previous);
         let document = document::document(reference, &self.driver, &report);
         self.statuses.apply(reference, &document).await.map(|()| report)
     }
@@ -195,14 +200,20 @@ impl StatusWriter {
         let state = self.state.borrow_and_update().clone();
         let excesses = self.excesses.borrow_and_update().clone();
         let records = self.records.borrow_and_update();
-        let claim = |(uid, entry): (&String, &PreparedClaim)| {
-            let why = failures.get(uid).map(|failure| failure.why.as_str());
+        let claim = |(uid, record): (&String, &PreparedClaim)| {
+            let prepare_error = failures.get(uid).map(|failure| failure.why.as_str());
             let now = self.clock.now();
-            let facts = StatusInputs { inventory: &state.inventory, excesses: &excesses, why, now };
-            let devices = document::devices(entry, &facts);
-            (uid.clone(), ClaimReport { reference: entry.claim.clone(), devices })
+            let inputs = StatusInputs {
+                inventory: &state.inventory,
+                excesses: &excesses,
+                why: prepare_error,
+                now,
+            };
+            let devices = document::devices(record, &inputs);
+            (uid.clone(), ClaimReport { reference: record.claim.clone(), devices })
         };
-        let refused = failures.iter().filter_map(|(uid, it)| Some((uid, it.refused.as_ref()?)));
+        let refused =
+            failures.iter().filter_map(|(uid, failure)| Some((uid, failure.refused.as_ref()?)));
         refused.chain(&records.1).map(claim).collect()
     }
 }
@@ -218,16 +229,17 @@ impl PastReports {
 
     /// UID of the first claim whose written status differs from the desired one, apart from times.
     fn difference(&self, desired: &Reports, now: Instant) -> Option<String> {
-        let nothing = BTreeMap::new();
+        let no_devices = BTreeMap::new();
         let is_gone = |uid: &&String| {
-            !desired.contains_key(*uid) && !self.refused.is_backing_off(uid, &nothing, now)
+            !desired.contains_key(*uid) && !self.refused.is_backing_off(uid, &no_devices, now)
         };
         let gone = self.written.keys().find(is_gone);
         let is_different = |(uid, claim): &(&String, &ClaimReport)| {
-            let known = self.written.get(*uid).map(|it| &it.devices);
-            let is_written = known.is_some_and(|it| document::is_same(it, &claim.devices));
-            let waits = self.refused.is_backing_off(uid, &claim.devices, now);
-            !claim.devices.is_empty() && !is_written && !waits
+            let written = self.written.get(*uid).map(|report| &report.devices);
+            let is_written =
+                written.is_some_and(|devices| document::is_same(devices, &claim.devices));
+            let is_backing_off = self.refused.is_backing_off(uid, &claim.devices, now);
+            !claim.devices.is_empty() && !is_written && !is_backing_off
         };
         let different = || desired.iter().find(is_different).map(|(uid, _)| uid);
         gone.or_else(different).cloned()

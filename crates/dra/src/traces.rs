@@ -46,7 +46,7 @@ enum UnrecordedClaims {
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Most claims that a log message names.
-const MAX_NAMED: usize = 5;
+const MAX_LOGGED_UIDS: usize = 5;
 
 // === impl UnrecordedClaimSearch ===
 
@@ -60,20 +60,20 @@ impl UnrecordedClaimSearch {
     pub(super) async fn wait_until_gone(self, check_interval: Duration) {
         let mut logged = None;
         while let Some(trace) = self.find().await {
-            let pause = match trace {
+            let delay = match trace {
                 UnrecordedClaims::KubeletUnavailable(_) => check_interval.min(RETRY_DELAY),
                 UnrecordedClaims::Documents(_) | UnrecordedClaims::Containers => check_interval,
             };
             if logged.as_ref() != Some(&trace) {
-                let why = self.describe(&trace);
+                let description = self.describe(&trace);
                 tracing::warn!(
                     "devices of claims unknown, no device is allocated: claims.json and its copy are \
-                     missing, and {why}"
+                     missing, and {description}"
                 );
                 logged = Some(trace);
             }
             tracing::trace!("devices of claims are still unknown");
-            sleep(pause).await;
+            sleep(delay).await;
         }
         if logged.is_some() {
             tracing::info!("no trace of earlier claims left: devices are allocatable again");
@@ -102,22 +102,23 @@ impl UnrecordedClaimSearch {
     fn describe(&self, trace: &UnrecordedClaims) -> String {
         match trace {
             UnrecordedClaims::Documents(claims) => {
-                let named: Vec<_> = claims.iter().take(MAX_NAMED).map(String::as_str).collect();
-                let more = if claims.len() > MAX_NAMED { ", ..." } else { "" };
+                let uids: Vec<_> =
+                    claims.iter().take(MAX_LOGGED_UIDS).map(String::as_str).collect();
+                let more = if claims.len() > MAX_LOGGED_UIDS { ", ..." } else { "" };
                 format!(
                     "{} claims have CDI documents in {} (UIDs {}{more}): this ends when the kubelet has released \
                      them; once no pod of this node has a claim, remove the documents",
                     claims.len(),
                     self.documents.folder().display(),
-                    named.join(", "),
+                    uids.join(", "),
                 )
             }
             UnrecordedClaims::Containers => format!(
                 "the kubelet lists containers with devices of {}: this ends with them",
                 self.driver.as_str()
             ),
-            UnrecordedClaims::KubeletUnavailable(why) => {
-                format!("the kubelet does not list the claims of containers: {why}")
+            UnrecordedClaims::KubeletUnavailable(reason) => {
+                format!("the kubelet does not list the claims of containers: {reason}")
             }
         }
     }

@@ -41,16 +41,16 @@ const CONTROLLERS_FILE: &str = "cgroup.controllers";
 impl MountPoints<'_> {
     /// Directory of the cgroup of a container. `pid` is the container's first process.
     pub(crate) fn of_container(self, pid: u32) -> Result<PathBuf, HookError> {
-        let container = self.lines(&pid.to_string())?;
-        let own = self.lines("self")?;
-        let failed =
+        let container_lines = self.lines(&pid.to_string())?;
+        let hook_lines = self.lines("self")?;
+        let no_own_cgroup =
             |reason: CgroupError| HookError::NoOwnCgroup { pid, reason: reason.to_string() };
-        let path = own_path(&container, &own).map_err(failed)?;
+        let path = own_path(&container_lines, &hook_lines).map_err(no_own_cgroup)?;
         let directory = self.root.join(path);
         if directory.join(CONTROLLERS_FILE).is_file() {
             Ok(directory)
         } else {
-            Err(failed(CgroupError::NotCgroup(directory)))
+            Err(no_own_cgroup(CgroupError::NotCgroup(directory)))
         }
     }
 
@@ -76,13 +76,14 @@ fn path_of_version_2(lines: &str) -> Result<&Path, CgroupError> {
     let mut paths = lines.lines().filter_map(|line| line.strip_prefix("0::"));
     let path = paths.next().ok_or(CgroupError::Version1)?;
     let relative = path.strip_prefix('/').map(Path::new);
-    let is_inside = |path: &&Path| path.components().all(|it| matches!(it, Component::Normal(_)));
+    let is_inside =
+        |path: &&Path| path.components().all(|component| matches!(component, Component::Normal(_)));
     match relative.filter(is_inside) {
         None => Err(CgroupError::Outside(path.to_owned())),
-        Some(root) if root.as_os_str().is_empty() && lines.lines().count() > 1 => {
+        Some(path) if path.as_os_str().is_empty() && lines.lines().count() > 1 => {
             Err(CgroupError::Hybrid)
         }
-        Some(root) if root.as_os_str().is_empty() => Err(CgroupError::Root),
+        Some(path) if path.as_os_str().is_empty() => Err(CgroupError::Root),
         Some(path) => Ok(path),
     }
 }

@@ -27,12 +27,13 @@ pub fn clear(note_path: &Path, proc: &Path) -> Result<(), HookError> {
         return Ok(());
     }
     let nvml = gpus::load(note.library())?;
-    let failed = note.gpus().iter().filter_map(|gpu| clear_gpu(nvml.as_ref(), gpu, note.cgroup()));
-    let failed: Vec<_> = failed.collect();
-    if failed.is_empty() {
+    let failures =
+        note.gpus().iter().filter_map(|gpu| clear_gpu(nvml.as_ref(), gpu, note.cgroup()));
+    let failures: Vec<_> = failures.collect();
+    if failures.is_empty() {
         return Ok(());
     }
-    Err(HookError::NotCleared { cgroup: note.cgroup().to_owned(), gpus: failed.join(", ") })
+    Err(HookError::NotCleared { cgroup: note.cgroup().to_owned(), gpus: failures.join(", ") })
 }
 
 /// True if the note is of this boot and its cgroup exists.
@@ -43,12 +44,12 @@ pub(crate) fn is_in_force(note: &MemoryLimitNote, proc: &Path) -> bool {
 
 /// Lifts the limit of one GPU. Returns `None`, or the GPU's UUID with the error.
 fn clear_gpu(nvml: Option<&Nvml>, gpu: &LimitedGpu, cgroup: &Path) -> Option<String> {
-    let by_driver = || {
+    let lift_by_driver = || {
         let nvml = nvml.expect("a note with a GPU of the driver names its library");
         lift_driver_limit(nvml, &gpu.uuid, cgroup).map_err(|error| error.to_string())
     };
-    let by_kernel = |region| dmem::lift(cgroup, region).map_err(|error| causes(&error));
-    match gpu.region.as_ref().map_or_else(by_driver, by_kernel) {
+    let lift_by_kernel = |region| dmem::lift(cgroup, region).map_err(|error| causes(&error));
+    match gpu.region.as_ref().map_or_else(lift_by_driver, lift_by_kernel) {
         // The cgroup was removed meanwhile, and the limit with it.
         Err(_) if !cgroup.exists() => None,
         lifted => lifted.err().map(|error| format!("{} ({error})", gpu.uuid)),

@@ -30,8 +30,8 @@ const NO_LIMIT: &str = "max";
 
 /// Enables the controller for the container's cgroup, and checks that the kernel has the region.
 pub(crate) fn prepare(root: &Path, cgroup: &Path, region: &DmemRegion) -> Result<(), HookError> {
-    let outside = |_| HookError::NoDmem(cgroup.to_owned());
-    let relative = cgroup.strip_prefix(root).map_err(outside)?;
+    let outside_root = |_| HookError::NoDmem(cgroup.to_owned());
+    let relative = cgroup.strip_prefix(root).map_err(outside_root)?;
     let mut ancestor = root.to_owned();
     for part in relative {
         enable_for_children(&ancestor)?;
@@ -88,7 +88,7 @@ fn read(path: &Path) -> Result<String, HookError> {
 
 /// Writes an existing file of a cgroup, in one call because the kernel parses each call as one command.
 fn write(path: &Path, text: &str) -> Result<(), HookError> {
-    let failed = |source| HookError::Write { path: path.to_owned(), source };
-    let mut file = File::options().write(true).truncate(true).open(path).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)
+    let write_error = |source| HookError::Write { path: path.to_owned(), source };
+    let mut file = File::options().write(true).truncate(true).open(path).map_err(write_error)?;
+    file.write_all(text.as_bytes()).map_err(write_error)
 }

@@ -87,9 +87,9 @@ impl<'a> Target<'a> {
             return Ok(Self { limit, limiter: Limiter::Kernel(region) });
         }
         let nvml = nvml.expect("a record with a GPU of the driver names its library");
-        let failed = |source| HookError::Gpu { uuid: limit.uuid.clone(), source };
-        let gpu = nvml.gpu_with_uuid(&limit.uuid).map_err(failed)?;
-        match gpu.mig_mode().map_err(failed)? {
+        let gpu_error = |source| HookError::Gpu { uuid: limit.uuid.clone(), source };
+        let gpu = nvml.gpu_with_uuid(&limit.uuid).map_err(gpu_error)?;
+        match gpu.mig_mode().map_err(gpu_error)? {
             MigMode::Enabled => Err(HookError::Mig(limit.uuid.clone())),
             MigMode::Disabled | MigMode::Unsupported => {
                 Ok(Self { limit, limiter: Limiter::Driver(gpu) })
@@ -130,14 +130,14 @@ fn limit_by_driver(gpu: &Gpu, cgroup: &Path, bytes: u64) -> Result<Option<u64>, 
 /// Checks the limit that was read back. The driver may have rounded the limit up to whole pages; the kernel may not.
 fn check_read_back(limit: &GpuMemoryLimit, actual: Option<u64>) -> Result<LimitedGpu, HookError> {
     let (uuid, region, requested) = (limit.uuid.clone(), limit.region.clone(), limit.hard_bytes());
-    let (by, rounded) = if region.is_some() {
+    let (limiter, rounded) = if region.is_some() {
         ("kernel", requested)
     } else {
         ("driver", requested.next_multiple_of(PAGE_BYTES))
     };
     match actual.filter(|actual| [requested, rounded].contains(actual)) {
         Some(hard_bytes) => Ok(LimitedGpu { uuid, region, hard_bytes }),
-        None => Err(HookError::Mismatch { uuid, requested, limiter: by, actual }),
+        None => Err(HookError::Mismatch { uuid, requested, limiter, actual }),
     }
 }
 

@@ -62,8 +62,8 @@ impl Command {
         let arguments: Vec<_> = arguments.collect();
         let arguments: Vec<_> = arguments.iter().map(OsString::as_os_str).collect();
         let (proc, arguments) = match arguments.as_slice() {
-            [others @ .., option, proc] if *option == "--proc" => (*proc, others),
-            all => (OsStr::new(PROC), all),
+            [arguments @ .., option, proc] if *option == "--proc" => (*proc, arguments),
+            arguments => (OsStr::new(PROC), arguments),
         };
         let proc = PathBuf::from(proc);
         match arguments {
@@ -83,8 +83,8 @@ impl Command {
             [option, record] if *option == "--record" => {
                 Some(Self::Limit { record: record.into(), replicas: 1, proc })
             }
-            [option, record, second, replicas]
-                if *option == "--record" && *second == "--replicas" =>
+            [option, record, replicas_option, replicas]
+                if *option == "--record" && *replicas_option == "--replicas" =>
             {
                 let replicas = replicas.to_str()?.parse().ok()?;
                 Some(Self::Limit { record: record.into(), replicas, proc })

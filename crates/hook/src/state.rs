@@ -24,9 +24,9 @@ const MAX_STATE: u64 = 1 << 20;
 const STATUSES_BEFORE_START: [&str; 2] = ["creating", "created"];
 
 /// Reads the state of a container that has not started.
-pub(crate) fn read(from: impl Read) -> Result<ContainerState, HookError> {
+pub(crate) fn read(input: impl Read) -> Result<ContainerState, HookError> {
     let invalid = |reason: String| HookError::InvalidState(reason);
-    let text = files::read_text(from, MAX_STATE).map_err(|error| invalid(error.to_string()))?;
+    let text = files::read_text(input, MAX_STATE).map_err(|error| invalid(error.to_string()))?;
     let state: ContainerState =
         serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
     if state.pid == 0 {

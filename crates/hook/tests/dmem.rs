@@ -73,23 +73,23 @@ impl Node {
         node.write(&own_file("dmem.max"), &format!("{REGION} max\ndrm/0000:04:00.0/vram max\n"));
         node.record(&format!(
             r#"{{"version":1,"cgroupRoot":"{}","gpus":[{{"uuid":"{GPU}","region":"{REGION}","hardMib":4096}}]}}"#,
-            node.at("cgroup").display()
+            node.path("cgroup").display()
         ));
         node
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    fn path(&self, path: &str) -> PathBuf {
         self.folder.path().join(path)
     }
 
     fn write(&self, path: &str, text: &str) {
-        let path = self.at(path);
+        let path = self.path(path);
         fs::create_dir_all(path.parent().expect("a folder")).expect("created");
         fs::write(path, text).expect("written");
     }
 
     fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.at(path)).expect("a file")
+        fs::read_to_string(self.path(path)).expect("a file")
     }
 
     /// Sets the lines of `/proc/PID/cgroup` for the container's process.
@@ -98,7 +98,7 @@ impl Node {
     }
 
     fn record_path(&self) -> PathBuf {
-        self.at("state/amd.json")
+        self.path("state/amd.json")
     }
 
     fn record(&self, text: &str) {
@@ -108,7 +108,7 @@ impl Node {
     }
 
     fn note_path(&self) -> PathBuf {
-        self.at(&format!("state/amd.limited-{ID}.json"))
+        self.path(&format!("state/amd.limited-{ID}.json"))
     }
 
     fn state(&self) -> String {
@@ -117,18 +117,18 @@ impl Node {
     }
 
     fn limit(&self) -> Result<PathBuf, HookError> {
-        limit(&self.record_path(), 1, self.state().as_bytes(), &self.at("proc"))
+        limit(&self.record_path(), 1, self.state().as_bytes(), &self.path("proc"))
     }
 
     /// Runs the program with the OCI state on standard input, as a runtime does.
     fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass-hook"));
-        command.args(["memory-limit"]).args(arguments).arg("--proc").arg(self.at("proc"));
+        command.args(["memory-limit"]).args(arguments).arg("--proc").arg(self.path("proc"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("it runs");
+        let mut child = command.spawn().expect("the hook starts");
         // A program that fails may end before it reads.
         let _ = child.stdin.take().expect("a pipe").write_all(self.state().as_bytes());
-        child.wait_with_output().expect("it ends")
+        child.wait_with_output().expect("the hook ends")
     }
 
     /// Checks that the hook fails for this reason, and leaves neither a limit nor a note.
@@ -136,7 +136,7 @@ impl Node {
         let error = windlass_host::causes(&self.limit().expect_err(reason));
         assert!(error.contains(reason), "{error}");
         assert!(!error.contains('\n'), "{error}");
-        let limits = fs::read_to_string(self.at(&own_file("dmem.max"))).unwrap_or_default();
+        let limits = fs::read_to_string(self.path(&own_file("dmem.max"))).unwrap_or_default();
         assert!(!limits.contains(&LIMIT.to_string()), "{reason}: {limits}");
         assert!(!self.note_path().is_file(), "{reason}");
     }
@@ -150,12 +150,12 @@ fn the_containers_cgroup_is_limited_and_its_ancestors_enable_the_controller() {
     for cgroup in ANCESTORS {
         let path = format!("cgroup/{cgroup}/cgroup.subtree_control");
         assert_eq!(node.read(&path), "+dmem", "{cgroup}");
-        assert!(!node.at(&format!("cgroup/{cgroup}/dmem.max")).exists(), "{cgroup}");
+        assert!(!node.path(&format!("cgroup/{cgroup}/dmem.max")).exists(), "{cgroup}");
     }
-    assert!(!node.at(&own_file("cgroup.subtree_control")).exists(), "no children");
+    assert!(!node.path(&own_file("cgroup.subtree_control")).exists(), "no children");
     let note = MemoryLimitNote::parse(&fs::read(node.note_path()).expect("a note")).expect("valid");
     assert_eq!((note.boot_id(), note.library()), (BOOT_ID, None));
-    assert_eq!(note.cgroup(), node.at(&own_file("")).components().as_path());
+    assert_eq!(note.cgroup(), node.path(&own_file("")).components().as_path());
     let gpu = &note.gpus()[0];
     assert_eq!((gpu.uuid.as_str(), gpu.hard_bytes), (GPU, LIMIT));
     assert_eq!(gpu.region.as_ref().expect("a region").as_str(), REGION);
@@ -196,7 +196,7 @@ fn a_kernel_without_the_controller_fails_the_hook() {
     for cgroup in ANCESTORS {
         let path = format!("cgroup/{cgroup}/cgroup.controllers");
         node.write(&path, "cpu memory\n");
-        let folder = node.at("cgroup").join(cgroup);
+        let folder = node.path("cgroup").join(cgroup);
         let reason = format!("{} has no dmem controller", folder.components().as_path().display());
         node.check_fails(&reason);
         node.write(&path, "dmem\n");
@@ -209,7 +209,7 @@ fn a_kernel_without_the_controller_fails_the_hook() {
 #[test]
 fn an_ancestor_that_cannot_enable_the_controller_fails_the_hook() {
     let node = Node::new();
-    let path = node.at("cgroup/kubepods.slice/cgroup.subtree_control");
+    let path = node.path("cgroup/kubepods.slice/cgroup.subtree_control");
     fs::remove_file(&path).expect("removed");
     node.check_fails("kubepods.slice/cgroup.subtree_control: No such file");
     assert!(!path.exists(), "the hook creates no file");
@@ -225,7 +225,7 @@ fn an_unknown_region_fails_the_hook() {
         node.check_fails(&format!("dmem.max has no region {REGION}"));
         assert_eq!(node.read(&own_file("dmem.max")), text);
     }
-    fs::remove_file(node.at(&own_file("dmem.max"))).expect("removed");
+    fs::remove_file(node.path(&own_file("dmem.max"))).expect("removed");
     node.check_fails("dmem.max: No such file");
 }
 
@@ -260,17 +260,17 @@ fn the_limit_is_lifted_if_the_note_cannot_be_written() {
 fn clearing_writes_nothing_for_another_boot_or_a_removed_region_or_cgroup() {
     let node = Node::new();
     node.limit().expect("limited");
-    let clear = || clear(&node.note_path(), &node.at("proc"));
+    let clear = || clear(&node.note_path(), &node.path("proc"));
     node.write("proc/sys/kernel/random/boot_id", "another boot\n");
     clear().expect("nothing to do");
     assert_eq!(node.read(&own_file("dmem.max")), format!("{REGION} {LIMIT}\n"));
     node.write("proc/sys/kernel/random/boot_id", BOOT_ID);
     node.write(&own_file("dmem.max"), "drm/0000:04:00.0/vram max\n");
     clear().expect("an unplugged GPU");
-    fs::remove_file(node.at(&own_file("dmem.max"))).expect("removed");
+    fs::remove_file(node.path(&own_file("dmem.max"))).expect("removed");
     let error = clear().expect_err("no controller").to_string();
     assert!(error.contains(GPU) && error.contains("dmem.max"), "{error}");
-    fs::remove_dir_all(node.at(&own_file(""))).expect("removed");
+    fs::remove_dir_all(node.path(&own_file(""))).expect("removed");
     clear().expect("nothing to do");
 }
 

@@ -13,7 +13,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass-hook");
 fn install(arguments: &[&Path], current: &Path) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", "umask 077; exec \"$0\" install \"$@\"", PROGRAM]).args(arguments);
-    command.current_dir(current).output().expect("it runs")
+    command.current_dir(current).output().expect("the program starts")
 }
 
 fn check_install(folder: &Path) {
@@ -34,10 +34,13 @@ fn installation_replaces_only_a_different_program() {
     let metadata = || fs::symlink_metadata(&installed).expect("installed");
     check_install(&folder);
     let program = fs::read(PROGRAM).expect("a program");
-    let first = metadata();
-    assert_eq!((mode(&fs::metadata(&folder).expect("created")), mode(&first)), (0o755, 0o755));
+    let first_metadata = metadata();
+    assert_eq!(
+        (mode(&fs::metadata(&folder).expect("created")), mode(&first_metadata)),
+        (0o755, 0o755)
+    );
     check_install(&folder);
-    assert_eq!(metadata().ino(), first.ino(), "an identical program is not replaced");
+    assert_eq!(metadata().ino(), first_metadata.ino(), "an identical program is not replaced");
     fs::set_permissions(&installed, Permissions::from_mode(0o644)).expect("set");
     check_install(&folder);
     assert_eq!(mode(&metadata()), 0o755);
@@ -45,7 +48,7 @@ fn installation_replaces_only_a_different_program() {
     check_install(&folder);
     assert!(fs::read(&installed).expect("installed") == program, "an identical copy");
     assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "no temporary file remains");
-    let help = Command::new(&installed).arg("--help").output().expect("it runs");
+    let help = Command::new(&installed).arg("--help").output().expect("the program starts");
     assert!(help.status.success(), "{help:?}");
 }
 

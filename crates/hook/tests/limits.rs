@@ -74,12 +74,12 @@ impl Node {
         node
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    fn path(&self, path: &str) -> PathBuf {
         self.folder.path().join(path)
     }
 
     fn write(&self, path: &str, text: &str) {
-        let path = self.at(path);
+        let path = self.path(path);
         fs::create_dir_all(path.parent().expect("a folder")).expect("created");
         fs::write(path, text).expect("written");
     }
@@ -118,27 +118,27 @@ impl Node {
 
     fn record_with(&self, library: &Path, gpus: &[GpuMemoryLimit]) {
         let record = MemoryLimitRecord::new(Some(library.into()), gpus.to_vec());
-        let record = record.and_then(|record| record.with_cgroup_root(self.at("cgroup")));
-        fs::create_dir_all(self.at("state")).expect("created");
+        let record = record.and_then(|record| record.with_cgroup_root(self.path("cgroup")));
+        fs::create_dir_all(self.path("state")).expect("created");
         fs::write(self.record_path(), record.expect("valid").to_json()).expect("written");
         fs::set_permissions(self.record_path(), fs::Permissions::from_mode(0o600)).expect("set");
     }
 
     fn record_path(&self) -> PathBuf {
-        self.at("state/share-1.json")
+        self.path("state/share-1.json")
     }
 
     fn note_path(&self) -> PathBuf {
-        self.at(&format!("state/share-1.limited-{}.json", self.id))
+        self.path(&format!("state/share-1.limited-{}.json", self.id))
     }
 
     fn cgroup(&self) -> PathBuf {
-        self.at(&format!("cgroup/{POD}/cri-{}.scope", self.id))
+        self.path(&format!("cgroup/{POD}/cri-{}.scope", self.id))
     }
 
     /// OCI state as a runtime writes it.
     fn state(&self) -> String {
-        let (id, pid, bundle) = (&self.id, self.pid(), self.at("bundle"));
+        let (id, pid, bundle) = (&self.id, self.pid(), self.path("bundle"));
         format!(
             r#"{{"ociVersion":"1.2.0","id":"{id}","status":"creating","pid":{pid},"bundle":"{}","annotations":{{"gpu-memory":"1"}}}}"#,
             bundle.display()
@@ -146,11 +146,11 @@ impl Node {
     }
 
     fn limit(&self) -> Result<PathBuf, HookError> {
-        limit(&self.record_path(), 1, self.state().as_bytes(), &self.at("proc"))
+        limit(&self.record_path(), 1, self.state().as_bytes(), &self.path("proc"))
     }
 
     fn clear(&self) -> Result<(), HookError> {
-        clear(&self.note_path(), &self.at("proc"))
+        clear(&self.note_path(), &self.path("proc"))
     }
 
     fn inject(&self, fault: &str) {
@@ -161,7 +161,8 @@ impl Node {
     fn limits(&self) -> BTreeMap<(usize, PathBuf), u64> {
         let gpus = self.machine.model().expect("a machine").gpus;
         let mut hard_limits = BTreeMap::new();
-        for (gpu, limits) in gpus.iter().enumerate().map(|(gpu, of)| (gpu, &of.memory_limits)) {
+        for (gpu, limits) in gpus.iter().enumerate().map(|(index, gpu)| (index, &gpu.memory_limits))
+        {
             for (cgroup, limits) in limits.iter().filter(|(_, limits)| limits.hard != u64::MAX) {
                 assert_eq!(limits.soft, 0, "the driver propagates others to the ancestors");
                 hard_limits.insert((gpu, cgroup.into()), limits.hard / MIB);
@@ -182,7 +183,7 @@ impl Node {
     /// Command of the program as a runtime starts it. Its environment has variables of a tenant, which it must ignore.
     fn hook(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass-hook"));
-        command.args(["memory-limit"]).args(arguments).args(["--proc"]).arg(self.at("proc"));
+        command.args(["memory-limit"]).args(arguments).args(["--proc"]).arg(self.path("proc"));
         for name in ["NVIDIA_GPU_MEMORY_LIMIT", "GPU_MEMORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] {
             command.env(name, "99999");
         }
@@ -192,10 +193,10 @@ impl Node {
 
     /// Runs the program with the OCI state on standard input, as a runtime does.
     fn run(&self, arguments: &[&str]) -> Output {
-        let mut child = self.hook(arguments).spawn().expect("it runs");
+        let mut child = self.hook(arguments).spawn().expect("the hook starts");
         // A program that fails may end before it reads.
         let _ = child.stdin.take().expect("a pipe").write_all(self.state().as_bytes());
-        child.wait_with_output().expect("it ends")
+        child.wait_with_output().expect("the hook ends")
     }
 }
 
@@ -203,19 +204,19 @@ impl Node {
 fn replicas_multiply_the_limits_and_invalid_options_set_none() {
     let node = Node::new();
     let record = node.record_path().display().to_string();
-    for wrong in
+    for options in
         [&["--replicas"][..], &["--replicas", "x"], &["--replicas", "0"], &["--copies", "2"]]
     {
-        let output = node.run(&[&["--record", &record], wrong].concat());
-        assert!(!output.status.success(), "{wrong:?}");
-        assert_eq!(node.limits(), BTreeMap::new(), "{wrong:?}");
+        let output = node.run(&[&["--record", &record], options].concat());
+        assert!(!output.status.success(), "{options:?}");
+        assert_eq!(node.limits(), BTreeMap::new(), "{options:?}");
     }
     node.limit().expect("limited");
-    let one = node.limits();
+    let single_limits = node.limits();
     let output = node.run(&["--record", &record, "--replicas", "2"]);
     assert!(output.status.success(), "{output:?}");
-    let two = one.into_iter().map(|(gpu, limit)| (gpu, limit * 2)).collect();
-    assert_eq!(node.limits(), two);
+    let doubled_limits = single_limits.into_iter().map(|(gpu, limit)| (gpu, limit * 2)).collect();
+    assert_eq!(node.limits(), doubled_limits);
 }
 
 #[test]
@@ -253,7 +254,7 @@ fn a_container_without_its_own_cgroup_fails_the_hook() {
         node.set_cgroup_lines(lines);
         node.check_fails(reason);
     }
-    fs::remove_dir_all(node.at(&format!("proc/{}", node.pid()))).expect("removed");
+    fs::remove_dir_all(node.path(&format!("proc/{}", node.pid()))).expect("removed");
     node.check_fails("cannot read");
 }
 
@@ -277,7 +278,7 @@ fn an_invalid_record_fails_the_hook() {
     }
     fs::write(&path, " ".repeat(65 << 10)).expect("written");
     node.check_fails("larger than");
-    fs::rename(&path, node.at("state/moved")).expect("moved");
+    fs::rename(&path, node.path("state/moved")).expect("moved");
     symlink("moved", &path).expect("linked");
     node.check_fails("cannot read");
     fs::remove_file(&path).expect("removed");
@@ -291,7 +292,7 @@ fn an_invalid_state_fails_the_hook() {
         [("creating", "running"), ("\"pid\"", "\"pod\""), ("{", ""), (ID, "../escaped"), (ID, "")]
     {
         let state = node.state().replace(from, to);
-        let error = limit(&node.record_path(), 1, state.as_bytes(), &node.at("proc"));
+        let error = limit(&node.record_path(), 1, state.as_bytes(), &node.path("proc"));
         assert!(matches!(error, Err(HookError::InvalidState(_))), "{from} -> {to}: {error:?}");
     }
     assert_eq!(node.limits(), BTreeMap::new());
@@ -300,7 +301,7 @@ fn an_invalid_state_fails_the_hook() {
 #[test]
 fn a_driver_or_gpu_without_memory_limits_fails_the_hook() {
     let node = Node::new();
-    node.record_with(&node.at("gone/libnvidia-ml.so.1"), &node.gpus(&[1]));
+    node.record_with(&node.path("gone/libnvidia-ml.so.1"), &node.gpus(&[1]));
     node.check_fails("cannot load");
     node.record(&[GpuMemoryLimit { uuid: "GPU-gone".to_owned(), region: None, hard_mib: 1 }]);
     node.check_fails("GPU-gone cannot be used");
@@ -374,7 +375,7 @@ fn clearing_lifts_limits_while_the_cgroup_exists() {
 #[test]
 fn stale_notes_are_removed() {
     let node = Node::new();
-    let path_of = |id: &str| node.at(&format!("state/share-1.limited-{id}.json"));
+    let path_of = |id: &str| node.path(&format!("state/share-1.limited-{id}.json"));
     node.limit().expect("limited");
     let text = fs::read_to_string(node.note_path()).expect("a note");
     let stale = [
@@ -385,12 +386,12 @@ fn stale_notes_are_removed() {
     for (id, text) in stale.iter().chain(&current) {
         node.write(&format!("state/share-1.limited-{id}.json"), text);
     }
-    fs::write(node.at("state/share-2.limited-gone.json"), &stale[0].1).expect("written");
+    fs::write(node.path("state/share-2.limited-gone.json"), &stale[0].1).expect("written");
     node.limit().expect("limited");
     let exist = |ids: [&str; 2]| ids.map(|id| path_of(id).exists());
     assert_eq!(exist(["gone", "earlier-boot"]), [false, false]);
     assert_eq!(exist(["alive", "damaged"]), [true, true]);
-    assert!(node.at("state/share-2.limited-gone.json").exists(), "a note of another record");
+    assert!(node.path("state/share-2.limited-gone.json").exists(), "a note of another record");
     assert!(node.record_path().exists() && node.note_path().exists());
 }
 
@@ -430,7 +431,7 @@ fn the_program_fails_with_one_line_and_an_exit_code() {
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
     let program = Command::new(env!("CARGO_BIN_EXE_windlass-hook")).arg("--help").output();
-    let program = program.expect("it runs");
+    let program = program.expect("the hook starts");
     assert!(program.status.success() && program.stdout.starts_with(b"Limits the GPU memory"));
 }
 
@@ -458,17 +459,17 @@ fn no_limit_remains_after_failed_and_killed_hooks() {
                 node.inject("recover@1");
             }
             1 => {
-                let mut hook = node.hook(&["--record", &record]).spawn().expect("it runs");
+                let mut hook = node.hook(&["--record", &record]).spawn().expect("the hook starts");
                 let _ = hook.stdin.take().expect("a pipe").write_all(node.state().as_bytes());
                 // The delay grows with the number, until the hook ends before the kill.
                 (0..number % 400 * 20).for_each(|_| std::thread::yield_now());
                 let _ = hook.kill();
-                hook.wait().expect("it ends");
+                hook.wait().expect("the hook ends");
             }
             _ => {
                 node.limit().expect("limited");
-                let own = node.cgroup();
-                let limits = node.limits().into_keys().filter(|(_, cgroup)| *cgroup == own);
+                let own_cgroup = node.cgroup();
+                let limits = node.limits().into_keys().filter(|(_, cgroup)| *cgroup == own_cgroup);
                 assert_eq!(limits.count(), 2, "container {number}");
                 limited += 1;
             }
@@ -480,10 +481,10 @@ fn no_limit_remains_after_failed_and_killed_hooks() {
     node.id = "last".to_owned();
     node.create_cgroup();
     let note = node.limit().expect("the next container is limited");
-    let last = node.cgroup();
-    let expected = BTreeMap::from([((0, last.clone()), 4096), ((1, last), 1024)]);
+    let last_cgroup = node.cgroup();
+    let expected = BTreeMap::from([((0, last_cgroup.clone()), 4096), ((1, last_cgroup), 1024)]);
     assert_eq!(node.limits(), expected, "limits of the last container only");
-    let notes = fs::read_dir(node.at("state")).expect("a folder").flatten();
+    let notes = fs::read_dir(node.path("state")).expect("a folder").flatten();
     let notes = notes.map(|entry| entry.path()).filter(|path| *path != node.record_path());
     let is_finished = |path: &PathBuf| !path.to_string_lossy().ends_with(".draft");
     assert_eq!(notes.filter(is_finished).collect::<Vec<_>>(), [note]);

@@ -106,7 +106,7 @@ struct Admin {
 
 /// Serves the pages, counts health transitions and records the page's history, until stopped.
 pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToken) {
-    let Deps { clock, state, last_round: rounds, telemetry, holders, memory, .. } = deps;
+    let Deps { clock, state, last_round, telemetry, holders, memory, .. } = deps;
     let (mut registry, instruments, disclosed) = (deps.registry, deps.instruments, deps.disclosed);
     let sources = MetricSources {
         state: state.clone(),
@@ -124,7 +124,7 @@ pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToke
     let admin = Admin {
         registry,
         state: state.clone(),
-        last_round: rounds,
+        last_round,
         registrations,
         holders,
         disclosed,
@@ -140,8 +140,8 @@ pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToke
 }
 
 /// Serves probes on behalf of an agent on standby, until stopped.
-pub(crate) async fn stand_by(listeners: Listeners, waiting: Standby, stop: CancellationToken) {
-    serve(listeners, Pages::StandingBy(waiting), stop).await;
+pub(crate) async fn stand_by(listeners: Listeners, standby: Standby, stop: CancellationToken) {
+    serve(listeners, Pages::StandingBy(standby), stop).await;
 }
 
 async fn serve(listeners: Listeners, pages: Pages, stop: CancellationToken) {

@@ -97,7 +97,7 @@ pub enum StartError {
 // === impl Agent ===
 
 impl Agent {
-    /// Locks the node, checks the configuration, and starts the parts.
+    /// Locks the node, checks the configuration, and starts the tasks.
     pub fn start(config: &Config, clock: Clock) -> Result<Self, StartError> {
         let policy = watch::Sender::new(Arc::new(config.policy.clone()));
         Self::start_with_policy(config, policy.subscribe(), clock)
@@ -115,43 +115,43 @@ impl Agent {
     /// Starts with a configuration that is reloaded on changes.
     pub fn start_with_reload(
         config: &Config,
-        follow: ReloadSource,
+        reload: ReloadSource,
         clock: Clock,
     ) -> Result<Self, StartError> {
-        Self::start_with(config, PolicySource::Reloaded(follow), clock)
+        Self::start_with(config, PolicySource::Reloaded(reload), clock)
     }
 
     fn start_with(config: &Config, source: PolicySource, clock: Clock) -> Result<Self, StartError> {
         let dir = config.places.kubelet_dir.join(PLUGIN_DIR);
         check_sockets(&dir, &config.policy)?;
         let lock = NodeLock::acquire(&dir, &config.places.state_dir)?;
-        let watched =
+        let watch =
             DirectoryWatch::new(&dir).map_err(|source| StartError::Watch(dir.clone(), source))?;
         let listeners = Listeners::bind(config.listen, config.probe_socket.as_deref())?;
         let admin_address = listeners.address();
         let cluster = source.client(config)?;
         let (registry, instruments) = metrics::registry(&clock);
-        let mut parts = TaskSet::default();
-        let (count, seen) = watch::channel(0);
-        let (forward, directory) = watch::channel(0);
-        let watching = watched.run(count, config.kubelet_limits.check_interval);
-        let stop = parts.token();
+        let mut tasks = TaskSet::default();
+        let (event_sender, events) = watch::channel(0);
+        let (forwarder, directory) = watch::channel(0);
+        let event_watch = watch.run(event_sender, config.kubelet_limits.check_interval);
+        let stop = tasks.token();
         // `NodeLock::guard` waits for events until the agent ends, so only `stop` ends the watch.
-        let watching = async move {
+        let event_watch = async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = watching => {}
+                () = event_watch => {}
             }
         };
-        parts.spawn("watch of the kubelet's folder", watching);
+        tasks.spawn("watch of the kubelet's folder", event_watch);
         let reload = instruments.reload.clone();
-        let policy = source.start(config, cluster.as_ref(), (clock, reload), &mut parts)?;
+        let policy = source.start(config, cluster.as_ref(), (clock, reload), &mut tasks)?;
         let ledger = SharedLedger::with_unknown_containers();
         let deps = Deps { dir, directory, listeners, cluster, policy, ledger, clock };
         let (state, partitions) =
-            assembly::assemble(config, deps, registry, instruments, &mut parts);
-        let directory_events = (seen, forward);
-        Ok(Self { state, partitions, admin_address, tasks: parts, lock, directory_events })
+            assembly::assemble(config, deps, registry, instruments, &mut tasks);
+        let directory_events = (events, forwarder);
+        Ok(Self { state, partitions, admin_address, tasks, lock, directory_events })
     }
 
     /// Snapshots of the node's state.
@@ -169,29 +169,29 @@ impl Agent {
         self.admin_address
     }
 
-    /// Runs until `shutdown`, or until a part fails or another agent locks the node; both are errors. The node stays
-    /// locked until all parts have ended.
+    /// Runs until `shutdown`, or until a task fails or another agent locks the node; both are errors. The node stays
+    /// locked until all tasks have ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), TaskFailed> {
-        let Self { tasks: mut parts, lock, directory_events: (seen, forward), .. } = self;
-        // This future owns the locks, so the node stays locked until all parts have ended.
-        let mut guarding = pin!(lock.guard(seen, &forward));
-        let (outcome, _rest) = tokio::select! {
+        let Self { mut tasks, lock, directory_events: (events, forwarder), .. } = self;
+        // This future owns the locks, so the node stays locked until all tasks have ended.
+        let mut guard = pin!(lock.guard(events, &forwarder));
+        let (outcome, _locks) = tokio::select! {
             () = shutdown => (Ok(()), None),
-            ended = parts.next_end() => (Err(TaskFailed::from(ended)), None),
-            (rest, lost) = &mut guarding => (Err(TaskFailed::Lost(lost)), Some(rest)),
+            result = tasks.next_end() => (Err(TaskFailed::from(result)), None),
+            (locks, lost) = &mut guard => (Err(TaskFailed::Lost(lost)), Some(locks)),
         };
-        parts.stop().await;
+        tasks.stop().await;
         outcome
     }
 }
 
-/// Unexpected end of a part.
+/// Unexpected end of a task.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskFailed {
-    /// The part returned.
+    /// The task returned.
     #[error("the agent's {0} ended unexpectedly")]
     Ended(&'static str),
-    /// The part panicked.
+    /// The task panicked.
     #[error("a part of the agent panicked")]
     Panicked(#[from] tokio::task::JoinError),
     /// Another agent has taken the node.
@@ -200,8 +200,8 @@ pub enum TaskFailed {
 }
 
 impl From<Result<&'static str, tokio::task::JoinError>> for TaskFailed {
-    fn from(ended: Result<&'static str, tokio::task::JoinError>) -> Self {
-        ended.map_or_else(Self::Panicked, Self::Ended)
+    fn from(result: Result<&'static str, tokio::task::JoinError>) -> Self {
+        result.map_or_else(Self::Panicked, Self::Ended)
     }
 }
 
@@ -219,7 +219,7 @@ pub async fn scan_host_with_processes(
     clock: Clock,
     gpus: impl FnOnce(&NodeState) -> Vec<DeviceId>,
 ) -> (NodeState, BTreeMap<DeviceId, ProcessesOfGpu>) {
-    let (mut parts, wake) = (TaskSet::default(), Arc::new(Notify::new()));
+    let (mut tasks, wake) = (TaskSet::default(), Arc::new(Notify::new()));
     let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
     // A single scan needs no change notifications.
     let changes = watch::Sender::new(0).subscribe();
@@ -231,10 +231,10 @@ pub async fn scan_host_with_processes(
         &changes,
         clock,
         &wake,
-        &parts.token(),
+        &tasks.token(),
     );
     let driver = sources.iter().find_map(|source| source.driver.clone());
-    let snapshots = assembly::start_sources(sources, &mut parts);
+    let snapshots = assembly::start_sources(sources, &mut tasks);
     let complete = async {
         while !has_answered(&reconciler::dry_run::merge(&snapshots), &config.policy) {
             wake.notified().await;
@@ -246,13 +246,13 @@ pub async fn scan_host_with_processes(
     let mut in_use = BTreeMap::new();
     for gpu in gpus(&state) {
         let Some(driver) = &driver else { break };
-        let measuring = GpuUse::measure(driver, &gpu, DriverCache::default());
-        let asked = deadline::timeout(config.policy.health.call_deadline, measuring);
-        let answer = asked.await.unwrap_or(Err(ProcessError::Unresponsive));
+        let measurement = GpuUse::measure(driver, &gpu, DriverCache::default());
+        let processes = deadline::timeout(config.policy.health.call_deadline, measurement);
+        let answer = processes.await.unwrap_or(Err(ProcessError::Unresponsive));
         in_use.insert(gpu, answer.map(|answer| answer.processes));
     }
-    // A part that hangs in a driver call is abandoned.
-    parts.stop().await;
+    // A task that hangs in a driver call is abandoned.
+    tasks.stop().await;
     (state, in_use)
 }
 

@@ -60,17 +60,17 @@ pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
             while !deps.policy.borrow_and_update().labels.devices {
                 changed(&mut deps.policy).await;
             }
-            let (pods, watching) = placed_pods::watch(deps.cluster.clone());
+            let (pods, pod_watch) = placed_pods::watch(deps.cluster.clone());
             let mut policy = deps.policy.clone();
-            let is_off = async {
+            let disabled = async {
                 while policy.borrow_and_update().labels.devices {
                     changed(&mut policy).await;
                 }
             };
             tokio::select! {
-                () = watching => {}
+                () = pod_watch => {}
                 () = handle_pods(&mut deps, pods) => {}
-                () = is_off => {}
+                () = disabled => {}
             }
             deps.decided_sets.send_replace(Arc::default());
         }
@@ -83,30 +83,31 @@ pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
 async fn handle_pods(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>) {
     let writer = Pods::new(deps.cluster.clone());
     let mut allocations = deps.allocations.watch();
-    let mut following = None;
+    let mut subscription = None;
     // Decided GPUs of pods that got other GPUs, by the pod's UID.
     let mut spare: BTreeMap<String, Vec<DeviceId>> = BTreeMap::new();
     // Time of the next attempt at a failed correction, by the pod's UID.
-    let mut failed: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut retry_times: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
-        let all = pods.borrow_and_update().clone();
+        let placed = pods.borrow_and_update().clone();
         let checkpoint = allocations.borrow_and_update().clone();
         let state = deps.state.borrow_and_update().clone();
-        let held = held_gpus(checkpoint.containers().unwrap_or_default(), &state);
+        let gpus_by_pod = held_gpus(checkpoint.containers().unwrap_or_default(), &state);
         let is_pending = |pod: &&PlacedPod| {
-            pod.first_seen.elapsed() < PENDING_TIMEOUT && !has_all_gpus(pod, &held)
+            pod.first_seen.elapsed() < PENDING_TIMEOUT && !has_all_gpus(pod, &gpus_by_pod)
         };
         // Placements of virtual GPUs are not published as sets: a virtual GPU is bound when a container starts.
-        let counts_whole = !state.counts_virtual_gpus();
-        let whole = all.iter().filter(|pod| counts_whole && is_whole(pod));
-        let (pending, served): (Vec<_>, Vec<_>) = whole.partition(is_pending);
-        spare.retain(|uid, _| all.iter().any(|pod| pod.pod.uid == *uid));
-        failed.retain(|uid, _| all.iter().any(|pod| pod.pod.uid == *uid));
-        let is_due = |uid: &str| match failed.get(uid) {
-            Some(at) => *at <= Instant::now(),
+        let counts_whole_gpus = !state.counts_virtual_gpus();
+        let whole_gpu_pods = placed.iter().filter(|pod| counts_whole_gpus && is_whole(pod));
+        let (pending, served): (Vec<_>, Vec<_>) = whole_gpu_pods.partition(is_pending);
+        spare.retain(|uid, _| placed.iter().any(|pod| pod.pod.uid == *uid));
+        retry_times.retain(|uid, _| placed.iter().any(|pod| pod.pod.uid == *uid));
+        let is_due = |uid: &str| match retry_times.get(uid) {
+            Some(retry_at) => *retry_at <= Instant::now(),
             None => !spare.contains_key(uid),
         };
-        let needs_correction = |pod: &&PlacedPod| differs(pod, &held) && is_due(&pod.pod.uid);
+        let needs_correction =
+            |pod: &&PlacedPod| differs(pod, &gpus_by_pod) && is_due(&pod.pod.uid);
         let misplaced: Vec<_> = served.into_iter().filter(needs_correction).collect();
         let decided =
             |pod: &&PlacedPod| (pod.pod.uid.clone(), decided_gpus(pod).cloned().collect());
@@ -116,19 +117,20 @@ async fn handle_pods(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPo
         let sets = sets.chain(spare.values().filter(|_| !pending.is_empty()).cloned()).collect();
         windlass_host::watch::publish_if_changed(&deps.decided_sets, Arc::new(sets));
         let next_expiry = pending.iter().map(|pod| pod.first_seen + PENDING_TIMEOUT).min();
-        following = next_expiry.and_then(|_| following.or_else(|| Some(deps.allocations.follow())));
+        subscription =
+            next_expiry.and_then(|_| subscription.or_else(|| Some(deps.allocations.follow())));
         for pod in misplaced {
-            failed.remove(&pod.pod.uid);
-            if !correct(pod, &held, &writer, &deps.metrics).await {
-                failed.insert(pod.pod.uid.clone(), Instant::now() + RETRY_DELAY);
+            retry_times.remove(&pod.pod.uid);
+            if !correct(pod, &gpus_by_pod, &writer, &deps.metrics).await {
+                retry_times.insert(pod.pod.uid.clone(), Instant::now() + RETRY_DELAY);
             }
         }
-        let next = next_expiry.into_iter().chain(failed.values().copied()).min();
+        let next_event = next_expiry.into_iter().chain(retry_times.values().copied()).min();
         tokio::select! {
             () = changed(&mut pods) => {}
             () = changed(&mut allocations) => {}
             () = changed(&mut deps.state) => {}
-            () = or_pending(next.map(sleep_until)) => {}
+            () = or_pending(next_event.map(sleep_until)) => {}
         }
     }
 }
@@ -138,16 +140,16 @@ fn held_gpus(
     containers: &[ContainerIds],
     state: &NodeState,
 ) -> BTreeMap<String, BTreeSet<DeviceId>> {
-    let mut held: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    let mut gpus_by_pod: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for ContainerIds { pod, ids, .. } in containers {
         let ids = ids.iter().filter_map(|id| device_of(id));
         let is_gpu = |id: &DeviceId| {
             let device = state.inventory.get(id.as_str());
             device.is_some_and(|device| device.family().has_nvml)
         };
-        held.entry(pod.clone()).or_default().extend(ids.filter(is_gpu));
+        gpus_by_pod.entry(pod.clone()).or_default().extend(ids.filter(is_gpu));
     }
-    held
+    gpus_by_pod
 }
 
 fn is_whole(pod: &PlacedPod) -> bool {
@@ -160,25 +162,25 @@ fn decided_gpus(pod: &PlacedPod) -> impl Iterator<Item = &DeviceId> {
 }
 
 /// True if the kubelet has allocated as many GPUs to the pod as were decided.
-fn has_all_gpus(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
-    held.get(&pod.pod.uid).is_some_and(|held| held.len() == pod.placement.devices.len())
+fn has_all_gpus(pod: &PlacedPod, gpus_by_pod: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
+    gpus_by_pod.get(&pod.pod.uid).is_some_and(|gpus| gpus.len() == pod.placement.devices.len())
 }
 
 /// True if a served pod got other GPUs than decided.
-fn differs(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
-    let held = held.get(&pod.pod.uid).filter(|_| has_all_gpus(pod, held));
-    held.is_some_and(|held| !decided_gpus(pod).all(|device| held.contains(device)))
+fn differs(pod: &PlacedPod, gpus_by_pod: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
+    let gpus = gpus_by_pod.get(&pod.pod.uid).filter(|_| has_all_gpus(pod, gpus_by_pod));
+    gpus.is_some_and(|gpus| !decided_gpus(pod).all(|device| gpus.contains(device)))
 }
 
 /// Writes the GPUs of a pod into its annotation. False if that failed.
 async fn correct(
     pod: &PlacedPod,
-    held: &BTreeMap<String, BTreeSet<DeviceId>>,
+    gpus_by_pod: &BTreeMap<String, BTreeSet<DeviceId>>,
     writer: &Pods,
     metrics: &ShareMetrics,
 ) -> bool {
-    let held = held.get(&pod.pod.uid).into_iter().flatten();
-    let placement = PodPlacement { devices: held.cloned().map(PlacedGpu::whole).collect() };
+    let gpus = gpus_by_pod.get(&pod.pod.uid).into_iter().flatten();
+    let placement = PodPlacement { devices: gpus.cloned().map(PlacedGpu::whole).collect() };
     let is_written = annotate(writer, &pod.pod, &placement).await;
     if is_written {
         metrics.count_bound("corrected");

@@ -54,17 +54,17 @@ pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
             while gpus_with_ready_daemon(&deps.daemons.borrow_and_update()).is_empty() {
                 changed(&mut deps.daemons).await;
             }
-            let (pods, watching) = ending_pods::watch(deps.cluster.clone());
+            let (pods, pod_watch) = ending_pods::watch(deps.cluster.clone());
             let mut daemons = deps.daemons.clone();
-            let is_idle = async {
+            let idle = async {
                 while !gpus_with_ready_daemon(&daemons.borrow_and_update()).is_empty() {
                     changed(&mut daemons).await;
                 }
             };
             tokio::select! {
-                () = watching => {}
+                () = pod_watch => {}
                 () = deps.handle_pods(pods) => {}
-                () = is_idle => {}
+                () = idle => {}
             }
         }
     };
@@ -73,8 +73,8 @@ pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
 }
 
 fn gpus_with_ready_daemon(daemons: &MpsStates) -> Vec<DeviceId> {
-    let ready = daemons.iter().filter(|(_, state)| **state == MpsState::Ready);
-    ready.map(|(device, _)| device.clone()).collect()
+    let ready_daemons = daemons.iter().filter(|(_, state)| **state == MpsState::Ready);
+    ready_daemons.map(|(device, _)| device.clone()).collect()
 }
 
 // === impl Deps ===
@@ -83,13 +83,13 @@ impl Deps {
     async fn handle_pods(&self, mut pods: watch::Receiver<Arc<TerminatingPods>>) {
         let mut terminated = BTreeSet::new();
         loop {
-            let all = pods.borrow_and_update().clone();
-            terminated.retain(|uid| all.contains_key(uid));
-            let waiting = || all.iter().filter(|(uid, _)| !terminated.contains(*uid));
-            let next = waiting().map(|(_, end)| self.termination_time(*end)).min();
+            let terminating = pods.borrow_and_update().clone();
+            terminated.retain(|uid| terminating.contains_key(uid));
+            let waiting = || terminating.iter().filter(|(uid, _)| !terminated.contains(*uid));
+            let next_termination = waiting().map(|(_, end)| self.termination_time(*end)).min();
             tokio::select! {
                 () = changed(&mut pods) => continue,
-                () = or_pending(next.map(sleep_until)) => {}
+                () = or_pending(next_termination.map(sleep_until)) => {}
             }
             let now = Instant::now();
             let due = waiting().filter(|(_, end)| self.termination_time(**end) <= now);
@@ -106,18 +106,18 @@ impl Deps {
 
     /// Terminates the clients of these pods, at all daemons at once.
     async fn terminate(&self, pods: &BTreeSet<String>) {
-        let mut all = JoinSet::new();
+        let mut tasks = JoinSet::new();
         for device in gpus_with_ready_daemon(&self.daemons.borrow()) {
             let (deps, pods) = (self.clone(), pods.clone());
-            all.spawn(async move { deps.terminate_on(&device, &pods).await });
+            tasks.spawn(async move { deps.terminate_on(&device, &pods).await });
         }
-        all.join_all().await;
+        tasks.join_all().await;
     }
 
     async fn terminate_on(&self, device: &DeviceId, pods: &BTreeSet<String>) {
-        let measuring = GpuUse::measure(&self.driver, device, DriverCache::default());
-        let asked = deadline::timeout(PROCESS_LIST_TIMEOUT, measuring).await;
-        let processes = match asked.unwrap_or(Err(ProcessError::Unresponsive)) {
+        let measurement = GpuUse::measure(&self.driver, device, DriverCache::default());
+        let result = deadline::timeout(PROCESS_LIST_TIMEOUT, measurement).await;
+        let processes = match result.unwrap_or(Err(ProcessError::Unresponsive)) {
             Ok(GpuUse { processes, .. }) => processes,
             Err(error) => {
                 let error = causes(&error);
@@ -125,8 +125,9 @@ impl Deps {
                 return;
             }
         };
-        let own = processes.iter().filter(|process| pods.contains(&process.container.pod));
-        let clients: Vec<_> = own.collect();
+        let of_ending_pods =
+            processes.iter().filter(|process| pods.contains(&process.container.pod));
+        let clients: Vec<_> = of_ending_pods.collect();
         let ended =
             self.clients.terminate(device, self.driver.host(), &clients, TERMINATION_LEAD).await;
         match ended {

@@ -63,9 +63,9 @@ impl Labeller {
         state: watch::Receiver<Arc<NodeState>>,
         policy: watch::Receiver<Arc<Policy>>,
     ) -> (Self, watch::Receiver<Arc<Labels>>) {
-        let (publish, labels) = watch::channel(Arc::new(Labels::new()));
+        let (sender, labels) = watch::channel(Arc::new(Labels::new()));
         let labeller =
-            Self { host, clock, state, policy, labels: publish, file: None, last_error: None };
+            Self { host, clock, state, policy, labels: sender, file: None, last_error: None };
         (labeller, labels)
     }
 
@@ -76,13 +76,13 @@ impl Labeller {
         let mut retry = RETRY_MIN;
         loop {
             self.refresh(timestamp, &stop).await;
-            let failing = self.last_error.is_some();
-            retry = if failing { retry } else { RETRY_MIN };
+            let has_failed = self.last_error.is_some();
+            retry = if has_failed { retry } else { RETRY_MIN };
             tokio::select! {
                 () = stop.cancelled() => break,
                 Ok(()) = self.state.changed() => {}
                 Ok(()) = self.policy.changed() => timestamp = self.clock.now(),
-                () = sleep(retry), if failing => retry = RETRY_MAX.min(retry * 2),
+                () = sleep(retry), if has_failed => retry = RETRY_MAX.min(retry * 2),
             }
         }
         self.update_file(None).await;
@@ -121,9 +121,9 @@ impl Labeller {
             self.last_error = None;
             return;
         }
-        let before = self.file.clone();
+        let previous = self.file.clone();
         let file = target.clone();
-        let write = move || file::replace(before.as_ref(), file.as_ref());
+        let write = move || file::replace(previous.as_ref(), file.as_ref());
         match blocking(write).await {
             Ok(()) => (self.file, self.last_error) = (target, None),
             Err(error) => {

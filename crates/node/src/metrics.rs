@@ -41,7 +41,7 @@ use self::{
     transitions::Transitions, watchdog::SharedGpuCollector,
 };
 
-/// Metrics that parts of the agent update; clones share their counters.
+/// Metrics that tasks of the agent update; clones share their counters.
 #[derive(Clone, Debug)]
 pub(crate) struct Instruments {
     pub(crate) plugins: PluginMetrics,
@@ -80,12 +80,12 @@ impl MetricSources {
     /// Newest sample of a device, unless it has expired.
     pub(crate) fn sample(&self, id: &DeviceId) -> Option<Sample> {
         let now = self.clock.now();
-        let found = self.telemetry.iter().find_map(|source| source.borrow().get(id).cloned());
-        found.filter(|sample| sample.stale_at >= now)
+        let sample = self.telemetry.iter().find_map(|source| source.borrow().get(id).cloned());
+        sample.filter(|sample| sample.stale_at >= now)
     }
 }
 
-/// Registry of a serving agent, and the metrics that its parts update. Its sub-registries add the name prefixes.
+/// Registry of a serving agent, and the metrics that its tasks update. Its sub-registries add the name prefixes.
 pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
     let mut root = Registry::default();
     let process = root.sub_registry_with_prefix(PROCESS);

@@ -64,16 +64,16 @@ impl Fractions {
         state_dir: &Path,
         state: watch::Receiver<Arc<NodeState>>,
     ) -> (Self, watch::Receiver<Arc<FractionLimits>>) {
-        let (publish, containers) = watch::channel(Arc::default());
-        let (limits, published) = watch::channel(Arc::default());
+        let (container_sender, containers) = watch::channel(Arc::default());
+        let (limits, limit_receiver) = watch::channel(Arc::default());
         let plugin = FractionPlugin {
             settings: settings.clone(),
             state: state.clone(),
             records: LimitRecords::of_fractions(state_dir),
-            containers: publish,
+            containers: container_sender,
         };
         let condition = watch::Sender::new(None);
-        (Self { plugin, containers, state, limits, condition }, published)
+        (Self { plugin, containers, state, limits, condition }, limit_receiver)
     }
 
     /// Writer of the node's condition.
@@ -91,8 +91,8 @@ impl Fractions {
     /// Serves the container runtime, until stopped.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let settings = NriSettings::new(&self.plugin.settings.socket, "windlass", INDEX);
-        let (publish, nri) = watch::channel(NriState::default());
-        let serving = windlass_nri::run(settings, self.plugin, publish, stop.clone());
+        let (state_sender, nri) = watch::channel(NriState::default());
+        let nri_session = windlass_nri::run(settings, self.plugin, state_sender, stop.clone());
         let watcher = Watcher {
             nri,
             containers: self.containers,
@@ -100,7 +100,7 @@ impl Fractions {
             limits: self.limits,
             condition: self.condition,
         };
-        tokio::join!(serving, stop.run_until_cancelled(watcher.run()));
+        tokio::join!(nri_session, stop.run_until_cancelled(watcher.run()));
     }
 }
 
@@ -122,8 +122,8 @@ impl Watcher {
             let containers = self.containers.borrow_and_update().clone();
             let nri = self.nri.borrow_and_update().clone();
             publish_if_changed(&self.limits, Arc::new(limits(&containers, &state)));
-            if let Some(found) = condition::condition(&nri, &state) {
-                publish_if_changed(&self.condition, Some(Arc::new(found)));
+            if let Some(current) = condition::condition(&nri, &state) {
+                publish_if_changed(&self.condition, Some(Arc::new(current)));
             }
             tokio::select! {
                 () = changed(&mut self.state) => {}
@@ -136,14 +136,14 @@ impl Watcher {
 
 /// Limits of the pods of these containers. A container whose limit is the whole GPU adds no limit.
 fn limits(containers: &FractionedContainers, state: &NodeState) -> FractionLimits {
-    let mut all = FractionLimits::new();
+    let mut limits = FractionLimits::new();
     for fraction in containers.values() {
         let pod = &fraction.container.pod;
         let pod = ClaimRef::of_share(&pod.namespace, &pod.name, &pod.uid);
         let gpus = plan::measurable(&fraction.request, state).into_iter();
         for gpu in gpus.filter(|gpu| gpu.limit_mib < gpu.total_mib) {
-            *all.entry(gpu.device).or_default().entry(pod.clone()).or_default() += gpu.limit_mib;
+            *limits.entry(gpu.device).or_default().entry(pod.clone()).or_default() += gpu.limit_mib;
         }
     }
-    all
+    limits
 }

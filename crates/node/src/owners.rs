@@ -46,18 +46,18 @@ pub async fn owners(places: &HostPaths, node: &NodeState) -> (Owners, Vec<String
     let (mut owners, mut caveats) = (Owners::new(), Vec::new());
     let pods = client::pods(&places.kubelet_dir).await;
     let pods = pods.map_err(|error| caveats.push(causes(&error))).unwrap_or_default();
-    let users = pods_by_claim(&pods);
+    let claim_users = pods_by_claim(&pods);
     add_containers(holders_by_device(pods), node, &mut owners);
     match ClaimFile::new(places).read() {
-        Ok(claims) => add_claims(claims.unwrap_or_default(), &users, node, &mut owners),
+        Ok(claims) => add_claims(claims.unwrap_or_default(), &claim_users, node, &mut owners),
         Err(error) => caveats.push(causes(&error)),
     }
     (owners, caveats)
 }
 
 /// Adds containers. A pool token stands for every device of its pool.
-fn add_containers(held: HoldersByDevice, node: &NodeState, owners: &mut Owners) {
-    for (id, holders) in held {
+fn add_containers(by_device: HoldersByDevice, node: &NodeState, owners: &mut Owners) {
+    for (id, holders) in by_device {
         for holder in holders {
             let is_pooled = token_number(id.as_str()).is_some();
             let pool = holder.resource.parse::<ResourceName>().ok().filter(|_| is_pooled);
@@ -73,15 +73,17 @@ fn add_containers(held: HoldersByDevice, node: &NodeState, owners: &mut Owners) 
 }
 
 fn add_claims(claims: Records, users: &PodsByClaim, node: &NodeState, owners: &mut Owners) {
-    let device = |held: PreparedDevice| match held.partition {
-        Some(place) => instance_at(&node.inventory, &place).map(|instance| instance.id.clone()),
-        None => held.device,
+    let device_id = |device: PreparedDevice| match device.partition {
+        Some(placement) => {
+            instance_at(&node.inventory, &placement).map(|instance| instance.id.clone())
+        }
+        None => device.device,
     };
-    for entry in claims.into_values() {
-        let named = (entry.claim.namespace.clone(), entry.claim.name.clone());
-        let pods = users.get(&named).cloned().unwrap_or_default();
-        for device in entry.devices.into_iter().filter_map(device) {
-            let ClaimRef { namespace, name, uid } = entry.claim.clone();
+    for record in claims.into_values() {
+        let claim_key = (record.claim.namespace.clone(), record.claim.name.clone());
+        let pods = users.get(&claim_key).cloned().unwrap_or_default();
+        for device in record.devices.into_iter().filter_map(device_id) {
+            let ClaimRef { namespace, name, uid } = record.claim.clone();
             let owner = Owner::Dra { namespace, claim: name, uid, pods: pods.clone() };
             owners.entry(device).or_default().insert(owner);
         }
@@ -98,8 +100,8 @@ impl std::fmt::Display for Owner {
             Self::Dra { namespace, claim, pods, .. } => match (pods.first(), pods.len()) {
                 (None, _) => write!(f, "claim {namespace}/{claim}"),
                 (Some(pod), 1) => write!(f, "{namespace}/{pod} (claim {claim})"),
-                (Some(pod), several) => {
-                    write!(f, "{namespace}/{pod} and {} more (claim {claim})", several - 1)
+                (Some(pod), count) => {
+                    write!(f, "{namespace}/{pod} and {} more (claim {claim})", count - 1)
                 }
             },
         }
@@ -114,20 +116,20 @@ mod tests {
     #[tokio::test]
     async fn claims_are_read_from_the_agents_state_file_without_a_kubelet() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let at = |name: &str| folder.path().join(name);
-        let (kubelet_dir, state_dir, cdi_dir) = (at("kubelet"), at("."), at("cdi"));
+        let path = |name: &str| folder.path().join(name);
+        let (kubelet_dir, state_dir, cdi_dir) = (path("kubelet"), path("."), path("cdi"));
         let places = HostPaths { kubelet_dir, state_dir, cdi_dir, ..HostPaths::default() };
         let text = r#"{"version": 1, "boot": null, "claims": {"u": {
             "ref": {"namespace": "team", "name": "train", "uid": "u"}, "state": "PrepareCompleted",
             "devices": [{"pool": "n1/nvidia", "name": "gpu-a", "device": "GPU-a", "usage": "alone",
                 "requests": [], "cdi": []}]}}}"#;
         let text = Document::Claims.round_trip(text.as_bytes()).expect("understood");
-        std::fs::write(at("claims.json"), text).expect("written");
+        std::fs::write(path("claims.json"), text).expect("written");
         let (owners, caveats) = owners(&places, &NodeState::default()).await;
-        let shown = owners["GPU-a"].iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(shown, ["claim team/train"]);
+        let owners_of_gpu = owners["GPU-a"].iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(owners_of_gpu, ["claim team/train"]);
         assert!(caveats[0].contains("pod-resources"), "{caveats:?}");
-        std::fs::write(at("claims.json"), "{").expect("written");
+        std::fs::write(path("claims.json"), "{").expect("written");
         let (_, caveats) = super::owners(&places, &NodeState::default()).await;
         assert!(caveats[1].contains("claims.json is not a record of claims"), "{caveats:?}");
     }

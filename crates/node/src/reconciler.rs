@@ -76,7 +76,7 @@ pub(crate) struct Reconciler {
     policy: Arc<Policy>,
     holdings: Holdings,
     /// Kind of the replicas that containers hold.
-    kinds: ReplicaKinds,
+    replica_kinds: ReplicaKinds,
     /// Pool of each device at its last allocation.
     pools: Pools,
     /// Fingerprint of the hardware behind each id when the id was allocated.
@@ -189,7 +189,7 @@ impl Reconciler {
             sources,
             policy,
             inputs,
-            kinds: ReplicaKinds::new(),
+            replica_kinds: ReplicaKinds::new(),
             pools: Pools::new(),
             allocated_hardware: Fingerprints::new(),
             holdings: Holdings::default(),
@@ -223,24 +223,24 @@ impl Reconciler {
     /// checkpoint is read: stopping one kills its clients.
     async fn open_disk(&mut self, mut disk: Disk) -> Disk {
         let policy = self.policy.clone();
-        let opening = spawn_blocking(move || {
+        let open_task = spawn_blocking(move || {
             let allocated_hardware = disk.open(&policy);
             (disk, allocated_hardware)
         });
-        let mut opening = pin!(opening);
-        let opened = if let Ok(opened) = deadline::timeout(DEADLINE, &mut opening).await {
-            opened
+        let mut open_task = pin!(open_task);
+        let result = if let Ok(result) = deadline::timeout(DEADLINE, &mut open_task).await {
+            result
         } else {
             tracing::warn!(
                 limit = ?DEADLINE,
                 "disk not responding: devices are offered once the previous agent's state is read"
             );
-            opening.await
+            open_task.await
         };
-        let (disk, allocated_hardware) = opened.expect("reading neither panics nor is cancelled");
+        let (disk, allocated_hardware) = result.expect("reading neither panics nor is cancelled");
         self.allocated_hardware = allocated_hardware;
-        if let Some(held) = self.inputs.allocations.read().await.held_ids() {
-            self.restore(held, BTreeSet::new());
+        if let Some(held_ids) = self.inputs.allocations.read().await.held_ids() {
+            self.restore(held_ids, BTreeSet::new());
         }
         disk
     }
@@ -286,7 +286,7 @@ impl Reconciler {
     /// published state.
     fn start_migration(&mut self) {
         let published = self.published();
-        self.kinds.extend(published.replica_kinds());
+        self.replica_kinds.extend(published.replica_kinds());
         self.pools.extend(published.pools());
         self.phase.start();
     }
@@ -303,25 +303,25 @@ impl Reconciler {
 
     /// Handles a checkpoint. An unreadable one releases nothing.
     fn handle_checkpoint(&mut self, allocations: &Allocations) {
-        let Some(held) = allocations.held_ids() else {
+        let Some(held_ids) = allocations.held_ids() else {
             return self.phase.restart_wait(allocations.read_at(), self.checkpoint_delay);
         };
         // A checkpoint that completes the phase contains every earlier Allocate.
         match self.phase.complete(allocations.read_at()) {
-            Some(allocatable) => self.restore(held, allocatable),
+            Some(allocatable) => self.restore(held_ids, allocatable),
             None if self.restored == RestoreProgress::None => {
                 let allocatable = self.phase.allocatable().cloned().collect();
-                self.restore(held, allocatable);
+                self.restore(held_ids, allocatable);
             }
             // The offers already contain the ids that were allocated later.
-            None => self.holdings.retain(held),
+            None => self.holdings.retain(held_ids),
         }
     }
 
     /// Restores allocations from the checkpoint. Fingerprints are kept for held devices, and for devices that were
     /// allocatable when the wait began: their allocation may be missing in the checkpoint.
-    fn restore(&mut self, held: &HeldIds, allocatable: BTreeSet<DeviceId>) {
-        self.holdings = Holdings::new(held.clone());
+    fn restore(&mut self, held_ids: &HeldIds, allocatable: BTreeSet<DeviceId>) {
+        self.holdings = Holdings::new(held_ids.clone());
         if self.restored == RestoreProgress::None {
             self.restored = RestoreProgress::Allocations;
         }
@@ -337,8 +337,8 @@ impl Reconciler {
 
     /// Runs one round without waiting.
     fn refresh(&mut self, trigger: Trigger) {
-        let merged = merge(&self.sources);
-        if !merged.is_complete() {
+        let inventory = merge(&self.sources);
+        if !inventory.is_complete() {
             return;
         }
         if self.inputs.policy.has_changed().unwrap_or(false) {
@@ -346,16 +346,16 @@ impl Reconciler {
         }
         let published = self.published();
         if published.inventory.generation > 0 {
-            self.detect_migration(&published.inventory, &merged);
+            self.detect_migration(&published.inventory, &inventory);
         }
-        let cleanup_demand = self.request_cleanup(&merged);
-        let overlaps = self.overlaps(&merged);
+        let cleanup_demand = self.request_cleanup(&inventory);
+        let overlaps = self.overlaps(&inventory);
         let ledger = self.inputs.ledger.borrow().clone();
         self.ledger.clone_from(&ledger);
         let on_disk = self.disk.on_disk.borrow_and_update().clone();
         let round = Round {
             published: &published,
-            inventory: &merged,
+            inventory: &inventory,
             on_disk: &on_disk,
             ledger: &ledger,
             overlaps,
@@ -363,18 +363,18 @@ impl Reconciler {
         };
         // This plan assumes that every file is written, so it determines the desired files.
         let mut plan = self.plan(&round, &BTreeSet::new());
-        self.request_daemons(&plan, &merged, &ledger);
-        let desired = self.request_files(&plan, &merged, trigger);
-        let late = waiting_for_disk(&plan, &published, (&desired, &on_disk));
+        self.request_daemons(&plan, &inventory, &ledger);
+        let desired = self.request_files(&plan, &inventory, trigger);
+        let waiting_devices = waiting_for_disk(&plan, &published, (&desired, &on_disk));
         let slow_since = self.disk.slow_since();
-        if !late.is_empty() || !on_disk.matches(&self.policy) {
-            if slow_since.is_none() && !has_lost_health(&published.inventory, &merged) {
+        if !waiting_devices.is_empty() || !on_disk.matches(&self.policy) {
+            if slow_since.is_none() && !has_lost_health(&published.inventory, &inventory) {
                 // The disk triggers the next round soon, so that new devices appear in one step.
                 return;
             }
-            plan = self.plan(&round, &late);
+            plan = self.plan(&round, &waiting_devices);
         }
-        let state = self.state(&round, plan, &late, slow_since);
+        let state = self.state(&round, plan, &waiting_devices, slow_since);
         self.publish_if_changed(state, &published);
         let published = self.published();
         self.phase
@@ -389,37 +389,42 @@ impl Reconciler {
         self.overlaps.clone()
     }
 
-    fn plan(&self, round: &Round<'_>, late: &BTreeSet<DeviceId>) -> Plan {
+    fn plan(&self, round: &Round<'_>, waiting_devices: &BTreeSet<DeviceId>) -> Plan {
         let policy = &self.policy;
         let daemons = self.inputs.mps.borrow().clone();
         let cleanup_states = self.inputs.cleanup_states.borrow().clone();
-        let (checked, outdated) = (&round.on_disk.check_result, &round.on_disk.outdated);
+        let (check_result, outdated) = (&round.on_disk.check_result, &round.on_disk.outdated);
         let lease = self.lease_obstacles();
-        let checks =
-            ObstacleChecks { check_result: checked, policy, waiting_for_disk: late, lease: &lease };
+        let checks = ObstacleChecks {
+            check_result,
+            policy,
+            waiting_for_disk: waiting_devices,
+            lease: &lease,
+        };
         offers::plan(offers::OfferInputs {
             policy,
             inventory: round.inventory,
             previous: &round.published.offers,
             held: self.holdings.held(),
-            replica_kinds: &self.kinds,
+            replica_kinds: &self.replica_kinds,
             pools: &self.pools,
             fingerprints: &self.allocated_hardware,
             move_permission: self.phase.moves(),
             obstacle: &|device, sharing| {
                 let daemon = || demands::daemon_obstacle(&daemons, device, sharing);
                 let outdated = || outdated.devices.get(&device.id).map(ToString::to_string);
-                let before = || checks.of_containers(device).map(|it| it.reason).or_else(daemon);
-                let leftover = || checked.daemon_obstacle(device, sharing);
-                before()
+                let container_obstacle =
+                    || checks.of_containers(device).map(|obstacle| obstacle.reason).or_else(daemon);
+                let leftover_daemon = || check_result.daemon_obstacle(device, sharing);
+                container_obstacle()
                     .or_else(outdated)
                     .or_else(|| round.claim_obstacle(device))
-                    .or_else(leftover)
+                    .or_else(leftover_daemon)
             },
             share_obstacle: &|device| {
-                let obstacle = checks.of_shares(device).map(|it| it.reason);
-                let leftover = || checked.daemon_obstacle(device, Sharing::Exclusive);
-                obstacle.or_else(|| round.share_obstacle(device)).or_else(leftover)
+                let obstacle = checks.of_shares(device).map(|obstacle| obstacle.reason);
+                let leftover_daemon = || check_result.daemon_obstacle(device, Sharing::Exclusive);
+                obstacle.or_else(|| round.share_obstacle(device)).or_else(leftover_daemon)
             },
             cleanup: &|id| demands::cleanup_obstacle(&cleanup_states, round.cleanup_demand, id),
         })
@@ -430,7 +435,7 @@ impl Reconciler {
         &mut self,
         round: &Round<'_>,
         plan: Plan,
-        late: &BTreeSet<DeviceId>,
+        waiting_devices: &BTreeSet<DeviceId>,
         slow_since: Option<Instant>,
     ) -> NodeState {
         // A migration ends when no device waits.
@@ -438,17 +443,17 @@ impl Reconciler {
             self.phase.finish();
         }
         let cleanup_states = self.inputs.cleanup_states.borrow().clone();
-        let (policy, checked) = (self.policy.clone(), &round.on_disk.check_result);
+        let (policy, check_result) = (self.policy.clone(), &round.on_disk.check_result);
         let checks = ObstacleChecks {
-            check_result: checked,
+            check_result,
             policy: &policy,
-            waiting_for_disk: late,
+            waiting_for_disk: waiting_devices,
             lease: &self.lease_obstacles(),
         };
         let obstacles = checks.of_claims(round.inventory);
         let mut inventory = round.inventory.clone();
         inventory.generation = round.published.inventory.generation + 1;
-        let mut missing_parts = checked.missing_parts.clone();
+        let mut missing_parts = check_result.missing_parts.clone();
         missing_parts.problems.extend(round.on_disk.outdated.summary());
         NodeState {
             topology: round.published.topology_of(&inventory),
@@ -460,7 +465,7 @@ impl Reconciler {
             failed_cleanups: cleanup::failed_devices(&cleanup_states),
             claims_may_be_missing: !round.ledger.knows_claims(),
             replica_memory: self.replica_memory(),
-            ..checked.state(inventory, policy.clone(), plan)
+            ..check_result.state(inventory, policy.clone(), plan)
         }
     }
 
@@ -473,15 +478,15 @@ impl Reconciler {
     }
 
     /// Starts a migration if devices were repartitioned or reprogrammed.
-    fn detect_migration(&mut self, before: &Inventory, now: &Inventory) {
+    fn detect_migration(&mut self, previous: &Inventory, current: &Inventory) {
         if self.phase == Phase::Withholding {
             // The wait begins with the next published state, so it covers this change too.
             return;
         }
-        if let Some(why) =
-            changes::migration_reason((before, now), &self.policy, &self.allocated_hardware)
+        if let Some(reason) =
+            changes::migration_reason((previous, current), &self.policy, &self.allocated_hardware)
         {
-            tracing::info!("{why}");
+            tracing::info!("{reason}");
             self.start_migration();
         }
     }
@@ -558,21 +563,21 @@ impl Round<'_> {
     /// Obstacle of a device that a claim holds, itself or by overlap.
     fn claim_obstacle(&self, device: &Device) -> Option<String> {
         let claim = self.ledger.claim_holder(&self.overlaps.overlap(&device.id));
-        let held =
-            claim.map(|it| if it.is_share() { SHARED_BY_PODS } else { HELD_BY_CLAIM }.to_owned());
-        held.or_else(|| (!self.ledger.knows_claims()).then(|| CLAIMS_UNKNOWN.to_owned()))
+        let held_obstacle = claim
+            .map(|claim| if claim.is_share() { SHARED_BY_PODS } else { HELD_BY_CLAIM }.to_owned());
+        held_obstacle.or_else(|| (!self.ledger.knows_claims()).then(|| CLAIMS_UNKNOWN.to_owned()))
     }
 }
 
 /// Waits until the claims in the ledger change, or, with shares by amounts, the containers. Without such shares the
 /// kubelet alone accounts for the devices of containers.
-async fn holders_changed(ledger: &mut watch::Receiver<Ledger>, last: &Ledger, policy: &Policy) {
+async fn holders_changed(ledger: &mut watch::Receiver<Ledger>, previous: &Ledger, policy: &Policy) {
     fn claims(ledger: &Ledger) -> impl PartialEq + '_ {
         (ledger.claims(), ledger.knows_claims())
     }
     let is_changed = |ledger: &Ledger| {
-        let has_new_containers = !ledger.container_devices().eq(last.container_devices());
-        (policy.shares.is_enabled() && has_new_containers) || claims(ledger) != claims(last)
+        let has_new_containers = !ledger.container_devices().eq(previous.container_devices());
+        (policy.shares.is_enabled() && has_new_containers) || claims(ledger) != claims(previous)
     };
     let is_changed = ledger.wait_for(is_changed).await.is_ok();
     if !is_changed {

@@ -71,7 +71,7 @@ pub struct Reloader {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reason {
+enum ReloadReason {
     /// The file or the label changed.
     Changed,
     /// Explicit request.
@@ -90,21 +90,21 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 // === impl Reloader ===
 
 impl Reloader {
-    /// Watches `folder`, if any. `started` is the configuration in force.
+    /// Watches `folder`, if any. `initial` is the configuration in force.
     pub fn new(
-        started: Config,
+        initial: Config,
         load: LoadConfig,
         folder: Option<&Path>,
         triggers: ReloadTriggers,
         clock: Clock,
     ) -> io::Result<Self> {
         let folder = folder.map(DirectoryWatch::with_contents).transpose()?.map(Box::new);
-        let (policy, _) = watch::channel(Arc::new(started.policy.clone()));
+        let (policy, _) = watch::channel(Arc::new(initial.policy.clone()));
         let last_success = clock.now();
         let status = ReloadStatus { last_success, error: None, restart_keys: Vec::new() };
         let (status, _) = watch::channel(status);
         let warnings = Vec::new();
-        Ok(Self { load, triggers, folder, clock, initial: started, policy, status, warnings })
+        Ok(Self { load, triggers, folder, clock, initial, policy, status, warnings })
     }
 
     /// The latest valid policy.
@@ -121,13 +121,13 @@ impl Reloader {
     pub async fn run(mut self, stop: CancellationToken) {
         let (sender, mut changes) = watch::channel(0);
         let folder = self.folder.take();
-        let watching = Box::pin(async {
+        let folder_watch = Box::pin(async {
             match folder {
                 Some(folder) => folder.run(sender, CHECK_INTERVAL).await,
                 None => std::future::pending().await,
             }
         });
-        let reloading = async {
+        let reloads = async {
             loop {
                 let reason = self.next_trigger(&mut changes).await;
                 self.reload(reason).await;
@@ -135,13 +135,13 @@ impl Reloader {
         };
         tokio::select! {
             () = stop.cancelled() => {}
-            () = watching => {}
-            () = reloading => {}
+            () = folder_watch => {}
+            () = reloads => {}
         }
     }
 
     /// Waits for a trigger, and for the end of a burst of changes.
-    async fn next_trigger(&mut self, changes: &mut watch::Receiver<u64>) -> Reason {
+    async fn next_trigger(&mut self, changes: &mut watch::Receiver<u64>) -> ReloadReason {
         tokio::select! {
             () = changed(changes) => {
                 let quiet = async {
@@ -149,20 +149,20 @@ impl Reloader {
                 };
                 // A folder that never stops changing is read after `MAX_BURST_WAIT`.
                 let _ = timeout(MAX_BURST_WAIT, quiet).await;
-                Reason::Changed
+                ReloadReason::Changed
             }
-            () = changed(&mut self.triggers.requests) => Reason::Requested,
-            () = changed(&mut self.triggers.label) => Reason::Changed,
+            () = changed(&mut self.triggers.requests) => ReloadReason::Requested,
+            () = changed(&mut self.triggers.label) => ReloadReason::Changed,
         }
     }
 
-    async fn reload(&mut self, reason: Reason) {
+    async fn reload(&mut self, reason: ReloadReason) {
         let load = Arc::clone(&self.load);
         let label = self.triggers.label.borrow().clone();
-        let memory = LabelFile::new(&self.initial.places.state_dir);
+        let label_file = LabelFile::new(&self.initial.places.state_dir);
         let read = move || -> Result<_, ConfigError> {
             let loaded = load(&label)?;
-            if let Err(error) = memory.store(&label) {
+            if let Err(error) = label_file.store(&label) {
                 tracing::warn!(%error, "value of the node label not saved");
             }
             Ok(loaded)
@@ -175,49 +175,51 @@ impl Reloader {
         }
     }
 
-    fn apply(&mut self, config: Config, warnings: Vec<Diagnostic>, reason: Reason) {
-        for Diagnostic { line, text } in warnings.iter().filter(|it| !self.warnings.contains(it)) {
+    fn apply(&mut self, config: Config, warnings: Vec<Diagnostic>, reason: ReloadReason) {
+        for Diagnostic { line, text } in
+            warnings.iter().filter(|warning| !self.warnings.contains(warning))
+        {
             tracing::warn!(line, "configuration: {text}");
         }
         self.warnings = warnings;
-        let (policy, restart_for) = self.applicable(config);
-        let applicable = publish_if_changed(&self.policy, Arc::new(policy));
-        let earlier = self.status.borrow().clone();
-        if applicable {
+        let (policy, restart_keys) = self.applicable(config);
+        let is_changed = publish_if_changed(&self.policy, Arc::new(policy));
+        let previous = self.status.borrow().clone();
+        if is_changed {
             tracing::info!("configuration reloaded");
-        } else if earlier.error.is_some() {
+        } else if previous.error.is_some() {
             tracing::info!("configuration valid again, unchanged");
-        } else if reason == Reason::Requested {
+        } else if reason == ReloadReason::Requested {
             tracing::info!("configuration unchanged");
         }
-        if !restart_for.is_empty() && restart_for != earlier.restart_keys {
-            let keys = restart_for.join(", ");
+        if !restart_keys.is_empty() && restart_keys != previous.restart_keys {
+            let keys = restart_keys.join(", ");
             tracing::warn!(keys, "changed keys take effect after a restart of the agent");
         }
         let last_success = self.clock.now();
-        self.publish(ReloadStatus { last_success, error: None, restart_keys: restart_for });
+        self.publish(ReloadStatus { last_success, error: None, restart_keys });
     }
 
     /// The policy to put in force, and the changed keys that need a restart: `dra.driver`, and every key outside the
     /// policy.
     fn applicable(&self, config: Config) -> (Policy, Vec<String>) {
-        let started = &self.initial.policy;
+        let initial = &self.initial.policy;
         let mut policy = config.policy.clone();
-        let mut restart_for =
-            Config { policy: started.clone(), ..config }.changed_keys(&self.initial);
-        if policy.dra.driver != started.dra.driver {
-            restart_for.push("dra.driver".to_owned());
-            policy.dra.driver.clone_from(&started.dra.driver);
+        let mut restart_keys =
+            Config { policy: initial.clone(), ..config }.changed_keys(&self.initial);
+        if policy.dra.driver != initial.dra.driver {
+            restart_keys.push("dra.driver".to_owned());
+            policy.dra.driver.clone_from(&initial.dra.driver);
         }
-        (policy, restart_for)
+        (policy, restart_keys)
     }
 
-    fn refuse(&mut self, error: String, reason: Reason) {
-        let earlier = self.status.borrow().clone();
+    fn refuse(&mut self, error: String, reason: ReloadReason) {
+        let previous = self.status.borrow().clone();
         // An explicit request always gets an answer.
-        if earlier.error.as_ref() != Some(&error) || reason == Reason::Requested {
+        if previous.error.as_ref() != Some(&error) || reason == ReloadReason::Requested {
             tracing::error!(error, "configuration invalid, keeping the last valid one");
-            self.publish(ReloadStatus { error: Some(error), ..earlier });
+            self.publish(ReloadStatus { error: Some(error), ..previous });
         }
     }
 
@@ -228,7 +230,7 @@ impl Reloader {
 
 impl std::fmt::Debug for ReloadSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Follow").field("folder", &self.folder).finish_non_exhaustive()
+        f.debug_struct("ReloadSource").field("folder", &self.folder).finish_non_exhaustive()
     }
 }
 

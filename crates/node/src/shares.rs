@@ -130,8 +130,8 @@ pub(crate) fn restore(places: &HostPaths, ledger: &SharedLedger) -> RecoveredSha
     for ShareDocument { hold, .. } in documents.values() {
         ledger.restore_claim(&hold.claim(), hold.uses());
     }
-    let is_there = |name: &str| documents.contains_key(name) || unreadable.contains(name);
-    LimitRecords::of_shares(&places.state_dir).retain(is_there);
+    let is_known = |name: &str| documents.contains_key(name) || unreadable.contains(name);
+    LimitRecords::of_shares(&places.state_dir).retain(is_known);
     for name in &unreadable {
         let path = files.path(name);
         let path = path.display();
@@ -203,16 +203,16 @@ impl Binder {
     async fn report_recovered(&self) {
         let Some(pods) = &self.pods else { return };
         let recovered = self.holds.with_lock(|holds| {
-            let earlier = holds.pods.values().filter(|taken| taken.bound_at.is_none());
-            earlier.map(|taken| taken.hold.clone()).collect::<Vec<_>>()
+            let unreported = holds.pods.values().filter(|share| share.bound_at.is_none());
+            unreported.map(|share| share.hold.clone()).collect::<Vec<_>>()
         });
         for hold in recovered {
-            let pod = pods.find(&hold.pod.uid).await;
-            let pod = pod.inspect_err(|error| {
+            let lookup = pods.find(&hold.pod.uid).await;
+            let lookup = lookup.inspect_err(|error| {
                 let error = causes(error);
                 tracing::debug!(pod = %hold.claim(), error, "placement of a share not compared");
             });
-            let Ok(Some(pod)) = pod else { continue };
+            let Ok(Some(pod)) = lookup else { continue };
             let devices: Vec<_> = hold.devices().cloned().collect();
             let annotated = decided(&pod, devices.len());
             if Choice::of(&devices, &annotated, None) != Choice::Decided {
@@ -250,16 +250,16 @@ impl Binder {
         let state = self.state.borrow().clone();
         let containers = allocations.containers().ok_or(BindError::Checkpoint)?;
         let request = ContainerRequest::of(resource, ids, containers, &state)?;
-        let (known, dropped) = self.holds.with_lock(|holds| {
+        let (existing, dropped) = self.holds.with_lock(|holds| {
             holds.find_unknown(containers, &state.policy.shares);
             holds.record_container_start(&request.uid);
             let dropped = holds.drop_unusable(&request.uid, &state.shareable);
-            (holds.pods.get(&request.uid).map(|taken| taken.hold.clone()), dropped)
+            (holds.pods.get(&request.uid).map(|share| share.hold.clone()), dropped)
         });
         if let Some(dropped) = dropped {
             self.release_gpus(&dropped).await;
         }
-        let hold = match known {
+        let hold = match existing {
             Some(hold) if request.is_served_by(&hold) => hold,
             _ => self.place(&request, &state).await?,
         };
@@ -272,7 +272,7 @@ impl Binder {
         Ok(hold)
     }
 
-    /// Chooses and takes the GPUs of a pod.
+    /// Chooses the GPUs of a pod, and takes them in the ledger.
     async fn place(
         &self,
         request: &ContainerRequest,
@@ -283,9 +283,9 @@ impl Binder {
         let pod = pods.find(&request.uid).await?.ok_or_else(unknown)?;
         let size = match &request.tokens {
             Tokens::Amounts(amounts) => Size::of_one(*amounts),
-            Tokens::VirtualGpus { pod: of_pod, .. } => {
+            Tokens::VirtualGpus { pod: tokens, .. } => {
                 let containers = pods.virtual_gpu_requests(&pod).await?.ok_or_else(unknown)?;
-                Size::of_virtual_gpus(PodRequest::from_containers(&containers)?, of_pod.len())
+                Size::of_virtual_gpus(PodRequest::from_containers(&containers)?, tokens.len())
             }
         };
         self.holds.with_lock(|holds| self.take(holds, request, state, (&pod, size)))
@@ -304,12 +304,12 @@ impl Binder {
         if let Some(name) = holds.unreadable.iter().find(|name| **name != request.name) {
             return Err(BindError::Unreadable(self.documents.path(name)));
         }
-        let at_least = Enforcement::required_by(&pod.annotations)?;
-        let known = holds.pods.get(&request.uid).map(|taken| &taken.hold);
-        if let Some(hold) = known.filter(|hold| request.is_served_by(hold)) {
+        let min_enforcement = Enforcement::required_by(&pod.annotations)?;
+        let existing = holds.pods.get(&request.uid).map(|share| &share.hold);
+        if let Some(hold) = existing.filter(|hold| request.is_served_by(hold)) {
             return Ok(hold.clone());
         }
-        let known = known.map(|hold| hold.devices().cloned().collect());
+        let existing = existing.map(|hold| hold.devices().cloned().collect());
         let (ledger, decided) = (self.ledger.watch().borrow().clone(), decided(pod, size.count));
         let query = ShareRequest {
             gpus: &accepted_gpus(state, pod),
@@ -319,28 +319,28 @@ impl Binder {
             unknown: holds.unknown_amounts(),
             decided: &decided,
         };
-        let mut candidates: Vec<DeviceId> = known.unwrap_or_else(|| query.candidates());
-        let mut why = query.rejection();
-        while let Some(devices) = candidates.get(..size.count).filter(|some| !some.is_empty()) {
-            let hold = hold(devices, size, request, pod, at_least, state);
+        let mut candidates: Vec<DeviceId> = existing.unwrap_or_else(|| query.candidates());
+        let mut rejection = query.rejection();
+        while let Some(devices) = candidates.get(..size.count).filter(|ids| !ids.is_empty()) {
+            let hold = hold(devices, size, request, pod, min_enforcement, state);
             let uses: Vec<_> = hold
                 .uses()
                 .map(|(device, usage)| (state.overlaps.overlap(device), usage))
                 .collect();
             match self.ledger.take_for_claim(&hold.claim(), &uses) {
                 Ok(()) => {
-                    let unreported = Some((pod.clone(), Choice::of(devices, &decided, why)));
-                    let taken = BoundShare {
+                    let unreported = Some((pod.clone(), Choice::of(devices, &decided, rejection)));
+                    let share = BoundShare {
                         hold: hold.clone(),
                         bound_at: Some(Instant::now()),
                         unreported,
                     };
-                    holds.pods.insert(request.uid.clone(), taken);
+                    holds.pods.insert(request.uid.clone(), share);
                     return Ok(hold);
                 }
                 Err(conflict) => {
                     candidates.retain(|device| device != conflict.device());
-                    why.get_or_insert_with(|| conflict.to_string());
+                    rejection.get_or_insert_with(|| conflict.to_string());
                 }
             }
         }
@@ -349,7 +349,7 @@ impl Binder {
                 "the pod wants {size}, and too few of the GPUs that it accepts have that much left"
             )
         };
-        Err(BindError::NoCapacity(why.unwrap_or_else(too_few)))
+        Err(BindError::NoCapacity(rejection.unwrap_or_else(too_few)))
     }
 
     /// Writes the container's document.
@@ -358,19 +358,19 @@ impl Binder {
         request: &ContainerRequest,
         hold: &Hold,
     ) -> Result<(), BindError> {
-        let own = request
+        let own_gpus = request
             .own_gpus(hold)
             .ok_or_else(|| BindError::NoCapacity(MORE_THAN_HELD.to_owned()))?;
-        let own: Vec<_> = own.into_iter().cloned().collect();
-        let (gpus, limit) = self.edits(request, own.clone(), hold.pod.at_least).await?;
+        let own_gpus: Vec<_> = own_gpus.into_iter().cloned().collect();
+        let (gpus, limit) = self.edits(request, own_gpus.clone(), hold.pod.at_least).await?;
         let edits = if request.variables_only {
             Edits::Variables
         } else {
             Edits::Gpu(&gpus, limit.as_ref())
         };
-        let own: Vec<_> = own.into_iter().map(|gpu| gpu.device).collect();
+        let own_devices: Vec<_> = own_gpus.into_iter().map(|gpu| gpu.device).collect();
         let document =
-            ShareDocument::new(&request.name, &request.resource, hold.clone(), &own, edits);
+            ShareDocument::new(&request.name, &request.resource, hold.clone(), &own_devices, edits);
         let document = document.ok_or(BindError::NoGpus)?;
         let has_ended = self.holds.with_lock(|holds| {
             let has_ended = !holds.pods.contains_key(&request.uid);
@@ -390,19 +390,20 @@ impl Binder {
     async fn edits(
         &self,
         request: &ContainerRequest,
-        own: Vec<HeldGpu>,
-        at_least: Enforcement,
+        own_gpus: Vec<HeldGpu>,
+        min_enforcement: Enforcement,
     ) -> Result<(Spec, Option<HookLimit>), BindError> {
         let (state, record) = (self.state.borrow().clone(), self.limits.path(&request.name));
-        let devices = own.iter().map(|it| state.inventory.get(it.device.as_str()));
+        let devices = own_gpus.iter().map(|gpu| state.inventory.get(gpu.device.as_str()));
         let devices = devices.collect::<Option<Vec<_>>>().ok_or(BindError::NoGpus)?;
         // All GPUs of a share are of one vendor.
         let kind = devices.first().map(|device| windlass_cdi::kind_of(device));
         let path =
             kind.and_then(|kind| state.documents.get(&kind)).ok_or(BindError::NoGpus)?.clone();
         let memory =
-            own.iter().zip(devices).map(|(own, device)| own.memory(device.drm_pci_address()));
-        let limit = state.limit_rules().limit(&memory.collect::<Vec<_>>(), at_least, &record)?;
+            own_gpus.iter().zip(devices).map(|(gpu, device)| gpu.memory(device.drm_pci_address()));
+        let limit =
+            state.limit_rules().limit(&memory.collect::<Vec<_>>(), min_enforcement, &record)?;
         let gpus = blocking(move || windlass_cdi::read_document(&path)).await;
         Ok((gpus.ok_or(BindError::NoGpus)?, limit))
     }
@@ -511,13 +512,13 @@ fn hold(
     size: Size,
     request: &ContainerRequest,
     pod: &BoundPod,
-    at_least: Enforcement,
+    min_enforcement: Enforcement,
     state: &NodeState,
 ) -> Hold {
     let gpu = |device: &DeviceId| {
-        let of_mib = state.shareable.get(device).map(|gpu| gpu.memory_mib);
-        let of_mib = of_mib.unwrap_or_else(|| size.amounts_on(0).memory_mib);
-        HeldGpu { device: device.clone(), amounts: size.amounts_on(of_mib), of_mib }
+        let total_mib = state.shareable.get(device).map(|gpu| gpu.memory_mib);
+        let total_mib = total_mib.unwrap_or_else(|| size.amounts_on(0).memory_mib);
+        HeldGpu { device: device.clone(), amounts: size.amounts_on(total_mib), of_mib: total_mib }
     };
     let mut gpus = devices.iter().map(gpu);
     Hold {
@@ -528,7 +529,7 @@ fn hold(
             name: pod.name.clone(),
             // The kubelet's UID: the API server's mirror of a static pod has another one.
             uid: request.uid.clone(),
-            at_least,
+            at_least: min_enforcement,
         },
     }
 }

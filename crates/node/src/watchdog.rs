@@ -113,7 +113,7 @@ pub(crate) struct Watchdog {
     /// Running measurements. A GPU has one at a time.
     measurements: KeyedTasks<DeviceId, Result<GpuUse, ProcessError>>,
     /// The driver's answers at each GPU's last measurement.
-    answers: BTreeMap<DeviceId, DriverCache>,
+    driver_caches: BTreeMap<DeviceId, DriverCache>,
     /// The running measurement of all GPUs of DRM drivers.
     drm: KeyedTasks<(), Result<DrmProcesses, DrmError>>,
     /// The running read of the limit records.
@@ -148,7 +148,7 @@ impl Watchdog {
             subscription: None,
             driver: deps.driver,
             measurements: KeyedTasks::default(),
-            answers: BTreeMap::new(),
+            driver_caches: BTreeMap::new(),
             drm: KeyedTasks::default(),
             limit_records: KeyedTasks::default(),
             accounts: Accounts::default(),
@@ -178,18 +178,21 @@ impl Watchdog {
     }
 
     async fn watch(mut self) {
-        let (mut last, mut limits): (Option<Instant>, _) = (None, self.refresh_limits());
+        let (mut last_round, mut limits): (Option<Instant>, _) = (None, self.refresh_limits());
         loop {
             let WatchdogPolicy { action, interval } = self.policy.borrow().watchdog;
             self.states.configure(action, interval);
             let now = Instant::now();
-            if !limits.is_empty() && last.is_none_or(|last| last + interval <= now) {
+            if !limits.is_empty()
+                && last_round.is_none_or(|last_round| last_round + interval <= now)
+            {
                 // A scrape sees the last complete round.
                 self.publish(&limits);
                 self.measure(&limits);
-                last = Some(now);
+                last_round = Some(now);
             }
-            let next = last.filter(|_| !limits.is_empty()).map(|last| last + interval);
+            let next_round =
+                last_round.filter(|_| !limits.is_empty()).map(|last_round| last_round + interval);
             tokio::select! {
                 () = changed(&mut self.policy) => limits = self.refresh_limits(),
                 () = changed(&mut self.ledger) => limits = self.refresh_limits(),
@@ -198,13 +201,13 @@ impl Watchdog {
                 () = changed(&mut self.allocations), if self.subscription.is_some() => {
                     limits = self.refresh_limits();
                 }
-                () = or_pending(next.map(sleep_until)) => {}
+                () = or_pending(next_round.map(sleep_until)) => {}
                 Some((device, measured)) = self.measurements.join_next() => {
                     if let Some(gpu) = limits.get(&device) {
                         self.evaluate(&device, measured, gpu, action);
                     }
                 }
-                Some(((), found)) = self.drm.join_next() => self.evaluate_drm(&found, &limits, action),
+                Some(((), scan)) = self.drm.join_next() => self.evaluate_drm(&scan, &limits, action),
                 Some(((), limited)) = self.limit_records.join_next() => self.states.limited = limited,
                 () = self.tenants.next() => {}
                 Some(_) = self.running_actions.join_next() => {}
@@ -216,12 +219,12 @@ impl Watchdog {
     fn refresh_limits(&mut self) -> Limits {
         let is_off = self.policy.borrow_and_update().watchdog.action == WatchdogAction::Off;
         let state = self.state.borrow_and_update().clone();
-        let follows = !is_off && !state.replica_memory.is_empty();
-        if follows != self.subscription.is_some() {
-            self.subscription = follows.then(|| self.reader.follow());
+        let needs_checkpoint = !is_off && !state.replica_memory.is_empty();
+        if needs_checkpoint != self.subscription.is_some() {
+            self.subscription = needs_checkpoint.then(|| self.reader.follow());
         }
         let mut limits = limits(&self.ledger.borrow_and_update());
-        if follows {
+        if needs_checkpoint {
             add_replicas(&mut limits, &self.allocations.borrow_and_update(), &state);
         }
         add_fractions(&mut limits, &self.fractions.borrow_and_update());
@@ -238,7 +241,7 @@ impl Watchdog {
         self.compute.retain(limits);
         self.states.retain(limits);
         self.present_pods.retain(|device, _| limits.contains_key(device));
-        self.answers.retain(|device, _| limits.contains_key(device));
+        self.driver_caches.retain(|device, _| limits.contains_key(device));
         self.tenants
             .retain(&self.present_pods.values().flatten().chain(&self.candidates).collect());
     }
@@ -271,12 +274,12 @@ impl Watchdog {
             let driver = self.driver.clone();
             if !is_drm {
                 let gpu = device.clone();
-                let answers = self.answers.remove(device).unwrap_or_default();
+                let cache = self.driver_caches.remove(device).unwrap_or_default();
                 // Near a violation, the measurement needs a new process list.
                 let is_fresh = self.accounts.is_near_violation(device);
-                let answers = if is_fresh { answers.without_list() } else { answers };
-                let measuring = async move { GpuUse::measure(&driver, &gpu, answers).await };
-                self.measurements.submit(device.clone(), measuring);
+                let cache = if is_fresh { cache.without_list() } else { cache };
+                let measurement = async move { GpuUse::measure(&driver, &gpu, cache).await };
+                self.measurements.submit(device.clone(), measurement);
             } else if !self.drm.is_busy(&()) {
                 let (host, pods) = (driver.host().clone(), self.drm_pods(limits));
                 self.drm.submit((), blocking(move || DrmProcesses::read(&host, &pods)));
@@ -291,21 +294,21 @@ impl Watchdog {
 
     /// Pods with limits on GPUs of DRM drivers: pods with shares, and pods whose claims are known.
     fn drm_pods(&self, limits: &Limits) -> BTreeSet<String> {
-        let of_drm = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
-        let of_gpu = |gpu: &GpuLimits| {
+        let drm_limits = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
+        let pods_of_gpu = |gpu: &GpuLimits| {
             let holders = gpu.iter().map(|(holder, _)| holder);
-            let own = holders.filter_map(|holder| Some(holder.pod_of_share()?.to_owned()));
-            own.chain(self.tenants.users(gpu).cloned()).collect::<Vec<_>>()
+            let share_pods = holders.filter_map(|holder| Some(holder.pod_of_share()?.to_owned()));
+            share_pods.chain(self.tenants.users(gpu).cloned()).collect::<Vec<_>>()
         };
-        of_drm.flat_map(|(_, gpu)| of_gpu(gpu)).collect()
+        drm_limits.flat_map(|(_, gpu)| pods_of_gpu(gpu)).collect()
     }
 
     /// Requests the claims of all pods with processes, if a claim has a limit on a GPU of a DRM driver. Any pod may use
     /// that claim, and an idle pod may start to.
-    fn request_claims(&mut self, present: &BTreeSet<String>, limits: &Limits) {
-        let mut of_drm = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
-        let has_claims = of_drm.any(|(_, gpu)| gpu.has_claims());
-        self.candidates = if has_claims { present.clone() } else { BTreeSet::new() };
+    fn request_claims(&mut self, pods_with_processes: &BTreeSet<String>, limits: &Limits) {
+        let mut drm_limits = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
+        let has_claims = drm_limits.any(|(_, gpu)| gpu.has_claims());
+        self.candidates = if has_claims { pods_with_processes.clone() } else { BTreeSet::new() };
         self.candidates.iter().for_each(|pod| self.tenants.request_claims(pod));
     }
 
@@ -330,31 +333,31 @@ impl Watchdog {
     /// Handles a scan of the clients of DRM drivers.
     fn evaluate_drm(
         &mut self,
-        found: &Result<DrmProcesses, DrmError>,
+        scan: &Result<DrmProcesses, DrmError>,
         limits: &Limits,
         action: WatchdogAction,
     ) {
-        if let Ok(found) = found {
-            let hidden = found.unreadable_pods();
-            let tenants = hidden.keys().filter_map(|pod| self.tenants.get(pod));
+        if let Ok(scan) = scan {
+            let unreadable_pods = scan.unreadable_pods();
+            let tenants = unreadable_pods.keys().filter_map(|pod| self.tenants.get(pod));
             let claims: BTreeSet<_> = tenants
-                .flat_map(|it| {
+                .flat_map(|tenant| {
                     limits
                         .values()
-                        .flat_map(|gpu| gpu.claims(&it.pod.namespace, &it.details.claims))
+                        .flat_map(|gpu| gpu.claims(&tenant.pod.namespace, &tenant.details.claims))
                 })
                 .map(|claim| claim.uid.clone())
                 .collect();
-            self.states.set_hidden(hidden, claims);
-            self.request_claims(found.pods_with_processes(), limits);
+            self.states.set_hidden(unreadable_pods, claims);
+            self.request_claims(scan.pods_with_processes(), limits);
         }
         for (device, gpu) in limits {
             let Some(address) = self.drm_gpu(device) else { continue };
-            match found {
-                Ok(found) => {
-                    let of_gpu = found.on_gpu(address).map_err(ProcessError::from);
+            match scan {
+                Ok(scan) => {
+                    let processes = scan.on_gpu(address).map_err(ProcessError::from);
                     let in_use = |processes| GpuUse { processes, ..GpuUse::default() };
-                    self.evaluate(device, of_gpu.map(in_use), gpu, action);
+                    self.evaluate(device, processes.map(in_use), gpu, action);
                 }
                 Err(error) => self.mark_unmeasured(device, &causes(error)),
             }
@@ -369,7 +372,7 @@ impl Watchdog {
         gpu: &GpuLimits,
         action: WatchdogAction,
     ) {
-        let GpuUse { processes, uncounted_bytes, cache: answers } = match measured {
+        let GpuUse { processes, uncounted_bytes, cache } = match measured {
             Ok(measured) => measured,
             Err(error) => return self.mark_unmeasured(device, &causes(&error)),
         };
@@ -377,17 +380,18 @@ impl Watchdog {
             tracing::info!(%device, "memory of a shared GPU is measured again");
         }
         self.states.record_uncounted(device, uncounted_bytes);
-        self.answers.insert(device.clone(), answers);
+        self.driver_caches.insert(device.clone(), cache);
         let containers = processes.iter().map(|process| &process.container);
         containers.clone().for_each(|container| self.tenants.look_up_container(container));
         let pods = containers.map(|container| container.pod.clone()).collect();
         self.present_pods.insert(device.clone(), pods);
-        let used = self.used(processes, gpu);
-        for excess in self.compute.record(device, &used, gpu) {
+        let usage = self.usage_by_holders(processes, gpu);
+        for excess in self.compute.record(device, &usage, gpu) {
             let tenants = self.bound_pods(excess.pods.iter());
             self.running_actions.spawn(self.actions.clone().report_compute(excess, tenants));
         }
-        for violation in self.accounts.record(device, used, Instant::now(), action.is_enforcing()) {
+        for violation in self.accounts.record(device, usage, Instant::now(), action.is_enforcing())
+        {
             let pods = violation.usage.processes.iter().map(|process| &process.container.pod);
             let tenants = self.bound_pods(pods);
             let holders = violation.holders.iter().map(|holder| self.tenants.with_name(holder));
@@ -403,24 +407,29 @@ impl Watchdog {
 
     /// Usage of a GPU by the holders that its processes count for. Processes of the host and of pods without a limit
     /// are left out.
-    fn used(&self, processes: Vec<GpuProcess>, gpu: &GpuLimits) -> BTreeMap<Holders, Usage> {
-        let mut all = Vec::new();
+    fn usage_by_holders(
+        &self,
+        processes: Vec<GpuProcess>,
+        gpu: &GpuLimits,
+    ) -> BTreeMap<Holders, Usage> {
+        let mut held_processes = Vec::new();
         for process in processes {
             let holders = self.holders(&process.container.pod, gpu);
             if !holders.is_empty() {
-                all.push((holders, process));
+                held_processes.push((holders, process));
             }
         }
-        let groups = merge_overlapping(all.iter().map(|(holders, _)| holders));
-        let mut used: BTreeMap<Holders, Usage> = BTreeMap::new();
-        for (holders, process) in all {
+        let groups = merge_overlapping(held_processes.iter().map(|(holders, _)| holders));
+        let mut usage_by_group: BTreeMap<Holders, Usage> = BTreeMap::new();
+        for (holders, process) in held_processes {
             let group = groups.iter().find(|group| group.is_superset(&holders));
             let group = group.expect("each set is part of a group");
             let Some(limit) = gpu.combined(group) else { continue };
-            let usage = used.entry(group.clone()).or_insert_with(|| Usage::none_of(limit));
+            let usage =
+                usage_by_group.entry(group.clone()).or_insert_with(|| Usage::none_of(limit));
             usage.processes.push(process);
         }
-        used
+        usage_by_group
     }
 
     /// Holders that a pod's processes count for; none while its claims are unknown and may matter.
@@ -434,10 +443,10 @@ impl Watchdog {
     }
 
     /// Marks a GPU as not measured, and logs each reason once.
-    fn mark_unmeasured(&mut self, device: &DeviceId, why: &str) {
+    fn mark_unmeasured(&mut self, device: &DeviceId, reason: &str) {
         self.accounts.drop_measurement(device);
-        if self.states.record_failure(device, why) {
-            tracing::warn!(%device, why, "memory of a shared GPU not measured");
+        if self.states.record_failure(device, reason) {
+            tracing::warn!(%device, why = reason, "memory of a shared GPU not measured");
         }
     }
 }

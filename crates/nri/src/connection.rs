@@ -48,20 +48,20 @@ async fn reconnect<P: Plugin>(
     loop {
         let error = match UnixStream::connect(&settings.socket).await {
             Ok(stream) => {
-                let synchronized = |runtime: &str| {
+                let on_synchronized = |runtime: &str| {
                     tracing::info!(%socket, runtime, "connected to NRI");
                     failures = 0;
                     state.send_replace(NriState::Connected(runtime.to_owned()));
                 };
-                serve(stream, settings, plugin, synchronized).await
+                serve(stream, settings, plugin, on_synchronized).await
             }
             Err(error) => SessionError::Io(error),
         };
-        let lost = NriState::Disconnected(format!("{socket}: {}", causes(&error)));
-        if *state.borrow() != lost {
+        let disconnected = NriState::Disconnected(format!("{socket}: {}", causes(&error)));
+        if *state.borrow() != disconnected {
             let error = causes(&error);
             tracing::warn!(%socket, error, "no connection to NRI, retrying with back-off");
-            state.send_replace(lost);
+            state.send_replace(disconnected);
         }
         failures = failures.saturating_add(1);
         sleep(backoff(settings.retry_min, settings.retry_max, failures)).await;

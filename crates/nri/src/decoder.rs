@@ -99,14 +99,14 @@ fn drain_messages(
     messages: &mut Vec<Message>,
 ) -> Result<(), ProtocolError> {
     let mut decoded = 0;
-    while let Some(unit) = split_first(&bytes[decoded..], MESSAGE_HEADER, 0) {
-        if unit.length > MAX_MESSAGE {
-            return Err(ProtocolError::MessageTooLong(unit.length));
+    while let Some(prefixed) = split_first(&bytes[decoded..], MESSAGE_HEADER, 0) {
+        if prefixed.length > MAX_MESSAGE {
+            return Err(ProtocolError::MessageTooLong(prefixed.length));
         }
-        let Some(body) = unit.body else { break };
-        let (stream, kind) = (big_endian_u32(&unit.header[4..]), unit.header[8]);
+        let Some(body) = prefixed.body else { break };
+        let (stream, kind) = (big_endian_u32(&prefixed.header[4..]), prefixed.header[8]);
         messages.push(Message { service, stream, kind, body: body.to_vec() });
-        decoded += MESSAGE_HEADER + unit.length;
+        decoded += MESSAGE_HEADER + prefixed.length;
     }
     bytes.drain(..decoded);
     Ok(())
@@ -120,12 +120,16 @@ struct LengthPrefixed<'a> {
     body: Option<&'a [u8]>,
 }
 
-/// The first frame or message in `bytes`; `None` if its header is incomplete. `header` is the size of the header, and
-/// `length_at` the offset of the length in it.
-fn split_first(bytes: &[u8], header: usize, length_at: usize) -> Option<LengthPrefixed<'_>> {
-    let (head, rest) = bytes.split_at_checked(header)?;
-    let length = usize::try_from(big_endian_u32(&head[length_at..])).unwrap_or(usize::MAX);
-    Some(LengthPrefixed { header: head, length, body: rest.get(..length) })
+/// The first frame or message in `bytes`; `None` if its header is incomplete. `header_bytes` is the size of the header,
+/// and `length_offset` the offset of the length in it.
+fn split_first(
+    bytes: &[u8],
+    header_bytes: usize,
+    length_offset: usize,
+) -> Option<LengthPrefixed<'_>> {
+    let (header, remaining) = bytes.split_at_checked(header_bytes)?;
+    let length = usize::try_from(big_endian_u32(&header[length_offset..])).unwrap_or(usize::MAX);
+    Some(LengthPrefixed { header, length, body: remaining.get(..length) })
 }
 
 /// The first four bytes as a big-endian number.

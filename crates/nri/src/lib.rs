@@ -86,5 +86,5 @@ pub trait Plugin: Send {
     ) -> impl Future<Output = Result<Adjustment, String>> + Send;
 
     /// Receives the end of a container or sandbox. The runtime may report the same end twice.
-    fn handle_end(&mut self, ended: EndEvent) -> impl Future<Output = ()> + Send;
+    fn handle_end(&mut self, event: EndEvent) -> impl Future<Output = ()> + Send;
 }

@@ -61,8 +61,8 @@ const REGISTRATION_STREAM: u32 = 1;
 /// Size of the read buffer, in bytes.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
-/// Registers the plugin and serves it until the connection ends. `synchronized` is called once, with the runtime's name
-/// and version.
+/// Registers the plugin and serves it until the connection ends. `on_synchronized` is called once, with the runtime's
+/// name and version.
 pub async fn serve<P: Plugin>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send,
     settings: &NriSettings,
@@ -92,8 +92,8 @@ struct Session<'p, P, S, F> {
     /// Name and version of the runtime.
     runtime: String,
     /// Pods of the unfinished synchronization.
-    /// Containers of the unfinished synchronization.
     pods: Vec<PodSandbox>,
+    /// Containers of the unfinished synchronization.
     containers: Vec<NriContainer>,
     is_synchronized: bool,
 }
@@ -110,31 +110,31 @@ where
         mut self,
         settings: &NriSettings,
     ) -> Result<std::convert::Infallible, SessionError> {
-        let register = RegisterPluginRequest {
+        let registration = RegisterPluginRequest {
             plugin_name: settings.name.clone(),
             plugin_idx: settings.index.clone(),
         };
         let request = Request {
             service: RUNTIME_SERVICE.to_owned(),
             method: "RegisterPlugin".to_owned(),
-            payload: register.encode_to_vec(),
+            payload: registration.encode_to_vec(),
         };
         self.stream.write_all(&ttrpc::request(REGISTRATION_STREAM, &request)).await?;
         let synchronize_by = Instant::now() + settings.registration_timeout;
         let (mut decoder, mut chunk) = (Decoder::default(), vec![0; READ_BUFFER_BYTES]);
         loop {
-            let reading = self.stream.read(&mut chunk);
-            let read = if self.is_synchronized {
-                reading.await?
+            let next_read = self.stream.read(&mut chunk);
+            let byte_count = if self.is_synchronized {
+                next_read.await?
             } else {
                 let remaining = synchronize_by.saturating_duration_since(Instant::now());
                 let timed_out = |_| SessionError::Timeout(settings.registration_timeout);
-                deadline::timeout(remaining, reading).await.map_err(timed_out)??
+                deadline::timeout(remaining, next_read).await.map_err(timed_out)??
             };
-            if read == 0 {
+            if byte_count == 0 {
                 return Err(SessionError::Closed);
             }
-            for message in decoder.decode(&chunk[..read])? {
+            for message in decoder.decode(&chunk[..byte_count])? {
                 self.handle(message).await?;
             }
         }
@@ -182,14 +182,15 @@ where
             }
             "CreateContainer" => self.create_container(decode(payload)?).await,
             "StopContainer" | "RemoveContainer" | "RemovePodSandbox" => {
-                let stopped: ContainerRequest = decode(payload)?;
-                self.handle_end(stopped.pod, stopped.container).await;
+                let request: ContainerRequest = decode(payload)?;
+                self.handle_end(request.pod, request.container).await;
                 Ok(Vec::new())
             }
             "StateChange" => {
                 let change: StateChangeEvent = decode(payload)?;
-                let ends = [Event::RemovePodSandbox, Event::StopContainer, Event::RemoveContainer];
-                if ends.iter().any(|event| *event as i32 == change.event) {
+                let end_events =
+                    [Event::RemovePodSandbox, Event::StopContainer, Event::RemoveContainer];
+                if end_events.iter().any(|event| *event as i32 == change.event) {
                     self.handle_end(change.pod, change.container).await;
                 }
                 Ok(Vec::new())
@@ -230,12 +231,12 @@ where
     }
 
     async fn handle_end(&mut self, pod: Option<PodSandbox>, container: Option<NriContainer>) {
-        let ended = match (container, pod) {
+        let event = match (container, pod) {
             (Some(container), _) => EndEvent::Container(container.id),
             (None, Some(pod)) => EndEvent::Sandbox(pod.id),
             (None, None) => return,
         };
-        self.plugin.handle_end(ended).await;
+        self.plugin.handle_end(event).await;
     }
 }
 

@@ -58,9 +58,9 @@ fn frames(service: Service, stream: u32, kind: u8, body: &[u8]) -> Vec<u8> {
     message.extend(stream.to_be_bytes());
     message.extend([kind, 0]);
     message.extend(body);
-    let framed = message.chunks(MAX_SENT_FRAME).map(|part| {
-        let head = [(service as u32).to_be_bytes(), length(part).to_be_bytes()].concat();
-        [&head, part].concat()
+    let framed = message.chunks(MAX_SENT_FRAME).map(|chunk| {
+        let header = [(service as u32).to_be_bytes(), length(chunk).to_be_bytes()].concat();
+        [&header, chunk].concat()
     });
     framed.collect::<Vec<_>>().concat()
 }

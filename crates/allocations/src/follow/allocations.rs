@@ -27,7 +27,7 @@ use crate::{
 /// Devices of containers in the kubelet's checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocations {
-    read: Option<Instant>,
+    read_at: Option<Instant>,
     snapshot: Option<CheckpointSnapshot>,
 }
 
@@ -81,13 +81,13 @@ pub(super) fn still_held(
 // === impl Allocations ===
 
 impl Allocations {
-    pub(super) fn new(read: Option<Instant>, snapshot: Option<CheckpointSnapshot>) -> Self {
-        Self { read, snapshot }
+    pub(super) fn new(read_at: Option<Instant>, snapshot: Option<CheckpointSnapshot>) -> Self {
+        Self { read_at, snapshot }
     }
 
     /// Start of the last reading, even of an unreadable checkpoint; `None` before the first.
     pub fn read_at(&self) -> Option<Instant> {
-        self.read
+        self.read_at
     }
 
     /// Ids that containers hold; `None` if the checkpoint cannot be read.
@@ -103,7 +103,7 @@ impl Allocations {
     /// True if a container holds the device, whole or in part; `None` if the checkpoint cannot be read.
     pub fn holds(&self, device: &DeviceId) -> Option<bool> {
         let mut ids = self.held_ids()?.values().flatten();
-        Some(ids.any(|id| device_of(id).is_some_and(|it| it == *device)))
+        Some(ids.any(|id| device_of(id).is_some_and(|id| id == *device)))
     }
 
     /// UIDs of the pods that hold the device; `None` if the checkpoint cannot be read.
@@ -139,10 +139,10 @@ impl AllocationsReader {
 
     /// Waits for a reading that begins after this call. Empty once the follower has ended.
     pub async fn read(&self) -> Arc<Allocations> {
-        let (begun, _following) = (Instant::now(), self.follow());
+        let (called_at, _subscription) = (Instant::now(), self.follow());
         let mut newest = self.newest.clone();
-        let read = newest.wait_for(|known| known.read >= Some(begun)).await;
-        read.map_or_else(|_| Arc::default(), |known| known.clone())
+        let read = newest.wait_for(|allocations| allocations.read_at >= Some(called_at)).await;
+        read.map_or_else(|_| Arc::default(), |allocations| allocations.clone())
     }
 
     /// Snapshots of the follower.
@@ -172,10 +172,10 @@ mod tests {
     #[test]
     fn an_omitted_id_is_held_until_the_release_delay_is_over() {
         let (ledger, now) = (SharedLedger::default(), Instant::now());
-        let is_held = |reported: &Holders, seconds| {
-            let at = now + Duration::from_secs(seconds);
-            let known = ledger.watch().borrow().clone();
-            !still_held(snapshot(), reported, &known, at, CHECK).held.is_empty()
+        let is_held = |holders: &Holders, seconds| {
+            let checked_at = now + Duration::from_secs(seconds);
+            let ledger_snapshot = ledger.watch().borrow().clone();
+            !still_held(snapshot(), holders, &ledger_snapshot, checked_at, CHECK).held.is_empty()
         };
         assert!(is_held(&Holders::default(), 1_000), "pod resources were not read");
         let released = Holders::with_released(&resource(), "GPU-a", now);
@@ -189,12 +189,12 @@ mod tests {
     fn holders_are_unknown_if_the_checkpoint_cannot_be_read() {
         let device = |id: &str| id.parse::<DeviceId>().expect("an id");
         let now = Instant::now();
-        let read = Allocations::new(Some(now), Some(snapshot()));
-        assert_eq!(read.holds(&device("GPU-a")), Some(true));
-        assert_eq!(read.holds(&device("GPU-b")), Some(false));
+        let readable = Allocations::new(Some(now), Some(snapshot()));
+        assert_eq!(readable.holds(&device("GPU-a")), Some(true));
+        assert_eq!(readable.holds(&device("GPU-b")), Some(false));
         let unreadable = Allocations::new(Some(now), None);
         assert_eq!(unreadable.holds(&device("GPU-a")), None);
         assert_eq!(unreadable.pods(&device("GPU-a")), None);
-        assert_eq!(read.pods(&device("GPU-b")), Some(BTreeSet::new()));
+        assert_eq!(readable.pods(&device("GPU-b")), Some(BTreeSet::new()));
     }
 }

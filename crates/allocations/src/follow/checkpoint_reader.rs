@@ -54,7 +54,7 @@ pub(super) enum CheckpointReadError {
 pub(super) struct CheckpointReader {
     path: PathBuf,
     /// Read that exceeded its deadline.
-    late: Option<JoinHandle<()>>,
+    overdue_read: Option<JoinHandle<()>>,
 }
 
 /// Deadline of a read.
@@ -64,7 +64,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 impl CheckpointReader {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, late: None }
+        Self { path, overdue_read: None }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -72,20 +72,20 @@ impl CheckpointReader {
     }
 
     pub(super) async fn read(&mut self) -> Result<Checkpoint, CheckpointReadError> {
-        if let Some(late) = &mut self.late {
-            // The result of the late read is outdated.
-            let _ = deadline::timeout(DEADLINE, late)
+        if let Some(overdue_read) = &mut self.overdue_read {
+            // The result of the overdue read is outdated.
+            let _ = deadline::timeout(DEADLINE, overdue_read)
                 .await
                 .map_err(|_| CheckpointReadError::DeadlineExceeded)?;
         }
-        self.late = None;
+        self.overdue_read = None;
         let (path, (sender, receiver)) = (self.path.clone(), oneshot::channel());
         // The receiver is dropped after the deadline.
-        let reading = spawn_blocking(move || drop(sender.send(checkpoint(&path))));
-        if let Ok(read) = deadline::timeout(DEADLINE, receiver).await {
-            return read.expect("reading neither panics nor is cancelled");
+        let read_task = spawn_blocking(move || drop(sender.send(checkpoint(&path))));
+        if let Ok(result) = deadline::timeout(DEADLINE, receiver).await {
+            return result.expect("reading neither panics nor is cancelled");
         }
-        self.late = Some(reading);
+        self.overdue_read = Some(read_task);
         Err(CheckpointReadError::DeadlineExceeded)
     }
 }
@@ -105,11 +105,11 @@ fn checkpoint(path: &Path) -> Result<Checkpoint, CheckpointReadError> {
 pub(super) fn held(checkpoint: &Checkpoint) -> HeldIds {
     let names = checkpoint.pods.iter().flatten().map(|entry| entry.resource_name.as_str());
     let names: BTreeSet<&str> = names.collect();
-    let held = |name: &str| {
+    let ids_of_resource = |name: &str| {
         let ids = checkpoint.allocated_ids(name).map(str::to_owned).collect();
         Some((name.parse().ok()?, ids))
     };
-    names.into_iter().filter_map(held).collect()
+    names.into_iter().filter_map(ids_of_resource).collect()
 }
 
 /// Ids of each container.
@@ -127,15 +127,15 @@ pub(super) fn containers(checkpoint: &Checkpoint) -> Vec<ContainerIds> {
 }
 
 pub(super) fn pods_by_device(checkpoint: Checkpoint) -> PodsByDevice {
-    let mut all = PodsByDevice::new();
+    let mut by_device = PodsByDevice::new();
     for entry in checkpoint.pods.into_iter().flatten() {
         for id in entry.device_ids.values().flatten() {
             let replica = id.parse::<ReplicaId>().ok().map(|replica| replica.device);
             let Some(device) = replica.or_else(|| id.parse().ok()) else { continue };
-            all.entry(device).or_default().insert(entry.pod_uid.clone());
+            by_device.entry(device).or_default().insert(entry.pod_uid.clone());
         }
     }
-    all
+    by_device
 }
 
 #[cfg(test)]
@@ -158,12 +158,12 @@ mod tests {
             allocate_response: Vec::new(),
         };
         let entries = vec![entry("a", "board::0"), entry("b", "board::1"), entry("a", "other")];
-        let record = Checkpoint { pods: Some(entries), registered: None };
-        std::fs::write(&path, record.to_json()).expect("written");
-        let named = |id: &str, pods: &[&str]| {
+        let written = Checkpoint { pods: Some(entries), registered: None };
+        std::fs::write(&path, written.to_json()).expect("written");
+        let device_pods = |id: &str, pods: &[&str]| {
             (id.parse().expect("an id"), pods.iter().map(ToString::to_string).collect())
         };
-        let expected = [named("board", &["a", "b"]), named("other", &["a"])];
+        let expected = [device_pods("board", &["a", "b"]), device_pods("other", &["a"])];
         assert_eq!(read(), Some(expected.into()));
         std::fs::write(&path, "{}").expect("written");
         assert_eq!(read(), None);

@@ -23,14 +23,14 @@ const MAX_WAIT: Duration = Duration::from_secs(2);
 impl SharedLedger {
     /// Waits until the kubelet's checkpoint can contain the last Allocate.
     pub async fn wait_for_checkpoint(&self) {
-        let written = async {
-            let left = || self.0.snapshots.borrow().checkpoint_delay_left();
-            while let Some(left) = left() {
-                sleep(left).await;
+        let checkpoint_written = async {
+            let remaining = || self.0.snapshots.borrow().checkpoint_delay_left();
+            while let Some(remaining) = remaining() {
+                sleep(remaining).await;
             }
         };
         // After the longest wait the caller continues.
-        let _ = deadline::timeout(MAX_WAIT, written).await;
+        let _ = deadline::timeout(MAX_WAIT, checkpoint_written).await;
     }
 }
 
@@ -39,9 +39,9 @@ impl SharedLedger {
 impl Ledger {
     /// Time left until the checkpoint can contain the last Allocate.
     fn checkpoint_delay_left(&self) -> Option<Duration> {
-        let last = self.containers.values().filter_map(|hold| hold.allocated_at).max()?;
-        let written = last + CHECKPOINT_DELAY;
-        written.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+        let last_allocate = self.containers.values().filter_map(|hold| hold.allocated_at).max()?;
+        let deadline = last_allocate + CHECKPOINT_DELAY;
+        deadline.checked_duration_since(Instant::now()).filter(|remaining| !remaining.is_zero())
     }
 }
 
@@ -54,17 +54,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_wait_ends_once_the_checkpoint_can_contain_the_last_allocate() {
-        let (ledger, begun) = (SharedLedger::default(), Instant::now());
+        let (ledger, start) = (SharedLedger::default(), Instant::now());
         ledger.wait_for_checkpoint().await;
-        assert_eq!(begun.elapsed(), Duration::ZERO, "nothing was allocated");
+        assert_eq!(start.elapsed(), Duration::ZERO, "nothing was allocated");
         ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect("free");
         ledger.wait_for_checkpoint().await;
-        assert!((CHECKPOINT_DELAY..MAX_WAIT).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        assert!((CHECKPOINT_DELAY..MAX_WAIT).contains(&start.elapsed()), "{:?}", start.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
     async fn endless_allocations_delay_the_call_up_to_the_limit() {
-        let (ledger, begun) = (SharedLedger::default(), Instant::now());
+        let (ledger, start) = (SharedLedger::default(), Instant::now());
         let pods = async {
             loop {
                 ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect("free");
@@ -73,13 +73,13 @@ mod tests {
         };
         tokio::select! {
             biased;
-            () = pods => unreachable!("they never end"),
+            () = pods => unreachable!("the series of pods never ends"),
             () = ledger.wait_for_checkpoint() => {}
         }
         assert!(
-            (MAX_WAIT..MAX_WAIT + CHECKPOINT_DELAY).contains(&begun.elapsed()),
+            (MAX_WAIT..MAX_WAIT + CHECKPOINT_DELAY).contains(&start.elapsed()),
             "{:?}",
-            begun.elapsed()
+            start.elapsed()
         );
     }
 }

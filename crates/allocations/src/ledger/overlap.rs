@@ -59,19 +59,21 @@ impl Overlaps {
 
     /// Joins the GPU's possible placements with the GPU, with each other, and with the present instances.
     fn join_placements(&mut self, gpu: &Device, inventory: &Inventory) {
-        let (all, capacity) = (&*gpu.partitions, PartitionCapacity::of(&gpu.partitions));
-        let placements: Vec<_> = all.iter().map(|it| (it, it.partition.id())).collect();
+        let (partitions, capacity) = (&*gpu.partitions, PartitionCapacity::of(&gpu.partitions));
+        let placements: Vec<_> =
+            partitions.iter().map(|possible| (possible, possible.partition.id())).collect();
         for (_, placement) in &placements {
             self.join(placement, &gpu.id);
         }
-        for [one, other] in capacity.exclusions(all) {
-            self.join(&placements[one].1, &placements[other].1);
+        for [first, second] in capacity.exclusions(partitions) {
+            self.join(&placements[first].1, &placements[second].1);
         }
         for part in inventory.parts_of(&gpu.id) {
-            let Some(present) = &part.partition else { continue };
-            let conflicts =
-                |it: &PossiblePartition| it.partition.conflicts_with(present, &capacity, all);
-            for (_, placement) in placements.iter().filter(|(it, _)| conflicts(it)) {
+            let Some(instance) = &part.partition else { continue };
+            let conflicts = |possible: &PossiblePartition| {
+                possible.partition.conflicts_with(instance, &capacity, partitions)
+            };
+            for (_, placement) in placements.iter().filter(|(possible, _)| conflicts(possible)) {
                 self.join(placement, &part.id);
             }
         }
@@ -83,9 +85,9 @@ impl Overlaps {
         Overlap { device: device.clone(), overlapping }
     }
 
-    fn join(&mut self, one: &DeviceId, other: &DeviceId) {
-        for (of, is) in [(one, other), (other, one)] {
-            Arc::make_mut(self.0.entry(of.clone()).or_default()).insert(is.clone());
+    fn join(&mut self, first: &DeviceId, second: &DeviceId) {
+        for (device, overlapping) in [(first, second), (second, first)] {
+            Arc::make_mut(self.0.entry(device.clone()).or_default()).insert(overlapping.clone());
         }
     }
 }
@@ -99,36 +101,37 @@ mod tests {
 
     fn device(id: &str, source: &str, parent: Option<&str>) -> Device {
         let (id, source) = (id.parse().expect("an id"), source.parse().expect("a source"));
-        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
-        Device { parent: parent.map(|id| id.parse().expect("an id")), ..new }
+        let device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        Device { parent: parent.map(|id| id.parse().expect("an id")), ..device }
     }
 
-    fn overlapping(devices: &[Device], of: usize) -> Vec<String> {
+    fn overlapping(devices: &[Device], index: usize) -> Vec<String> {
         let inventory = Inventory { devices: devices.to_vec(), ..Inventory::default() };
-        let overlap = Overlaps::from_inventory(&inventory).overlap(&devices[of].id);
+        let overlap = Overlaps::from_inventory(&inventory).overlap(&devices[index].id);
         overlap.overlapping.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_parent_overlaps_its_parts_which_do_not_overlap_each_other() {
-        let all = [
+        let devices = [
             device("gpu", "nvidia", None),
             device("one", "nvidia", Some("gpu")),
             device("two", "nvidia", Some("gpu")),
         ];
-        assert_eq!(overlapping(&all, 0), ["one", "two"]);
-        assert_eq!(overlapping(&all, 1), ["gpu"]);
+        assert_eq!(overlapping(&devices, 0), ["one", "two"]);
+        assert_eq!(overlapping(&devices, 1), ["gpu"]);
     }
 
     #[test]
     fn duplicates_of_two_sources_overlap() {
         let with_node =
             |device: Device| Device { nodes: vec![DeviceNode::new("/dev/x")], ..device };
-        let all = [device("a", "one", None), device("b", "two", None), device("c", "two", None)];
-        let [a, b, c] = all;
-        let all = [with_node(a), with_node(b), c];
-        assert_eq!(overlapping(&all, 0), ["b"]);
-        assert_eq!(overlapping(&all, 1), ["a"]);
-        assert_eq!(overlapping(&all, 2), [""; 0]);
+        let devices =
+            [device("a", "one", None), device("b", "two", None), device("c", "two", None)];
+        let [a, b, c] = devices;
+        let devices = [with_node(a), with_node(b), c];
+        assert_eq!(overlapping(&devices, 0), ["b"]);
+        assert_eq!(overlapping(&devices, 1), ["a"]);
+        assert_eq!(overlapping(&devices, 2), [""; 0]);
     }
 }

@@ -34,7 +34,7 @@ pub struct MpsDevices {
 }
 
 /// Compute of the whole device, in percent.
-const ALL: u64 = 100;
+const FULL_COMPUTE_PERCENT: u64 = 100;
 
 /// Total use of each device by one claim, which may have several shares of it.
 pub fn combined<'a>(
@@ -55,7 +55,9 @@ pub fn combined<'a>(
 impl Portion {
     /// True for a single share of the whole device.
     pub fn is_whole(&self) -> bool {
-        self.shares == 1 && self.memory >= self.of && (self.compute == 0 || self.compute >= ALL)
+        self.shares == 1
+            && self.memory >= self.of
+            && (self.compute == 0 || self.compute >= FULL_COMPUTE_PERCENT)
     }
 
     /// The sum of both.
@@ -69,7 +71,7 @@ impl Portion {
     }
 
     fn fits(&self) -> bool {
-        self.memory <= self.of && self.compute <= ALL
+        self.memory <= self.of && self.compute <= FULL_COMPUTE_PERCENT
     }
 }
 
@@ -117,13 +119,13 @@ impl ClaimUse {
 impl Ledger {
     /// Devices that claims use through MPS daemons.
     pub fn mps_devices(claims: &ClaimHolds) -> MpsDevices {
-        let used = |matches: fn(&ClaimHold) -> bool| {
+        let devices_with = |matches: fn(&ClaimHold) -> bool| {
             let devices = claims.iter().filter(|(_, holds)| holds.values().any(matches));
             devices.map(|(id, _)| id.clone()).collect()
         };
         MpsDevices {
-            required: used(|hold| hold.usage.needs_daemon()),
-            possible: used(|hold| hold.usage == ClaimUse::UnsizedShare),
+            required: devices_with(|hold| hold.usage.needs_daemon()),
+            possible: devices_with(|hold| hold.usage == ClaimUse::UnsizedShare),
         }
     }
 
@@ -137,16 +139,17 @@ impl Ledger {
     /// Fails if other claims leave too little of the device.
     pub(super) fn check_portion(
         &self,
-        it: &Overlap,
+        overlap: &Overlap,
         requested: Portion,
         uid: &str,
     ) -> Result<(), Conflict> {
-        let Some(used) = self.others_portion(&it.device, uid) else { return Ok(()) };
-        if requested.plus(used).fits() {
+        let Some(others_portion) = self.others_portion(&overlap.device, uid) else { return Ok(()) };
+        if requested.plus(others_portion).fits() {
             return Ok(());
         }
-        let (device, left) = (it.device.clone(), requested.of.saturating_sub(used.memory));
-        let compute_left = ALL.saturating_sub(used.compute);
+        let (device, left) =
+            (overlap.device.clone(), requested.of.saturating_sub(others_portion.memory));
+        let compute_left = FULL_COMPUTE_PERCENT.saturating_sub(others_portion.compute);
         Err(Conflict::Exceeded { device, requested, left, compute_left })
     }
 }

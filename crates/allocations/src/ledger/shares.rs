@@ -30,22 +30,22 @@ impl Ledger {
     /// outlive its claim in the API server.
     pub(super) fn check_shares(
         &self,
-        it: &Overlap,
+        overlap: &Overlap,
         requested: Shares,
         uid: &str,
     ) -> Result<(), Conflict> {
-        let others = self.holds(&it.device).filter(|hold| hold.claim.uid != uid);
-        let used = others.map(|hold| match hold.usage {
+        let others = self.holds(&overlap.device).filter(|hold| hold.claim.uid != uid);
+        let used_counts = others.map(|hold| match hold.usage {
             ClaimUse::Shares(shares) => shares.count,
             // Only the kubelet's checkpoint names this claim, without a number: it has at least one.
             ClaimUse::UnsizedShare => 1,
             _ => 0,
         });
-        let used = used.fold(0, u32::saturating_add);
-        let left = requested.of.saturating_sub(used);
+        let used_count = used_counts.fold(0, u32::saturating_add);
+        let left = requested.of.saturating_sub(used_count);
         if requested.count <= left {
             return Ok(());
         }
-        Err(Conflict::NoShareLeft { device: it.device.clone(), requested, left })
+        Err(Conflict::NoShareLeft { device: overlap.device.clone(), requested, left })
     }
 }

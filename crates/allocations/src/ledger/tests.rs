@@ -1,4 +1,4 @@
-//! Allowed and refused steps of the ledger.
+//! Steps of the ledger: which are allowed, and which are refused.
 
 mod model;
 
@@ -32,8 +32,8 @@ fn of_a_container_and_a_claim_the_second_is_refused_with_the_holder() {
     ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect("free");
     let refused =
         ledger.take_for_claim(&claim("c"), &[(without_overlaps("a"), ClaimUse::Exclusive)]);
-    let why = refused.expect_err("held").to_string();
-    assert_eq!(why, "a is held by a container, as nvidia.com/gpu");
+    let error = refused.expect_err("held").to_string();
+    assert_eq!(error, "a is held by a container, as nvidia.com/gpu");
     ledger
         .take_for_claim(&claim("c"), &[(without_overlaps("b"), ClaimUse::Exclusive)])
         .expect("free");
@@ -83,14 +83,14 @@ fn a_share_beyond_the_devices_number_is_refused() {
     let ledger = SharedLedger::default();
     let take = |name: &str, count| {
         let usage = ClaimUse::Shares(Shares { count, of: 4 });
-        let taken = ledger.take_for_claim(&claim(name), &[(without_overlaps("a"), usage)]);
-        taken.map_err(|conflict| conflict.to_string())
+        let result = ledger.take_for_claim(&claim(name), &[(without_overlaps("a"), usage)]);
+        result.map_err(|conflict| conflict.to_string())
     };
     take("c", 2).expect("free");
     take("d", 1).expect("room");
     take("c", 2).expect("its own");
-    let why = take("e", 2).expect_err("one is left");
-    assert!(why.starts_with("a: 2 of its 4 shares requested, and 1 left by other claims"));
+    let error = take("e", 2).expect_err("one is left");
+    assert!(error.starts_with("a: 2 of its 4 shares requested, and 1 left by other claims"));
     ledger.restore_claim(
         &claim("recorded"),
         [(&without_overlaps("a").device, ClaimUse::UnsizedShare)],
@@ -100,8 +100,8 @@ fn a_share_beyond_the_devices_number_is_refused() {
     take("e", 1).expect("room again");
     let device = without_overlaps("a").device;
     let share = |count| ClaimUse::Shares(Shares { count, of: 4 });
-    let both = combined([(&device, share(1)), (&device, share(2))]);
-    assert_eq!(both[&device], share(3), "two shares of a claim count both");
+    let combined_uses = combined([(&device, share(1)), (&device, share(2))]);
+    assert_eq!(combined_uses[&device], share(3), "two shares of a claim count both");
 }
 
 fn portion(memory: u64, compute: u64) -> ClaimUse {
@@ -112,15 +112,15 @@ fn portion(memory: u64, compute: u64) -> ClaimUse {
 fn shares_by_amounts_coexist_until_they_exceed_the_device() {
     let ledger = SharedLedger::default();
     let take = |name: &str, usage| {
-        let taken = ledger.take_for_claim(&claim(name), &[(without_overlaps("a"), usage)]);
-        taken.map_err(|conflict| conflict.to_string())
+        let result = ledger.take_for_claim(&claim(name), &[(without_overlaps("a"), usage)]);
+        result.map_err(|conflict| conflict.to_string())
     };
     take("c", portion(40, 50)).expect("free");
     take("d", portion(40, 0)).expect("room");
     take("d", portion(40, 0)).expect("its own");
-    let why = take("e", portion(30, 10)).expect_err("too much memory");
+    let error = take("e", portion(30, 10)).expect_err("too much memory");
     assert_eq!(
-        why,
+        error,
         "a: 30 MiB of memory and 10 % of compute are requested, and other claims leave 20 of 100 MiB and 50 %"
     );
     take("e", portion(10, 60)).expect_err("too much compute");
@@ -140,8 +140,8 @@ fn pods_with_shares_and_claims_add_up_and_exclude_whole_devices() {
     let pod = ClaimRef::of_share("ns", "p", "1");
     ledger.take_for_claim(&pod, &[(without_overlaps("a"), portion(40))]).expect("free");
     ledger.take_for_claim(&claim("c"), &[(without_overlaps("a"), portion(50))]).expect("it fits");
-    let left = ledger.take_for_claim(&claim("d"), &[(without_overlaps("a"), portion(20))]);
-    assert!(matches!(left, Err(Conflict::Exceeded { left: 10, .. })), "{left:?}");
+    let refused = ledger.take_for_claim(&claim("d"), &[(without_overlaps("a"), portion(20))]);
+    assert!(matches!(refused, Err(Conflict::Exceeded { left: 10, .. })), "{refused:?}");
     let refused =
         ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect_err("shared");
     assert!(refused.to_string().contains("a is held by"), "{refused}");
@@ -149,22 +149,22 @@ fn pods_with_shares_and_claims_add_up_and_exclude_whole_devices() {
         .take_for_claim(&claim("d"), &[(without_overlaps("b"), ClaimUse::Exclusive)])
         .expect("free");
     ledger.take_for_container(&resource(), &[without_overlaps("e")]).expect("free");
-    let known = ledger.watch().borrow().clone();
-    let excluded = ["a", "b", "e", "f"].map(|id| known.excludes_shares(&without_overlaps(id)));
+    let snapshot = ledger.watch().borrow().clone();
+    let excluded = ["a", "b", "e", "f"].map(|id| snapshot.excludes_shares(&without_overlaps(id)));
     assert_eq!(excluded, [false, true, true, false]);
-    let memory = known.portion(&"a".parse().expect("an id")).map(|it| it.memory);
+    let memory = snapshot.portion(&"a".parse().expect("an id")).map(|total| total.memory);
     assert_eq!(memory, Some(90));
-    assert!(known.is_shared_by_pods(&"a".parse().expect("an id")));
+    assert!(snapshot.is_shared_by_pods(&"a".parse().expect("an id")));
 }
 
 #[test]
 fn two_shares_of_a_claim_count_both() {
     let device = without_overlaps("a").device;
-    let both = combined([(&device, portion(60, 10)), (&device, portion(40, 0))]);
-    let usage = both[&device];
+    let combined_uses = combined([(&device, portion(60, 10)), (&device, portion(40, 0))]);
+    let usage = combined_uses[&device];
     assert!(usage.needs_daemon(), "two shares need a daemon, even if they add up to the whole");
     let ledger = SharedLedger::default();
-    ledger.restore_claim(&claim("c"), both);
+    ledger.restore_claim(&claim("c"), combined_uses);
     ledger
         .take_for_claim(&claim("d"), &[(without_overlaps("a"), portion(1, 0))])
         .expect_err("full");
@@ -191,12 +191,12 @@ fn a_claim_with_less_than_the_whole_device_needs_an_mps_daemon() {
 fn an_allocated_device_is_held_until_the_checkpoint_should_contain_it() {
     let (ledger, delay) = (SharedLedger::default(), Duration::from_secs(2));
     ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect("free");
-    let (now, none) = (Instant::now(), RecordedDevices::default());
-    ledger.apply_checkpoint(&none, now + delay * 10, delay);
+    let (now, empty_checkpoint) = (Instant::now(), RecordedDevices::default());
+    ledger.apply_checkpoint(&empty_checkpoint, now + delay * 10, delay);
     ledger
         .take_for_claim(&claim("c"), &[(without_overlaps("a"), ClaimUse::Exclusive)])
         .expect_err("held");
-    ledger.apply_checkpoint(&none, now + CHECKPOINT_GRACE, delay);
+    ledger.apply_checkpoint(&empty_checkpoint, now + CHECKPOINT_GRACE, delay);
     ledger
         .take_for_claim(&claim("c"), &[(without_overlaps("a"), ClaimUse::Exclusive)])
         .expect("the allocation never reached the checkpoint");
@@ -220,11 +220,11 @@ fn a_device_that_leaves_the_checkpoint_is_free_at_once() {
 fn a_checkpoint_read_before_an_allocate_shows_the_earlier_holder() {
     let (ledger, delay) = (SharedLedger::default(), Duration::from_secs(2));
     let devices = [("a".parse().expect("an id"), resource())].into();
-    let (recorded, read) =
+    let (recorded, read_at) =
         (RecordedDevices { devices, ..RecordedDevices::default() }, Instant::now());
     ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect("free");
-    ledger.apply_checkpoint(&recorded, read, delay);
-    ledger.apply_checkpoint(&RecordedDevices::default(), read + delay * 10, delay);
+    ledger.apply_checkpoint(&recorded, read_at, delay);
+    ledger.apply_checkpoint(&RecordedDevices::default(), read_at + delay * 10, delay);
     ledger
         .take_for_claim(&claim("c"), &[(without_overlaps("a"), ClaimUse::Exclusive)])
         .expect_err("not recorded yet");
@@ -281,17 +281,17 @@ fn devices_of_a_pool_are_held_while_one_of_its_tokens_is() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_of_the_agent_does_not_count_against_an_allocation() {
-    let (ledger, nothing) = (SharedLedger::default(), RecordedDevices::default());
+    let (ledger, empty_checkpoint) = (SharedLedger::default(), RecordedDevices::default());
     ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect("free");
-    let frozen = CHECKPOINT_GRACE * 2;
-    tokio::time::advance(frozen).await;
-    ledger.shift_for_pause(frozen);
+    let pause = CHECKPOINT_GRACE * 2;
+    tokio::time::advance(pause).await;
+    ledger.shift_for_pause(pause);
     let is_held = || {
         ledger.take_for_claim(&claim("c"), &[(without_overlaps("a"), ClaimUse::Exclusive)]).is_err()
     };
-    ledger.apply_checkpoint(&nothing, Instant::now(), Duration::ZERO);
+    ledger.apply_checkpoint(&empty_checkpoint, Instant::now(), Duration::ZERO);
     assert!(is_held(), "the kubelet had no time to write its checkpoint");
     tokio::time::advance(CHECKPOINT_GRACE).await;
-    ledger.apply_checkpoint(&nothing, Instant::now(), Duration::ZERO);
+    ledger.apply_checkpoint(&empty_checkpoint, Instant::now(), Duration::ZERO);
     assert!(!is_held(), "the kubelet had time");
 }

@@ -45,7 +45,7 @@ pub async fn holders(kubelet_dir: &Path) -> Result<HoldersByDevice, ListError> {
 pub async fn allocatable(
     kubelet_dir: &Path,
 ) -> Result<BTreeMap<String, BTreeSet<String>>, ListError> {
-    let answer = in_time(async {
+    let answer = with_deadline(async {
         let request = AllocatableResourcesRequest {};
         Ok(lister(kubelet_dir).await?.get_allocatable_resources(request).await?)
     });
@@ -67,8 +67,9 @@ pub async fn drivers(kubelet_dir: &Path) -> Result<BTreeSet<String>, ListError> 
 
 /// Pods with their resources, as the kubelet lists them.
 pub async fn pods(kubelet_dir: &Path) -> Result<Vec<PodResources>, ListError> {
-    let answer =
-        in_time(async { Ok(lister(kubelet_dir).await?.list(ListPodResourcesRequest {}).await?) });
+    let answer = with_deadline(async {
+        Ok(lister(kubelet_dir).await?.list(ListPodResourcesRequest {}).await?)
+    });
     Ok(answer.await?.into_inner().pod_resources)
 }
 
@@ -86,13 +87,15 @@ fn socket(kubelet_dir: &Path) -> Result<SocketPath, SocketError> {
     SocketPath::new(kubelet_dir.join(podresources::DIR).join(podresources::SOCKET))
 }
 
-async fn in_time<T>(answer: impl Future<Output = Result<T, ListError>>) -> Result<T, ListError> {
+async fn with_deadline<T>(
+    answer: impl Future<Output = Result<T, ListError>>,
+) -> Result<T, ListError> {
     deadline::timeout(DEADLINE, answer).await.unwrap_or(Err(ListError::DeadlineExceeded))
 }
 
 /// Holders of each device. The kubelet repeats a device for each of its NUMA nodes.
 pub fn holders_by_device(pods: Vec<PodResources>) -> HoldersByDevice {
-    let mut all = HoldersByDevice::new();
+    let mut holders = HoldersByDevice::new();
     for pod in pods {
         for container in pod.containers {
             for devices in container.devices {
@@ -106,12 +109,12 @@ pub fn holders_by_device(pods: Vec<PodResources>) -> HoldersByDevice {
                         pod: pod.name.clone(),
                         container: container.name.clone(),
                     };
-                    all.entry(device).or_default().insert(holder);
+                    holders.entry(device).or_default().insert(holder);
                 }
             }
         }
     }
-    all
+    holders
 }
 
 /// Pods of each claim, by the namespace and name of the claim.
@@ -119,14 +122,14 @@ pub type PodsByClaim = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// Pods of each claim.
 pub fn pods_by_claim(pods: &[PodResources]) -> PodsByClaim {
-    let mut all = PodsByClaim::new();
+    let mut by_claim = PodsByClaim::new();
     for pod in pods {
         for claim in pod.containers.iter().flat_map(|container| &container.dynamic_resources) {
-            let named = (claim.claim_namespace.clone(), claim.claim_name.clone());
-            all.entry(named).or_default().insert(pod.name.clone());
+            let claim_key = (claim.claim_namespace.clone(), claim.claim_name.clone());
+            by_claim.entry(claim_key).or_default().insert(pod.name.clone());
         }
     }
-    all
+    by_claim
 }
 
 /// Device and number of a replica's id; other ids are the device itself.
@@ -160,17 +163,17 @@ mod tests {
 
     #[test]
     fn replicas_lead_to_their_device_and_a_device_on_two_nodes_is_held_once() {
-        let held = holders_by_device(vec![
+        let holders_by_id = holders_by_device(vec![
             pod("whole", &["GPU-a", "GPU-a"]),
             pod("left", &["GPU-b::0"]),
             pod("right", &["GPU-b::11"]),
         ]);
-        let shown = |id: &str| {
-            let holders = held[id].iter();
+        let holders_of = |id: &str| {
+            let holders = holders_by_id[id].iter();
             holders.map(|holder| (&*holder.pod, holder.replica)).collect::<Vec<_>>()
         };
-        assert_eq!(shown("GPU-a"), [("whole", None)]);
-        assert_eq!(shown("GPU-b"), [("left", Some(0)), ("right", Some(11))]);
+        assert_eq!(holders_of("GPU-a"), [("whole", None)]);
+        assert_eq!(holders_of("GPU-b"), [("left", Some(0)), ("right", Some(11))]);
     }
 
     #[test]

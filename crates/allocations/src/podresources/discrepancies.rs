@@ -78,13 +78,14 @@ impl Discrepancies {
         now: Instant,
         delay: Duration,
     ) -> bool {
-        let all = recorded.iter().flat_map(|(name, ids)| ids.iter().map(move |id| (name, id)));
+        let recorded_ids =
+            recorded.iter().flat_map(|(name, ids)| ids.iter().map(move |id| (name, id)));
         let mut previous = std::mem::take(&mut self.omitted);
         let mut is_due = false;
-        for (name, id) in all.filter(|(name, id)| !holders.holds(name.as_str(), id)) {
+        for (name, id) in recorded_ids.filter(|(name, id)| !holders.holds(name.as_str(), id)) {
             let key = (name.to_string(), id.clone());
-            let new = Omission { since: now, due: now + delay };
-            let mut omission = previous.remove(&key).unwrap_or(new);
+            let new_omission = Omission { since: now, due: now + delay };
+            let mut omission = previous.remove(&key).unwrap_or(new_omission);
             if omission.due <= now {
                 is_due = true;
                 omission.due = now + delay;
@@ -120,9 +121,9 @@ mod tests {
 
     #[test]
     fn a_new_checkpoint_is_requested_after_three_checks_and_again_after_three_more() {
-        let (mut discrepancies, begun) = (Discrepancies::default(), Instant::now());
+        let (mut discrepancies, start) = (Discrepancies::default(), Instant::now());
         let mut is_due = |reported: &[&str], seconds| {
-            let now = begun + Duration::from_secs(seconds);
+            let now = start + Duration::from_secs(seconds);
             discrepancies.update(
                 &recorded(&["a", "b"]),
                 &listing(reported),
@@ -149,7 +150,7 @@ mod tests {
         assert_eq!(ids, ["a"], "it never listed the init container's id");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let socket = windlass_kubelet_api::socket::SocketPath::new(folder.path().join("s"));
-        let socket = socket.expect("it fits");
+        let socket = socket.expect("a short path");
         let _listener = std::os::unix::net::UnixListener::bind(socket.as_path()).expect("bound");
         discrepancies.record_answer(socket.identity(), &listing(&[]));
         discrepancies.update(&recorded(&["a", "init"]), &listing(&[]), now, release_delay(CHECK));

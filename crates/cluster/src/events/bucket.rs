@@ -8,7 +8,7 @@ use tokio::time::Instant;
 const CAPACITY: u32 = 32;
 
 /// Interval of new tokens. It bounds the sustained load of one node on the API server.
-const INTERVAL: Duration = Duration::from_secs(10);
+const REFILL_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) struct TokenBucket {
     tokens: u32,
@@ -26,14 +26,14 @@ impl TokenBucket {
     /// Takes a token, or returns the time of the next one.
     pub(super) fn take(&mut self, now: Instant) -> Result<(), Instant> {
         self.refill(now);
-        self.tokens = self.tokens.checked_sub(1).ok_or(self.last_refill + INTERVAL)?;
+        self.tokens = self.tokens.checked_sub(1).ok_or(self.last_refill + REFILL_INTERVAL)?;
         Ok(())
     }
 
     fn refill(&mut self, now: Instant) {
-        while self.tokens < CAPACITY && self.last_refill + INTERVAL <= now {
+        while self.tokens < CAPACITY && self.last_refill + REFILL_INTERVAL <= now {
             self.tokens += 1;
-            self.last_refill += INTERVAL;
+            self.last_refill += REFILL_INTERVAL;
         }
         if self.tokens == CAPACITY {
             self.last_refill = now;
@@ -50,12 +50,12 @@ mod tests {
         let start = Instant::now();
         let mut bucket = TokenBucket::full(start);
         assert!((0..CAPACITY).all(|_| bucket.take(start).is_ok()));
-        assert_eq!(bucket.take(start), Err(start + INTERVAL));
-        assert_eq!(bucket.take(start + INTERVAL / 2), Err(start + INTERVAL));
-        assert_eq!(bucket.take(start + INTERVAL), Ok(()));
-        assert_eq!(bucket.take(start + INTERVAL), Err(start + INTERVAL * 2));
-        let later = start + INTERVAL * 1000;
+        assert_eq!(bucket.take(start), Err(start + REFILL_INTERVAL));
+        assert_eq!(bucket.take(start + REFILL_INTERVAL / 2), Err(start + REFILL_INTERVAL));
+        assert_eq!(bucket.take(start + REFILL_INTERVAL), Ok(()));
+        assert_eq!(bucket.take(start + REFILL_INTERVAL), Err(start + REFILL_INTERVAL * 2));
+        let later = start + REFILL_INTERVAL * 1000;
         assert!((0..CAPACITY).all(|_| bucket.take(later).is_ok()));
-        assert_eq!(bucket.take(later), Err(later + INTERVAL));
+        assert_eq!(bucket.take(later), Err(later + REFILL_INTERVAL));
     }
 }

@@ -60,7 +60,7 @@ impl ReportedDevices {
         let (change, event, at) = match device.health.state {
             HealthState::Unknown => return None,
             HealthState::Healthy => match state.failed_cleanups.get(&device.id) {
-                Some(Failure { why, .. }) if reported == Some(why) => return None,
+                Some(Failure { why: reason, .. }) if reported == Some(reason) => return None,
                 Some(Failure { why, since, .. }) => {
                     let event = format!("is withheld: cleanup failed: {why}");
                     (Change::Unhealthy(why.clone()), event, *since)

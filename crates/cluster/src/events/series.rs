@@ -25,7 +25,7 @@ const SERIES_WINDOW: Duration = Duration::from_secs(60 * 60);
 /// Recent events that may become series.
 pub(super) struct Series {
     node: String,
-    open: BTreeMap<(DeviceId, String), OpenEvent>,
+    open_events: BTreeMap<(DeviceId, String), OpenEvent>,
 }
 
 /// An event that equal reports extend to a series.
@@ -46,18 +46,18 @@ pub(super) enum Write {
 
 impl Series {
     pub(super) fn new(node: &str) -> Self {
-        Self { node: node.to_owned(), open: BTreeMap::new() }
+        Self { node: node.to_owned(), open_events: BTreeMap::new() }
     }
 
     pub(super) fn next(&mut self, report: &Report) -> Write {
-        let too_old = report.at.saturating_sub(SERIES_WINDOW).unwrap_or(Timestamp::MIN);
-        self.open.retain(|_, open| open.last_observed >= too_old);
-        let Some(open) = self.open.get(&key(report)) else {
+        let oldest = report.at.saturating_sub(SERIES_WINDOW).unwrap_or(Timestamp::MIN);
+        self.open_events.retain(|_, event| event.last_observed >= oldest);
+        let Some(event) = self.open_events.get(&key(report)) else {
             return Write::Create(Box::new(self.event(report)));
         };
-        let count = open.count.saturating_add(1);
+        let count = event.count.saturating_add(1);
         let series = EventSeries { count, last_observed_time: MicroTime(report.at) };
-        Write::Repeat { name: open.name.clone(), series }
+        Write::Repeat { name: event.name.clone(), series }
     }
 
     /// Records a written event.
@@ -66,12 +66,12 @@ impl Series {
             Write::Create(event) => (event.metadata.name.unwrap_or_default(), 1),
             Write::Repeat { name, series } => (name, series.count),
         };
-        self.open.insert(key(report), OpenEvent { name, count, last_observed: report.at });
+        self.open_events.insert(key(report), OpenEvent { name, count, last_observed: report.at });
     }
 
     /// Removes an event that no longer exists.
     pub(super) fn remove(&mut self, report: &Report) {
-        self.open.remove(&key(report));
+        self.open_events.remove(&key(report));
     }
 
     fn event(&self, report: &Report) -> Event {
@@ -99,8 +99,8 @@ impl Series {
 
     /// Name of a report's event: a hash of its content, so a retry after a lost answer writes no second event.
     fn name(&self, report: &Report) -> String {
-        let about = (&self.node, &report.device, &report.note, report.at.as_nanosecond());
-        format!("windlass-{:016x}", hash(&about))
+        let content = (&self.node, &report.device, &report.note, report.at.as_nanosecond());
+        format!("windlass-{:016x}", hash(&content))
     }
 
     /// Reference to the Node with its name as UID, as the kubelet writes it and `kubectl describe node` expects it.

@@ -27,11 +27,11 @@ pub(super) enum Target {
 
 /// Field manager of annotations. It differs from the manager of labels, because an apply removes the manager's fields
 /// that it does not contain.
-const ANNOTATOR: &str = "windlass-devices";
+const ANNOTATION_MANAGER: &str = "windlass-devices";
 
 /// A client and its connection, for one request.
 #[derive(Clone, Copy)]
-struct Writer<'a> {
+struct LabelApi<'a> {
     client: &'a Client,
     connection: &'a Connection,
 }
@@ -55,11 +55,11 @@ pub(super) async fn apply(
     target: Target,
     labels: &Labels,
 ) -> Result<Vec<String>, ClusterError> {
-    let writer = Writer { client, connection };
+    let api = LabelApi { client, connection };
     match target {
-        Target::Node => writer.apply_to_node(labels).await,
-        Target::NodeFeature => writer.apply_node_feature(labels).await.map(|()| Vec::new()),
-        Target::Annotations => writer.annotate_node(labels).await.map(|()| Vec::new()),
+        Target::Node => api.apply_to_node(labels).await,
+        Target::NodeFeature => api.apply_node_feature(labels).await.map(|()| Vec::new()),
+        Target::Annotations => api.annotate_node(labels).await.map(|()| Vec::new()),
     }
 }
 
@@ -69,30 +69,30 @@ pub(super) async fn remove(
     connection: &Connection,
     target: Target,
 ) -> Result<(), ClusterError> {
-    let writer = Writer { client, connection };
+    let api = LabelApi { client, connection };
     match target {
-        Target::Node => writer.apply_to_node(&Labels::new()).await.map(drop),
-        Target::NodeFeature => writer.delete_node_feature().await,
-        Target::Annotations => writer.annotate_node(&Labels::new()).await,
+        Target::Node => api.apply_to_node(&Labels::new()).await.map(drop),
+        Target::NodeFeature => api.delete_node_feature().await,
+        Target::Annotations => api.annotate_node(&Labels::new()).await,
     }
 }
 
-// === impl Writer ===
+// === impl LabelApi ===
 
-impl Writer<'_> {
+impl LabelApi<'_> {
     async fn apply_to_node(self, labels: &Labels) -> Result<Vec<String>, ClusterError> {
         let uid = self.node_uid().await?;
-        let refused = match self.patch_node(&uid, labels).await {
+        let refusal = match self.patch_node(&uid, labels).await {
             Ok(()) => return Ok(Vec::new()),
             Err(error) => error,
         };
-        let contested = refused.status().map(conflicting_labels).unwrap_or_default();
-        if contested.is_empty() {
-            return Err(refused);
+        let conflicting = refusal.status().map(conflicting_labels).unwrap_or_default();
+        if conflicting.is_empty() {
+            return Err(refusal);
         }
-        let mut uncontested = labels.clone();
-        uncontested.retain(|key, _| !contested.contains(key));
-        self.patch_node(&uid, &uncontested).await.map(|()| contested)
+        let mut accepted = labels.clone();
+        accepted.retain(|key, _| !conflicting.contains(key));
+        self.patch_node(&uid, &accepted).await.map(|()| conflicting)
     }
 
     /// UID of the Node. An apply without a UID would create a missing Node, which only a kubelet may do. With the UID
@@ -101,14 +101,14 @@ impl Writer<'_> {
         let node = self.client.node();
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
         let context = || format!("cannot read Node {node}");
-        let found = self.connection.call(context, nodes.get_metadata(node)).await?;
-        Ok(found.metadata.uid.unwrap_or_default())
+        let node_metadata = self.connection.call(context, nodes.get_metadata(node)).await?;
+        Ok(node_metadata.metadata.uid.unwrap_or_default())
     }
 
     async fn annotate_node(self, annotations: &Labels) -> Result<(), ClusterError> {
         let document =
             node_document(self.client.node(), &self.node_uid().await?, "annotations", annotations);
-        self.apply_node(&PatchParams::apply(ANNOTATOR).force(), &document).await
+        self.apply_node(&PatchParams::apply(ANNOTATION_MANAGER).force(), &document).await
     }
 
     async fn patch_node(self, uid: &str, labels: &Labels) -> Result<(), ClusterError> {
@@ -167,21 +167,22 @@ impl Writer<'_> {
         let Some(pod) = self.client.pod_in(namespace) else { return Vec::new() };
         let pods: Api<Pod> = Api::namespaced(self.connection.kube.clone(), namespace);
         let context = || format!("cannot read Pod {namespace}/{}", pod.name);
-        let found = self.connection.call(context, pods.get_metadata(&pod.name)).await;
-        let found = found.inspect_err(|error| tracing::debug!(%error, "pod unreadable: the NodeFeature is owned only by the pod"));
-        let pod_owners = found.ok().and_then(|found| found.metadata.owner_references);
+        let pod_metadata = self.connection.call(context, pods.get_metadata(&pod.name)).await;
+        let pod_metadata = pod_metadata.inspect_err(|error| tracing::debug!(%error, "pod unreadable: the NodeFeature is owned only by the pod"));
+        let pod_owners =
+            pod_metadata.ok().and_then(|pod_metadata| pod_metadata.metadata.owner_references);
         let controller =
             pod_owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
-        controller.into_iter().map(as_plain_owner).chain([pod_as_owner(pod)]).collect()
+        controller.into_iter().map(without_controller).chain([pod_owner(pod)]).collect()
     }
 }
 
 /// An owner that neither controls the object nor blocks deletions.
-fn as_plain_owner(owner: OwnerReference) -> OwnerReference {
+fn without_controller(owner: OwnerReference) -> OwnerReference {
     OwnerReference { controller: None, block_owner_deletion: None, ..owner }
 }
 
-fn pod_as_owner(pod: &PodIdentity) -> OwnerReference {
+fn pod_owner(pod: &PodIdentity) -> OwnerReference {
     OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),
@@ -191,11 +192,11 @@ fn pod_as_owner(pod: &PodIdentity) -> OwnerReference {
     }
 }
 
-fn node_document(node: &str, uid: &str, part: &str, labels: &Labels) -> Value {
+fn node_document(node: &str, uid: &str, metadata_field: &str, labels: &Labels) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": node, "uid": uid, part: labels},
+        "metadata": {"name": node, "uid": uid, metadata_field: labels},
     })
 }
 

@@ -1,12 +1,12 @@
 //! State of one lease, and the next action.
 //!
 //! ```text
-//!   unknown ──absent, released or expired: taken──> ours ──not renewed in time──> late
+//!   Unknown ──absent, released or expired: taken──> Held ──not renewed in time──> Overdue
 //!      │                                            ^  ^                           │
-//!      └──held by another──> theirs ──expired───────┘  └──────────renewed──────────┘
+//!      └──held by another──> HeldBy ──expired───────┘  └──────────renewed──────────┘
 //! ```
 //!
-//! From every state, a lease that another node has taken is `theirs`.
+//! From every state, a lease that another node has taken is `HeldBy` that node.
 //!
 //! Another node's lease expires by this node's clock, counted from this node's first read of the lease's last change:
 //! clocks of nodes differ.
@@ -68,34 +68,39 @@ impl TrackedLease {
         }
     }
 
-    /// Records a successful write; `sent` is the time of the request.
-    pub(super) fn record_write(&mut self, lease: Lease, sent: Instant) {
-        self.record_read(Some(lease), sent);
-        self.last_renewal = Some(sent);
+    /// Records a successful write; `sent_at` is the time of the request.
+    pub(super) fn record_write(&mut self, lease: Lease, sent_at: Instant) {
+        self.record_read(Some(lease), sent_at);
+        self.last_renewal = Some(sent_at);
     }
 
-    pub(super) fn action(&self, name: &str, now: Instant, wall: Timestamp) -> Action {
+    pub(super) fn action(&self, name: &str, now: Instant, timestamp: Timestamp) -> Action {
         match self.observed.as_ref().and_then(|observed| observed.lease.as_ref()) {
             None => {
                 let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
-                Action::Create(Box::new(Lease { metadata, spec: Some(self.spec(None, wall)) }))
+                Action::Create(Box::new(Lease { metadata, spec: Some(self.spec(None, timestamp)) }))
             }
             Some(lease) if self.holder() == Some(&self.node) || self.is_expired(now) => {
                 let (metadata, spec) = (lease.metadata.clone(), lease.spec.as_ref());
-                Action::Replace(Box::new(Lease { metadata, spec: Some(self.spec(spec, wall)) }))
+                Action::Replace(Box::new(Lease {
+                    metadata,
+                    spec: Some(self.spec(spec, timestamp)),
+                }))
             }
             Some(_) => Action::Wait,
         }
     }
 
-    /// State of the lease. After a renewal the lease counts as ours for two thirds of its duration: this node stops
+    /// State of the lease. After a renewal the lease counts as held for two thirds of its duration: this node stops
     /// offering the device well before another node may take the lease.
     pub(super) fn state(&self, now: Instant) -> LeaseState {
         match (self.holder(), self.last_renewal) {
             (Some(holder), _) if *holder != self.node && !self.is_expired(now) => {
                 LeaseState::HeldBy(holder.clone())
             }
-            (_, Some(renewed)) if now < renewed + self.duration * 2 / 3 => LeaseState::Held,
+            (_, Some(last_renewal)) if now < last_renewal + self.duration * 2 / 3 => {
+                LeaseState::Held
+            }
             (_, Some(_)) => LeaseState::Overdue,
             (_, None) => LeaseState::Unknown,
         }
@@ -116,16 +121,16 @@ impl TrackedLease {
         self.holder().is_none() || now >= observed.since + duration
     }
 
-    fn spec(&self, previous: Option<&LeaseSpec>, wall: Timestamp) -> LeaseSpec {
+    fn spec(&self, previous: Option<&LeaseSpec>, timestamp: Timestamp) -> LeaseSpec {
         let previous = previous.cloned().unwrap_or_default();
-        let was_ours = previous.holder_identity.as_ref() == Some(&self.node);
+        let was_held = previous.holder_identity.as_ref() == Some(&self.node);
         let transitions = previous.lease_transitions.unwrap_or_default();
         LeaseSpec {
             holder_identity: Some(self.node.clone()),
             lease_duration_seconds: Some(self.duration.as_secs().try_into().unwrap_or(i32::MAX)),
-            renew_time: Some(MicroTime(wall)),
-            acquire_time: previous.acquire_time.filter(|_| was_ours).or(Some(MicroTime(wall))),
-            lease_transitions: Some(transitions.saturating_add(i32::from(!was_ours))),
+            renew_time: Some(MicroTime(timestamp)),
+            acquire_time: previous.acquire_time.filter(|_| was_held).or(Some(MicroTime(timestamp))),
+            lease_transitions: Some(transitions.saturating_add(i32::from(!was_held))),
             ..LeaseSpec::default()
         }
     }
@@ -137,19 +142,19 @@ mod tests {
 
     const DURATION: Duration = Duration::from_secs(120);
 
-    fn wall() -> Timestamp {
+    fn timestamp() -> Timestamp {
         Timestamp::UNIX_EPOCH
     }
 
     fn lease_of(holder: &str, version: &str) -> Lease {
-        let spec = TrackedLease::new(holder, DURATION).spec(None, wall());
+        let spec = TrackedLease::new(holder, DURATION).spec(None, timestamp());
         let metadata =
             ObjectMeta { resource_version: Some(version.to_owned()), ..ObjectMeta::default() };
         Lease { metadata, spec: Some(spec) }
     }
 
     fn is_replaced(tracked: &TrackedLease, now: Instant) -> bool {
-        matches!(tracked.action("x", now, wall()), Action::Replace(_))
+        matches!(tracked.action("x", now, timestamp()), Action::Replace(_))
     }
 
     #[test]
@@ -157,7 +162,7 @@ mod tests {
         let (mut tracked, start) = (TrackedLease::new("n1", DURATION), Instant::now());
         assert_eq!(tracked.state(start), LeaseState::Unknown);
         tracked.record_read(None, start);
-        let Action::Create(lease) = tracked.action("x", start, wall()) else {
+        let Action::Create(lease) = tracked.action("x", start, timestamp()) else {
             panic!("not created")
         };
         assert_eq!(lease.metadata.name.as_deref(), Some("x"));
@@ -167,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_without_renewal_is_late_before_another_node_may_take_it() {
+    fn a_lease_without_renewal_is_overdue_before_another_node_may_take_it() {
         let (mut tracked, start) = (TrackedLease::new("n1", DURATION), Instant::now());
         tracked.record_write(lease_of("n1", "1"), start);
         assert_eq!(
@@ -182,14 +187,18 @@ mod tests {
         let (mut tracked, start) = (TrackedLease::new("n1", DURATION), Instant::now());
         tracked.record_read(Some(lease_of("n2", "1")), start);
         assert_eq!(tracked.state(start), LeaseState::HeldBy("n2".to_owned()));
-        assert_eq!(tracked.action("x", start + DURATION / 2, wall()), Action::Wait);
+        assert_eq!(tracked.action("x", start + DURATION / 2, timestamp()), Action::Wait);
         tracked.record_read(Some(lease_of("n2", "2")), start + DURATION / 2);
-        assert_eq!(tracked.action("x", start + DURATION, wall()), Action::Wait, "it was renewed");
+        assert_eq!(
+            tracked.action("x", start + DURATION, timestamp()),
+            Action::Wait,
+            "it was renewed"
+        );
         assert!(is_replaced(&tracked, start + DURATION * 3 / 2));
         assert_eq!(
             tracked.state(start + DURATION * 3 / 2),
             LeaseState::Unknown,
-            "not before it is ours"
+            "not before this node holds it"
         );
     }
 
@@ -197,12 +206,16 @@ mod tests {
     fn a_released_lease_is_taken_at_once_and_counted_as_a_transition() {
         let (mut tracked, start) = (TrackedLease::new("n1", DURATION), Instant::now());
         let mut lease = lease_of("n2", "1");
-        lease.spec.as_mut().expect("one").holder_identity = Some(String::new());
+        lease.spec.as_mut().expect("a spec").holder_identity = Some(String::new());
         tracked.record_read(Some(lease), start);
-        let Action::Replace(taken) = tracked.action("x", start, wall()) else {
-            panic!("not taken")
+        let Action::Replace(replacement) = tracked.action("x", start, timestamp()) else {
+            panic!("not replaced")
         };
-        assert_eq!(taken.metadata.resource_version.as_deref(), Some("1"), "over what was observed");
-        assert_eq!(taken.spec.expect("one").lease_transitions, Some(2));
+        assert_eq!(
+            replacement.metadata.resource_version.as_deref(),
+            Some("1"),
+            "only the observed version is replaced"
+        );
+        assert_eq!(replacement.spec.expect("a spec").lease_transitions, Some(2));
     }
 }

@@ -41,7 +41,7 @@ pub(super) enum CacheEvent {
     Expired,
 }
 
-const CONTEXT: &str = "cannot watch the node's ResourceSlices";
+const WATCH_CONTEXT: &str = "cannot watch the node's ResourceSlices";
 
 // === impl SliceCache ===
 
@@ -63,17 +63,8 @@ impl<'a> SliceCache<'a> {
         };
         let version = list.metadata.resource_version.unwrap_or_default();
         let slices = list.items.into_iter().map(|slice| (name(&slice), slice)).collect();
-        let (limits, next_watch) = (client.timeouts(), Instant::now());
-        Ok(Self {
-            connection,
-            api,
-            slices,
-            selector,
-            timeouts: limits,
-            version,
-            events: None,
-            next_watch,
-        })
+        let (timeouts, next_watch) = (client.timeouts(), Instant::now());
+        Ok(Self { connection, api, slices, selector, timeouts, version, events: None, next_watch })
     }
 
     /// Waits for an event. Cancel-safe.
@@ -81,7 +72,7 @@ impl<'a> SliceCache<'a> {
         loop {
             let Some((events, deadline)) = &mut self.events else {
                 sleep_until(self.next_watch).await;
-                if self.open().await? {
+                if self.open_watch().await? {
                     continue;
                 }
                 return Ok(CacheEvent::Expired);
@@ -96,10 +87,11 @@ impl<'a> SliceCache<'a> {
                 }
                 Err(_) => {
                     let limit = self.watch_limit();
-                    return Err(ClusterError::DeadlineExceeded(CONTEXT.to_owned(), limit));
+                    return Err(ClusterError::DeadlineExceeded(WATCH_CONTEXT.to_owned(), limit));
                 }
             };
-            return self.apply(event.map_err(|error| ClusterError::of(CONTEXT.to_owned(), error))?);
+            return self
+                .apply(event.map_err(|error| ClusterError::of(WATCH_CONTEXT.to_owned(), error))?);
         }
     }
 
@@ -114,12 +106,12 @@ impl<'a> SliceCache<'a> {
     }
 
     /// Opens a watch. Returns `false` if the version is too old.
-    async fn open(&mut self) -> Result<bool, ClusterError> {
+    async fn open_watch(&mut self) -> Result<bool, ClusterError> {
         let seconds =
             u32::try_from(self.timeouts.watch_timeout.as_secs()).unwrap_or(u32::MAX).max(1);
         let params = WatchParams::default().fields(&self.selector).timeout(seconds);
         let request = self.api.watch(&params, &self.version);
-        let events = match self.connection.call(|| CONTEXT.to_owned(), request).await {
+        let events = match self.connection.call(|| WATCH_CONTEXT.to_owned(), request).await {
             Err(error) if error.status().is_some_and(is_gone) => return Ok(false),
             events => events?,
         };
@@ -131,13 +123,13 @@ impl<'a> SliceCache<'a> {
         let (slice, is_deleted) = match event {
             WatchEvent::Added(slice) | WatchEvent::Modified(slice) => (slice, false),
             WatchEvent::Deleted(slice) => (slice, true),
-            WatchEvent::Bookmark(mark) => {
-                self.version = mark.metadata.resource_version;
+            WatchEvent::Bookmark(bookmark) => {
+                self.version = bookmark.metadata.resource_version;
                 return Ok(CacheEvent::None);
             }
             WatchEvent::Error(status) if is_gone(&status) => return Ok(CacheEvent::Expired),
             WatchEvent::Error(status) => {
-                return Err(ClusterError::Refused(CONTEXT.to_owned(), status));
+                return Err(ClusterError::Refused(WATCH_CONTEXT.to_owned(), status));
             }
         };
         self.version = slice.metadata.resource_version.clone().unwrap_or_default();

@@ -58,14 +58,16 @@ impl SliceContent {
 
 /// The device, whose taints have the times of equal taints in `existing`.
 fn with_taint_times(mut device: Device, existing: &[Device]) -> Device {
-    let Some(before) = existing.iter().find(|it| it.name == device.name) else { return device };
-    let before = before.taints.iter().flatten();
-    let same = |taint: &DeviceTaint, other: &DeviceTaint| {
+    let Some(previous) = existing.iter().find(|existing| existing.name == device.name) else {
+        return device;
+    };
+    let previous_taints = previous.taints.iter().flatten();
+    let is_same = |taint: &DeviceTaint, other: &DeviceTaint| {
         (&taint.key, &taint.value, &taint.effect) == (&other.key, &other.value, &other.effect)
     };
     for taint in device.taints.iter_mut().flatten().filter(|taint| taint.time_added.is_none()) {
-        let equal = before.clone().find(|existing| same(existing, taint));
-        taint.time_added = equal.and_then(|existing| existing.time_added.clone());
+        let unchanged = previous_taints.clone().find(|existing| is_same(existing, taint));
+        taint.time_added = unchanged.and_then(|existing| existing.time_added.clone());
     }
     device
 }
@@ -138,6 +140,9 @@ mod tests {
         let device = &spec.devices.as_ref().expect("devices")[0];
         let taint = &device.taints.as_ref().expect("taints")[0];
         assert!(taint.time_added.is_some());
-        assert_eq!(device.capacity.as_ref().expect("one")["gpu.nvidia.com/memory"].value.0, "40Gi");
+        assert_eq!(
+            device.capacity.as_ref().expect("a capacity")["gpu.nvidia.com/memory"].value.0,
+            "40Gi"
+        );
     }
 }

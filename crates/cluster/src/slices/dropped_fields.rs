@@ -67,7 +67,8 @@ impl DroppedFields {
             dropped.insert(Self::Other);
             return dropped;
         }
-        dropped.extend(devices().filter(|(sent, stored)| sent != stored).flat_map(of_device));
+        dropped
+            .extend(devices().filter(|(sent, stored)| sent != stored).flat_map(dropped_by_device));
         dropped
     }
 }
@@ -79,7 +80,7 @@ impl fmt::Display for DroppedFields {
 }
 
 /// Dropped fields of a device whose stored version differs.
-fn of_device((sent, stored): (&Device, &Device)) -> Vec<DroppedFields> {
+fn dropped_by_device((sent, stored): (&Device, &Device)) -> Vec<DroppedFields> {
     let has_same_sharing = sent.allow_multiple_allocations == stored.allow_multiple_allocations
         && policies(sent).eq(policies(stored));
     let binding = |device: &Device| {
@@ -87,17 +88,19 @@ fn of_device((sent, stored): (&Device, &Device)) -> Vec<DroppedFields> {
             (device.binding_conditions.clone(), device.binding_failure_conditions.clone());
         (device.binds_to_node, conditions)
     };
-    let mapped = |device: &Device| device.node_allocatable_resource_mappings.clone();
-    let found = [
+    let mappings = |device: &Device| device.node_allocatable_resource_mappings.clone();
+    let differences = [
         (DroppedFields::Sharing, !has_same_sharing),
         (DroppedFields::Taints, sent.taints != stored.taints),
         (DroppedFields::Counters, sent.consumes_counters != stored.consumes_counters),
         (DroppedFields::Binding, binding(sent) != binding(stored)),
         (DroppedFields::Lists, lists(sent) != lists(stored)),
-        (DroppedFields::NodeResources, mapped(sent) != mapped(stored)),
+        (DroppedFields::NodeResources, mappings(sent) != mappings(stored)),
     ];
-    let dropped: Vec<_> =
-        found.into_iter().filter_map(|(fields, is_dropped)| is_dropped.then_some(fields)).collect();
+    let dropped: Vec<_> = differences
+        .into_iter()
+        .filter_map(|(fields, is_dropped)| is_dropped.then_some(fields))
+        .collect();
     if dropped.is_empty() { vec![DroppedFields::Other] } else { dropped }
 }
 
@@ -112,7 +115,7 @@ fn lists(device: &Device) -> usize {
         let DeviceAttribute { bools, ints, strings, versions, .. } = attribute;
         bools.is_some() || ints.is_some() || strings.is_some() || versions.is_some()
     };
-    device.attributes.iter().flat_map(|all| all.values()).filter(is_list).count()
+    device.attributes.iter().flat_map(|attributes| attributes.values()).filter(is_list).count()
 }
 
 #[cfg(test)]
@@ -143,7 +146,8 @@ mod tests {
             ("/consumesCounters", "DRAPartitionableDevices"),
             ("/attributes/b", "DRAListTypeAttributes"),
         ] {
-            let (mut stored, (parent, key)) = (full.clone(), path.rsplit_once('/').expect("one"));
+            let (mut stored, (parent, key)) =
+                (full.clone(), path.rsplit_once('/').expect("a slash"));
             let parent = stored.pointer_mut(parent).and_then(Value::as_object_mut);
             parent.expect("an object").remove(key);
             let dropped = DroppedFields::between(&content(full.clone()), &content(stored));

@@ -23,9 +23,9 @@ const FIRST_SEPARATE_MINOR: u32 = 35;
 impl Layout {
     /// Layout for an API server of this version. An unknown version counts as new.
     pub(super) fn of(version: &Info) -> Self {
-        let minor = version.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
-        let is_old =
-            version.major == "1" && minor.parse().is_ok_and(|it: u32| it < FIRST_SEPARATE_MINOR);
+        let minor = version.minor.trim_end_matches(|character: char| !character.is_ascii_digit());
+        let is_old = version.major == "1"
+            && minor.parse().is_ok_and(|minor: u32| minor < FIRST_SEPARATE_MINOR);
         if is_old { Self::Combined } else { Self::Separate }
     }
 
@@ -38,21 +38,24 @@ impl Layout {
         let devices = || slices.iter().flat_map(|slice| &slice.devices);
         let combined =
             slices.iter().flat_map(|slice| &slice.shared_counters).map(|set| SliceContent {
-                devices: devices().filter(|it| set_of(it) == Some(&*set.name)).cloned().collect(),
+                devices: devices()
+                    .filter(|device| counter_set_of(device) == Some(&*set.name))
+                    .cloned()
+                    .collect(),
                 shared_counters: vec![set.clone()],
             });
-        let others = slices.iter().filter_map(|slice| {
-            let devices = slice.devices.iter().filter(|device| set_of(device).is_none());
+        let without_counters = slices.iter().filter_map(|slice| {
+            let devices = slice.devices.iter().filter(|device| counter_set_of(device).is_none());
             let devices: Vec<_> = devices.cloned().collect();
             (!devices.is_empty()).then(|| SliceContent { devices, ..SliceContent::default() })
         });
-        others.chain(combined).collect()
+        without_counters.chain(combined).collect()
     }
 }
 
 /// Counter set that the device consumes.
-fn set_of(device: &Device) -> Option<&str> {
-    device.consumes_counters.as_deref()?.first().map(|it| it.counter_set.as_str())
+fn counter_set_of(device: &Device) -> Option<&str> {
+    device.consumes_counters.as_deref()?.first().map(|consumption| consumption.counter_set.as_str())
 }
 
 #[cfg(test)]
@@ -91,8 +94,8 @@ mod tests {
             slice(&[("b0", Some("b"))], &["b"]),
         ];
         assert_eq!(Layout::Combined.arrange(separate), combined);
-        let plain = vec![slice(&[("whole", None)], &[])];
-        assert_eq!(Layout::Combined.arrange(plain.clone()), plain);
+        let without_sets = vec![slice(&[("whole", None)], &[])];
+        assert_eq!(Layout::Combined.arrange(without_sets.clone()), without_sets);
     }
 
     #[test]

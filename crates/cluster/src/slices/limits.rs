@@ -58,8 +58,8 @@ pub fn check_device(device: &Device) -> Result<(), InvalidField> {
     ensure(is_label(&device.name), || InvalidField::DeviceName(device.name.clone()))?;
     let attributes = || device.attributes.iter().flatten();
     let capacity = || device.capacity.iter().flatten();
-    let facts = attributes().count() + capacity().count();
-    ensure(facts <= MAX_ATTRIBUTES, || InvalidField::TooManyAttributes(facts))?;
+    let attribute_count = attributes().count() + capacity().count();
+    ensure(attribute_count <= MAX_ATTRIBUTES, || InvalidField::TooManyAttributes(attribute_count))?;
     for name in attributes().map(|(name, _)| name).chain(capacity().map(|(name, _)| name)) {
         ensure(is_qualified_name(name), || InvalidField::AttributeName(name.clone()))?;
     }
@@ -179,11 +179,11 @@ mod tests {
 
     #[test]
     fn a_pool_name_is_a_path_of_dns_names() {
-        for good in ["n1", "n1/nvidia", "ip-10-0-0-1.eu.internal/coral-usb"] {
-            assert_eq!(check_pool(good), Ok(()));
+        for name in ["n1", "n1/nvidia", "ip-10-0-0-1.eu.internal/coral-usb"] {
+            assert_eq!(check_pool(name), Ok(()));
         }
-        for bad in ["", "n1/", "N1/x", "n1//x", &"x".repeat(254)] {
-            assert!(check_pool(bad).is_err(), "{bad:?}");
+        for name in ["", "n1/", "N1/x", "n1//x", &"x".repeat(254)] {
+            assert!(check_pool(name).is_err(), "{name:?}");
         }
     }
 }

@@ -43,7 +43,8 @@ impl Observations {
     pub(super) fn apply(&self, desired: &DesiredSlices) -> DesiredSlices {
         let mut accepted = desired.clone();
         for (pool, refused) in &self.pools {
-            if let Some(slices) = accepted.pools.get_mut(pool).filter(|it| **it == refused.desired)
+            if let Some(slices) =
+                accepted.pools.get_mut(pool).filter(|slices| **slices == refused.desired)
             {
                 slices.clone_from(&refused.previous);
             }
@@ -75,18 +76,21 @@ impl Observations {
         let published = SliceContent::of(published).normalized();
         let sent = sent.normalized();
         let stored = self.mutated_slices.get(&(position.0.to_owned(), position.1));
-        published == sent || stored.is_some_and(|it| it.0 == sent && it.1 == published)
+        published == sent
+            || stored.is_some_and(|(sent_content, stored_content)| {
+                *sent_content == sent && *stored_content == published
+            })
     }
 
     /// Compares the sent content with the API server's answer, and records a difference.
     pub(super) fn record_stored(
         &mut self,
-        (pool, at): Position<'_>,
+        (pool, index): Position<'_>,
         sent: &SliceContent,
         answer: &ResourceSlice,
     ) {
         let stored = SliceContent::of(answer);
-        let position = (pool.to_owned(), at);
+        let position = (pool.to_owned(), index);
         if stored.is_same_as(sent) {
             self.mutated_slices.remove(&position);
             return;
@@ -111,19 +115,20 @@ impl Observations {
         let causes = status.details.iter().flat_map(|details| &details.causes);
         let mut reasons = BTreeMap::<usize, Vec<String>>::new();
         for cause in causes {
-            if let Some(at) = device_index(&cause.field) {
+            if let Some(index) = device_index(&cause.field) {
                 let reason = format!("{}: {}", cause.field, cause.message);
-                reasons.entry(at).or_default().push(reason);
+                reasons.entry(index).or_default().push(reason);
             }
         }
         let refused = reasons.into_iter();
-        let refused = refused.filter_map(|(at, reasons)| Some((sent.devices.get(at)?, reasons)));
+        let refused =
+            refused.filter_map(|(index, reasons)| Some((sent.devices.get(index)?, reasons)));
         let refused: Vec<_> = refused.collect();
         self.revision += 1;
         if refused.is_empty() {
             let (desired, mut reason) = (desired.to_vec(), status.message.clone());
             let mut previous = previous.to_vec();
-            let recorded = self.pools.get_mut(pool).filter(|it| it.desired == desired);
+            let recorded = self.pools.get_mut(pool).filter(|refused| refused.desired == desired);
             if let Some(recorded) = recorded {
                 // The previous content is refused as well.
                 (previous, reason) = (Vec::new(), std::mem::take(&mut recorded.reason));

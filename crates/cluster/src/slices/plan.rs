@@ -61,14 +61,16 @@ impl PoolPlan {
             slice.spec.pool == pool(newest) && is_up_to_date(index, slice)
         };
         let existing =
-            || by_index.iter().enumerate().filter_map(|(at, slice)| Some((at, (*slice)?)));
-        let outdated = existing().filter(|found| !is_current(*found)).count();
+            || by_index.iter().enumerate().filter_map(|(index, slice)| Some((index, (*slice)?)));
+        let outdated = existing().filter(|slice| !is_current(*slice)).count();
         let is_new_generation = outdated > 1 || by_index.contains(&None);
         let pool = pool(if is_new_generation { newest + 1 } else { newest });
-        let update = existing().filter(|found| is_new_generation || !is_current(*found));
-        let update = update.map(|(at, slice)| (at, updated(slice, &pool, &desired.slices[at])));
-        let missing = (0..desired.slices.len()).filter(|at| by_index[*at].is_none());
-        let create = missing.map(|at| (at, created(owner, &pool, at, &desired.slices[at])));
+        let update = existing().filter(|slice| is_new_generation || !is_current(*slice));
+        let update =
+            update.map(|(index, slice)| (index, updated(slice, &pool, &desired.slices[index])));
+        let missing = (0..desired.slices.len()).filter(|index| by_index[*index].is_none());
+        let create =
+            missing.map(|index| (index, created(owner, &pool, index, &desired.slices[index])));
         Self { delete, update: update.collect(), create: create.collect() }
     }
 
@@ -85,8 +87,8 @@ fn classify<'a>(
 ) -> (Vec<Option<&'a ResourceSlice>>, Vec<ResourceSlice>) {
     let (mut by_index, mut obsolete) = (vec![None; count], Vec::new());
     for slice in published {
-        let at = index_of(slice).filter(|_| slice.spec.pool.generation == newest);
-        match at.and_then(|at| by_index.get_mut(at)) {
+        let index = index_of(slice).filter(|_| slice.spec.pool.generation == newest);
+        match index.and_then(|index| by_index.get_mut(index)) {
             Some(entry @ None) => *entry = Some(*slice),
             Some(Some(_)) | None => obsolete.push((*slice).clone()),
         }
@@ -97,7 +99,8 @@ fn classify<'a>(
 /// Index of a slice in its pool, from its name.
 fn index_of(slice: &ResourceSlice) -> Option<usize> {
     let (index, _) = slice.metadata.name.as_deref()?.split_once('-')?;
-    let is_index = index.len() == INDEX_DIGITS && index.bytes().all(|it| it.is_ascii_hexdigit());
+    let is_index =
+        index.len() == INDEX_DIGITS && index.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_index.then(|| usize::from_str_radix(index, 16).ok()).flatten()
 }
 
@@ -108,9 +111,14 @@ fn updated(slice: &ResourceSlice, pool: &ResourcePool, content: &SliceContent) -
     slice
 }
 
-fn created(owner: &Owner, pool: &ResourcePool, at: usize, content: &SliceContent) -> ResourceSlice {
+fn created(
+    owner: &Owner,
+    pool: &ResourcePool,
+    index: usize,
+    content: &SliceContent,
+) -> ResourceSlice {
     let Owner { driver, node } = owner;
-    let name = format!("{at:0INDEX_DIGITS$x}-{driver}-{node}-");
+    let name = format!("{index:0INDEX_DIGITS$x}-{driver}-{node}-");
     let metadata = ObjectMeta { generate_name: Some(name), ..ObjectMeta::default() };
     let mut spec = ResourceSliceSpec {
         driver: driver.clone(),

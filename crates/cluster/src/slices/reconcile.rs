@@ -107,8 +107,8 @@ impl SliceReconciler {
         desired: Option<&DesiredSlices>,
         cache: &mut SliceCache<'_>,
     ) -> Result<Next, ClusterError> {
-        let none = DesiredSlices::default();
-        let desired = desired.unwrap_or(&none);
+        let no_slices = DesiredSlices::default();
+        let desired = desired.unwrap_or(&no_slices);
         let mut plans = self.plans(desired, cache);
         if !plans.is_empty() && self.published.as_ref() == Some(desired) {
             if let Err(next) = self.repairs.try_now() {
@@ -120,11 +120,11 @@ impl SliceReconciler {
             );
         }
         while !plans.is_empty() {
-            let count = self.observations.revision();
+            let revision = self.observations.revision();
             let execution = self.execute(plans, desired, cache).await?;
             plans = self.plans(desired, cache);
             // Each refusal and each dropped field changes the next plan, once.
-            let has_observed = self.observations.revision() > count;
+            let has_observed = self.observations.revision() > revision;
             if matches!(execution, Execution::Conflict) || !(plans.is_empty() || has_observed) {
                 return Ok(Next::ListAgain(self.repairs.next_delay()));
             }
@@ -151,8 +151,8 @@ impl SliceReconciler {
         let mut plans = Plans::new();
         for (pool, published) in published {
             let slices = desired.pools.get(pool).map(Vec::as_slice).unwrap_or_default();
-            let is_up_to_date = |at: usize, slice: &ResourceSlice| {
-                self.observations.is_published((pool, at), &slices[at], slice)
+            let is_up_to_date = |index: usize, slice: &ResourceSlice| {
+                self.observations.is_published((pool, index), &slices[index], slice)
             };
             let desired = DesiredPool { name: pool, slices };
             let plan = PoolPlan::new(&self.owner, desired, &published, is_up_to_date);
@@ -180,11 +180,11 @@ impl SliceReconciler {
                     Outcome::Conflict | Outcome::Invalid(_) => return Ok(Execution::Conflict),
                 }
             }
-            for (at, slice) in api.with_owner(plan, &self.owner.node).await? {
+            for (index, slice) in api.with_owner(plan, &self.owner.node).await? {
                 let sent = SliceContent::of(&slice);
                 match api.write(&slice).await? {
                     Outcome::Done(stored) => {
-                        self.observations.record_stored((&pool, at), &sent, &stored);
+                        self.observations.record_stored((&pool, index), &sent, &stored);
                         cache.record_write(stored);
                     }
                     Outcome::Conflict => return Ok(Execution::Conflict),
@@ -207,17 +207,17 @@ impl SliceReconciler {
             pool.slices += 1;
             pool.devices += spec.devices.as_ref().map_or(0, Vec::len);
         }
-        let left_out = self.observations.apply(desired).omitted;
+        let omitted = self.observations.apply(desired).omitted;
         let (error, dropped_fields) =
             (self.observations.refusals(), self.observations.dropped_fields().clone());
         self.outcome.send_if_modified(|state| {
             let errors = state.errors;
-            let now = PublishState { pools, error, errors, omitted: left_out, dropped_fields };
-            if **state == now {
+            let current = PublishState { pools, error, errors, omitted, dropped_fields };
+            if **state == current {
                 return false;
             }
-            log_changes(state, &now);
-            *state = Arc::new(now);
+            log_changes(state, &current);
+            *state = Arc::new(current);
             true
         });
     }
@@ -225,9 +225,9 @@ impl SliceReconciler {
 
 /// Content of a complete published pool, in order. Empty for an incomplete pool, which schedulers ignore.
 fn complete_pool(pool: &str, published: &BTreeMap<String, ResourceSlice>) -> Vec<SliceContent> {
-    let all = || published.values().filter(|slice| slice.spec.pool.name == pool);
-    let newest = all().map(|slice| slice.spec.pool.generation).max();
-    let newest = all().filter(|slice| Some(slice.spec.pool.generation) == newest);
+    let slices_of_pool = || published.values().filter(|slice| slice.spec.pool.name == pool);
+    let newest = slices_of_pool().map(|slice| slice.spec.pool.generation).max();
+    let newest = slices_of_pool().filter(|slice| Some(slice.spec.pool.generation) == newest);
     let slices: Vec<_> = newest.collect();
     let is_complete = slices
         .iter()
@@ -235,28 +235,30 @@ fn complete_pool(pool: &str, published: &BTreeMap<String, ResourceSlice>) -> Vec
     if is_complete { slices.into_iter().map(SliceContent::of).collect() } else { Vec::new() }
 }
 
-fn log_changes(before: &PublishState, now: &PublishState) {
-    for (pool, PublishedPool { generation, slices, devices }) in &now.pools {
-        if before.pools.get(pool) != now.pools.get(pool) {
+fn log_changes(previous: &PublishState, current: &PublishState) {
+    for (pool, PublishedPool { generation, slices, devices }) in &current.pools {
+        if previous.pools.get(pool) != current.pools.get(pool) {
             tracing::info!(pool, generation, slices, devices, "resource slices published");
         }
     }
-    for pool in before.pools.keys().filter(|pool| !now.pools.contains_key(*pool)) {
+    for pool in previous.pools.keys().filter(|pool| !current.pools.contains_key(*pool)) {
         tracing::info!(pool, "resource slices removed");
     }
-    for left_out in now.omitted.iter().filter(|it| !before.omitted.contains(it)) {
-        let super::OmittedDevice { pool, device, reason } = left_out;
+    for device in current.omitted.iter().filter(|device| !previous.omitted.contains(device)) {
+        let super::OmittedDevice { pool, device, reason } = device;
         tracing::warn!(pool, device, reason, "device not published in ResourceSlice");
     }
-    for dropped in now.dropped_fields.difference(&before.dropped_fields) {
-        let (fields, gate) = (dropped.fields(), dropped.gate().unwrap_or("unknown"));
+    for dropped_fields in current.dropped_fields.difference(&previous.dropped_fields) {
+        let (fields, gate) = (dropped_fields.fields(), dropped_fields.gate().unwrap_or("unknown"));
         tracing::warn!(
             fields,
             gate,
             "API server dropped fields from ResourceSlice: feature gate disabled"
         );
     }
-    if let Some(error) = now.error.as_ref().filter(|error| before.error.as_ref() != Some(error)) {
+    if let Some(error) =
+        current.error.as_ref().filter(|error| previous.error.as_ref() != Some(error))
+    {
         tracing::warn!(error, "ResourceSlices not published: refused by the API server");
     }
 }

@@ -1,7 +1,8 @@
 //! Back-off of repairs. A repair restores slices that another writer changed.
 //!
 //! Two writers could undo each other's changes forever. Therefore the pause grows with the number of recent repairs.
-//! This number falls by one each `ClientTimeouts::retry_min` (a second), so occasional changes are repaired without a pause.
+//! This number falls by one each `ClientTimeouts::retry_min` (a second), so occasional changes are repaired without a
+//! pause.
 
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use crate::ClientTimeouts;
 pub(super) struct RepairBackoff {
     timeouts: ClientTimeouts,
     /// Number of recent repairs.
-    recent: u32,
+    recent_repairs: u32,
     /// Time of the last repair.
-    last: Instant,
+    last_repair: Instant,
     /// Time of a postponed repair.
     due: Option<Instant>,
 }
@@ -24,15 +25,15 @@ pub(super) struct RepairBackoff {
 /// Repairs without a pause: slices may be deleted one by one.
 const IMMEDIATE_REPAIRS: u32 = 4;
 
-/// Maximum of `recent`. A larger number would not lengthen the pause, but the pause would last longer after the last
-/// change.
+/// Maximum of `recent_repairs`. A larger number would not lengthen the pause, but the pause would last longer after the
+/// last change.
 const MAX_RECENT: u32 = IMMEDIATE_REPAIRS + 16;
 
 // === impl RepairBackoff ===
 
 impl RepairBackoff {
     pub(super) fn new(timeouts: ClientTimeouts) -> Self {
-        Self { timeouts, recent: 0, last: Instant::now(), due: None }
+        Self { timeouts, recent_repairs: 0, last_repair: Instant::now(), due: None }
     }
 
     /// Permits a repair now, or returns the time of the next repair.
@@ -46,15 +47,15 @@ impl RepairBackoff {
     /// Counts a repair, and returns the pause before it.
     pub(super) fn next_delay(&mut self) -> Duration {
         let ClientTimeouts { retry_min, retry_max, .. } = self.timeouts;
-        let periods = self.last.elapsed().as_millis() / retry_min.as_millis().max(1);
+        let periods = self.last_repair.elapsed().as_millis() / retry_min.as_millis().max(1);
         let expired = u32::try_from(periods).unwrap_or(u32::MAX);
-        self.recent = (self.recent.saturating_sub(expired) + 1).min(MAX_RECENT);
-        let pause = match self.recent.saturating_sub(IMMEDIATE_REPAIRS) {
+        self.recent_repairs = (self.recent_repairs.saturating_sub(expired) + 1).min(MAX_RECENT);
+        let delay = match self.recent_repairs.saturating_sub(IMMEDIATE_REPAIRS) {
             0 => Duration::ZERO,
-            delayed => backoff(retry_min, retry_max, delayed),
+            count_beyond => backoff(retry_min, retry_max, count_beyond),
         };
-        self.last = Instant::now() + pause;
-        pause
+        self.last_repair = Instant::now() + delay;
+        delay
     }
 }
 
@@ -65,28 +66,32 @@ mod tests {
     use super::*;
 
     /// Seconds before each of this many repairs, if every repair lasts for the given time.
-    async fn waits(repairs: &mut RepairBackoff, lasts: Duration, times: usize) -> Vec<u64> {
-        let mut waits = Vec::new();
-        for _ in 0..times {
-            advance(lasts).await;
+    async fn delays(
+        repairs: &mut RepairBackoff,
+        repair_duration: Duration,
+        count: usize,
+    ) -> Vec<u64> {
+        let mut delays = Vec::new();
+        for _ in 0..count {
+            advance(repair_duration).await;
             let start = Instant::now();
             while let Err(due) = repairs.try_now() {
                 advance(due - Instant::now()).await;
             }
-            waits.push(start.elapsed().as_secs());
+            delays.push(start.elapsed().as_secs());
         }
-        waits
+        delays
     }
 
     #[tokio::test(start_paused = true)]
     async fn repairs_are_immediate_unless_another_writer_repeats_its_change_at_once() {
         let mut repairs = RepairBackoff::new(ClientTimeouts::default());
         let (at_once, a_while) = (Duration::from_millis(100), Duration::from_millis(1500));
-        assert_eq!(waits(&mut repairs, a_while, 50).await, [0; 50]);
-        let contested = waits(&mut repairs, at_once, 16).await;
-        assert_eq!(contested[..8], [0, 0, 0, 1, 2, 4, 8, 16]);
-        assert_eq!(contested[15], ClientTimeouts::default().retry_max.as_secs());
+        assert_eq!(delays(&mut repairs, a_while, 50).await, [0; 50]);
+        let measured = delays(&mut repairs, at_once, 16).await;
+        assert_eq!(measured[..8], [0, 0, 0, 1, 2, 4, 8, 16]);
+        assert_eq!(measured[15], ClientTimeouts::default().retry_max.as_secs());
         advance(Duration::from_secs(20)).await;
-        assert_eq!(waits(&mut repairs, at_once, 5).await, [0, 0, 0, 0, 1]);
+        assert_eq!(delays(&mut repairs, at_once, 5).await, [0, 0, 0, 0, 1]);
     }
 }

@@ -94,12 +94,12 @@ impl SliceApi<'_> {
     async fn owner(&self, node: &str) -> Result<OwnerReference, ClusterError> {
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
         let context = || format!("cannot read Node {node}");
-        let found = self.connection.call(context, nodes.get_metadata(node)).await?;
+        let node_metadata = self.connection.call(context, nodes.get_metadata(node)).await?;
         Ok(OwnerReference {
             api_version: "v1".to_owned(),
             kind: "Node".to_owned(),
             name: node.to_owned(),
-            uid: found.metadata.uid.unwrap_or_default(),
+            uid: node_metadata.metadata.uid.unwrap_or_default(),
             controller: Some(true),
             block_owner_deletion: None,
         })
@@ -108,7 +108,7 @@ impl SliceApi<'_> {
 
 fn outcome_of<T>(answer: Result<T, ClusterError>) -> Result<Outcome<T>, ClusterError> {
     match answer {
-        Ok(done) => Ok(Outcome::Done(done)),
+        Ok(content) => Ok(Outcome::Done(content)),
         // HTTP 422: the API server's validation refused the content.
         Err(ClusterError::Refused(_, status)) if status.code == 422 => Ok(Outcome::Invalid(status)),
         Err(error) if error.status().is_some_and(is_write_conflict) => Ok(Outcome::Conflict),

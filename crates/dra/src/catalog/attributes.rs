@@ -17,7 +17,7 @@ const UNPUBLISHED_ATTRIBUTES: [&str; 2] = ["serial", "serialNumber"];
 
 /// Attributes that vary with load. They are not published: each change would cost a write to the API server, and no
 /// expression selects by them.
-const TRANSIENT: [&str; 2] = ["powerSlowdown", "thermalSlowdown"];
+const TRANSIENT_ATTRIBUTES: [&str; 2] = ["powerSlowdown", "thermalSlowdown"];
 
 /// Names of the attributes that every device has, in the driver's domain: its kind and its source.
 pub(super) const TYPE: &str = "type";
@@ -35,14 +35,16 @@ pub(super) fn of(
     enforcement: Option<Enforcement>,
     driver: &DriverName,
 ) -> Attributes {
-    let is_published =
-        |name: &str| !UNPUBLISHED_ATTRIBUTES.contains(&name) && !TRANSIENT.contains(&name);
-    let public = device.attributes.iter().filter(|(name, _)| is_published(name.name()));
+    let is_published = |name: &str| {
+        !UNPUBLISHED_ATTRIBUTES.contains(&name) && !TRANSIENT_ATTRIBUTES.contains(&name)
+    };
+    let published = device.attributes.iter().filter(|(name, _)| is_published(name.name()));
     let mut attributes: Attributes =
-        public.map(|(name, value)| (published_name(name), value.clone())).collect();
+        published.map(|(name, value)| (published_name(name), value.clone())).collect();
     let kind = AttributeValue::string(device.kind.to_string());
     let source = AttributeValue::string(device.source.as_str());
-    let enforcement = enforcement.map(|it| (ENFORCEMENT, AttributeValue::string(it.as_str())));
+    let enforcement =
+        enforcement.map(|enforcement| (ENFORCEMENT, AttributeValue::string(enforcement.as_str())));
     for (name, value) in [(TYPE, kind), (SOURCE, source)].into_iter().chain(enforcement) {
         attributes.insert(AttributeName::from_slice_name(driver.as_str(), name), value);
     }
@@ -51,11 +53,12 @@ pub(super) fn of(
 
 /// Capacities of a device. A device that is shared by count has a capacity of shares.
 pub(super) fn capacity(device: &Device, sharing: Sharing, driver: &DriverName) -> Capacities {
-    let of_device = device.capacity.iter().map(|(name, amount)| (published_name(name), *amount));
+    let device_capacity =
+        device.capacity.iter().map(|(name, amount)| (published_name(name), *amount));
     let shares = sharing
         .replicas()
         .map(|replicas| (shares_capacity_name(driver), Quantity::Count(replicas.get().into())));
-    of_device.chain(shares).collect()
+    device_capacity.chain(shares).collect()
 }
 
 /// Name of the capacity that counts shares.
@@ -67,20 +70,20 @@ pub(crate) fn shares_capacity_name(driver: &DriverName) -> AttributeName {
 /// on every node. Placement attributes stay missing: with equal defaults, two devices would seem to share a PCIe root.
 pub(super) fn make_uniform(entries: &mut [CatalogEntry]) {
     let kinds: BTreeSet<_> = entries.iter().map(kind).collect();
-    for of_kind in kinds {
-        let same_kind = || entries.iter().filter(|entry| kind(entry) == of_kind);
+    for device_kind in kinds {
+        let same_kind = || entries.iter().filter(|entry| kind(entry) == device_kind);
         let attributes: BTreeMap<_, _> =
             same_kind().flat_map(|entry| entry.attributes.clone()).collect();
         let amounts: BTreeMap<_, _> =
             same_kind().flat_map(|entry| entry.capacity.clone()).collect();
-        for entry in entries.iter_mut().filter(|entry| kind(entry) == of_kind) {
+        for entry in entries.iter_mut().filter(|entry| kind(entry) == device_kind) {
             for (name, amount) in &amounts {
                 entry.capacity.entry(name.clone()).or_insert_with(|| zero_amount(*amount));
             }
             for (name, value) in attributes.iter().filter(|(name, _)| !is_placement(name)) {
                 entry.attributes.entry(name.clone()).or_insert_with(|| zero_value(value));
             }
-            shorten(entry);
+            truncate_attributes(entry);
         }
     }
 }
@@ -116,9 +119,9 @@ pub(super) fn zero_value(like: &AttributeValue) -> AttributeValue {
 }
 
 /// Drops attributes above [`MAX_PER_DEVICE`] from the end: the same ones for every device of a kind.
-fn shorten(entry: &mut CatalogEntry) {
-    let room = MAX_PER_DEVICE.saturating_sub(entry.capacity.len());
-    while entry.attributes.len() > room {
+fn truncate_attributes(entry: &mut CatalogEntry) {
+    let limit = MAX_PER_DEVICE.saturating_sub(entry.capacity.len());
+    while entry.attributes.len() > limit {
         let is_needed =
             |name: &AttributeName| is_placement(name) || [TYPE, SOURCE].contains(&name.name());
         let surplus = entry.attributes.keys().rev().find(|name| !is_needed(name));

@@ -31,7 +31,8 @@ pub(super) fn unify(pools: &mut BTreeMap<String, Pool>, driver: &DriverName) {
     let other = AttributeValue::string(DeviceKind::Other.to_string());
     let is_configured = |entry: &CatalogEntry| entry.attributes.get(&name) == Some(&other);
     let mut common = CommonAttributes::default();
-    for entry in pools.values().flat_map(|pool| &pool.entries).filter(|it| is_configured(it)) {
+    for entry in pools.values().flat_map(|pool| &pool.entries).filter(|entry| is_configured(entry))
+    {
         common.add(entry);
     }
     for pool in pools.values_mut() {
@@ -57,16 +58,16 @@ impl CommonAttributes {
     /// Adds missing attributes, as far as there is room: the same ones to all devices of a pool.
     fn fill(&self, entries: &mut [&mut CatalogEntry]) {
         let size = |entry: &CatalogEntry| entry.attributes.len() + entry.capacity.len();
-        let most = entries.iter().map(|entry| size(entry)).max().unwrap_or(MAX_PER_DEVICE);
+        let max_size = entries.iter().map(|entry| size(entry)).max().unwrap_or(MAX_PER_DEVICE);
         let has_attribute =
-            |name: &AttributeName| entries.iter().any(|it| it.attributes.contains_key(name));
+            |name: &AttributeName| entries.iter().any(|entry| entry.attributes.contains_key(name));
         let attributes = self.attributes.iter().filter(|(name, _)| !has_attribute(name));
-        let attributes: Vec<_> = attributes.take(MAX_PER_DEVICE.saturating_sub(most)).collect();
+        let attributes: Vec<_> = attributes.take(MAX_PER_DEVICE.saturating_sub(max_size)).collect();
         let has_amount =
-            |name: &AttributeName| entries.iter().any(|it| it.capacity.contains_key(name));
+            |name: &AttributeName| entries.iter().any(|entry| entry.capacity.contains_key(name));
         let capacity = self.capacity.iter().filter(|(name, _)| !has_amount(name));
-        let room = MAX_PER_DEVICE.saturating_sub(most + attributes.len());
-        let capacity: Vec<_> = capacity.take(room).collect();
+        let limit = MAX_PER_DEVICE.saturating_sub(max_size + attributes.len());
+        let capacity: Vec<_> = capacity.take(limit).collect();
         for entry in entries {
             for (name, value) in &attributes {
                 entry.attributes.insert((*name).clone(), zero_value(value));

@@ -18,8 +18,10 @@ impl DeviceName {
     /// NVIDIA's ids need none: only the case of their prefix changes.
     pub(crate) fn of(id: &DeviceId) -> Self {
         let text = id.as_str();
-        let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-        let label: String = text.chars().map(letter).collect();
+        let label_character = |character: char| {
+            if character.is_ascii_alphanumeric() { character.to_ascii_lowercase() } else { '-' }
+        };
+        let label: String = text.chars().map(label_character).collect();
         let label = label.trim_matches('-');
         let is_lossless = label == text || is_nvidia_id(text);
         let name =
@@ -33,7 +35,7 @@ impl DeviceName {
         let profile = profile
             .as_str()
             .to_ascii_lowercase()
-            .replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+            .replace(|character: char| !character.is_ascii_alphanumeric(), "-");
         let name = format!("{}-mig-{profile}-{profile_id}-{start}", Self::of(gpu));
         Self(shortened(&name, MAX_LABEL))
     }

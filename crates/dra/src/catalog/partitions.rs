@@ -64,21 +64,23 @@ pub(super) fn gpus<'a>(
 impl PartitionableGpu<'_> {
     pub(super) fn counters(&self) -> Counters {
         let slices = 0..self.capacity.slices;
-        let amounts = self.capacity.amounts.iter().map(|(name, amount)| (counter(name), *amount));
-        self.counter_set(amounts.chain(slices.map(memory_slice)))
+        let amounts =
+            self.capacity.amounts.iter().map(|(name, amount)| (counter_name(name), *amount));
+        self.counter_set(amounts.chain(slices.map(memory_slice_counter)))
     }
 
     /// Partitions in the order in which the scheduler tries them.
     pub(super) fn entries(&self) -> Vec<CatalogEntry> {
         let policy = &self.state.policy.dra;
-        let mut all: Vec<_> = self.gpu.partitions.iter().map(|it| (self.rank(it), it)).collect();
-        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let mut ranked: Vec<_> =
+            self.gpu.partitions.iter().map(|possible| (self.rank(possible), possible)).collect();
+        ranked.sort_by(|(one, _), (other, _)| one.cmp(other));
         let entry = |(_, possible): (_, &PossiblePartition)| {
             let device = prospective_device(self.gpu, possible);
             let profile = Some(possible.partition.profile.as_str());
             policy.offers(&device, profile).then(|| self.entry(&device, possible))
         };
-        all.into_iter().filter_map(entry).collect()
+        ranked.into_iter().filter_map(entry).collect()
     }
 
     /// The full GPU with MIG mode off, if the policy offers it.
@@ -106,8 +108,8 @@ impl PartitionableGpu<'_> {
 
     fn entry(&self, device: &Device, possible: &PossiblePartition) -> CatalogEntry {
         let partition = &possible.partition;
-        let amounts = possible.capacity.iter().map(|(name, amount)| (counter(name), *amount));
-        let all = &*self.gpu.partitions;
+        let amounts = possible.capacity.iter().map(|(name, amount)| (counter_name(name), *amount));
+        let partitions = &*self.gpu.partitions;
         CatalogEntry {
             name: DeviceName::of_partition(partition),
             device: device.id.clone(),
@@ -115,10 +117,13 @@ impl PartitionableGpu<'_> {
             consumable: None,
             attributes: attributes::of(device, None, self.driver),
             capacity: attributes::capacity(device, Sharing::Exclusive, self.driver),
-            taints: self
-                .taints(device, |existing| partition.conflicts_with(existing, &self.capacity, all)),
+            taints: self.taints(device, |existing| {
+                partition.conflicts_with(existing, &self.capacity, partitions)
+            }),
             partition: Some(partition.clone()),
-            consumes: Some(self.counter_set(amounts.chain(partition.slices().map(memory_slice)))),
+            consumes: Some(
+                self.counter_set(amounts.chain(partition.slices().map(memory_slice_counter))),
+            ),
             is_claimed: self.ledger.is_claimed(&device.id),
         }
     }
@@ -129,31 +134,37 @@ impl PartitionableGpu<'_> {
     }
 
     /// Sort key: small before large, then few blocked partitions before many, then the last placement first.
-    fn rank(&self, it: &PossiblePartition) -> impl Ord + use<> {
+    fn rank(&self, possible: &PossiblePartition) -> impl Ord + use<> {
         const UNITS: AttributeName = AttributeName::new("nvidia.com", "multiprocessors");
-        let Partition { size, profile, start, .. } = it.partition.clone();
-        let others = self.gpu.partitions.iter();
-        let excluded = others.filter(|other| !self.capacity.can_coexist(it, other)).count();
-        (size, it.capacity.get(&UNITS).copied(), profile, excluded, Reverse(start))
+        let Partition { size, profile, start, .. } = possible.partition.clone();
+        let partitions = self.gpu.partitions.iter();
+        let excluded =
+            partitions.filter(|other| !self.capacity.can_coexist(possible, other)).count();
+        (size, possible.capacity.get(&UNITS).copied(), profile, excluded, Reverse(start))
     }
 
     /// Taint because of an instance without a claim: the scheduler does not count its counters.
     fn unclaimed_instance(&self, excludes: impl Fn(&Partition) -> bool) -> Option<Taint> {
         let parts = present_parts(&self.state.inventory, &self.gpu.id);
         let mut existing = parts.filter_map(|part| part.partition.as_ref());
-        let unknown = existing.find(|it| !self.ledger.is_claimed(&it.id()) && excludes(it))?;
-        Some(Taint { key: UNCLAIMED_INSTANCE, value: label_value(unknown.profile.as_str()) })
+        let unclaimed = existing
+            .find(|partition| !self.ledger.is_claimed(&partition.id()) && excludes(partition))?;
+        Some(Taint { key: UNCLAIMED_INSTANCE, value: label_value(unclaimed.profile.as_str()) })
     }
 }
 
 /// Name of a counter: `copyEngines` becomes `copy-engines`.
-fn counter(name: &AttributeName) -> String {
-    let letter = |c: char| {
-        if c.is_ascii_uppercase() { format!("-{}", c.to_ascii_lowercase()) } else { c.into() }
+fn counter_name(name: &AttributeName) -> String {
+    let in_kebab_case = |character: char| {
+        if character.is_ascii_uppercase() {
+            format!("-{}", character.to_ascii_lowercase())
+        } else {
+            character.into()
+        }
     };
-    name.name().chars().map(letter).collect()
+    name.name().chars().map(in_kebab_case).collect()
 }
 
-fn memory_slice(at: u32) -> (String, Quantity) {
-    (format!("memory-slice-{at}"), Quantity::Count(1))
+fn memory_slice_counter(index: u32) -> (String, Quantity) {
+    (format!("memory-slice-{index}"), Quantity::Count(1))
 }

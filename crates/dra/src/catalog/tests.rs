@@ -51,14 +51,14 @@ fn catalog(devices: Vec<Device>) -> Catalog {
 fn taints(state: &NodeState, ledger: &SharedLedger, name: &str) -> Vec<String> {
     let ledger = ledger.watch().borrow().clone();
     let catalog = Catalog::of(state, "n1", &DriverName::default(), &ledger);
-    let entry = catalog.find("n1/nvidia", name).expect("it is there");
+    let entry = catalog.find("n1/nvidia", name).expect("a published device");
     entry.taints.iter().map(|Taint { key, value }| format!("{key}={value}")).collect()
 }
 
 #[test]
 fn nvidias_devices_have_the_names_of_nvidias_driver_and_no_serial_number() {
     let catalog = catalog(vec![gpu("GPU-0a", 0)]);
-    let entry = catalog.find("n1/nvidia", "gpu-0a").expect("it is there");
+    let entry = catalog.find("n1/nvidia", "gpu-0a").expect("a published device");
     let names: Vec<_> = entry.attributes.keys().map(ToString::to_string).collect();
     let expected = ["gpu.nvidia.com/productName", "gpu.nvidia.com/type"];
     assert_eq!(names, [&expected[..], &["windlass.dev/source", "windlass.dev/type"]].concat());
@@ -68,34 +68,34 @@ fn nvidias_devices_have_the_names_of_nvidias_driver_and_no_serial_number() {
 
 #[test]
 fn devices_of_a_kind_have_the_same_attributes_except_placement() {
-    let mut one = gpu("GPU-0a", 0);
-    one.attributes.insert(AttributeName::new("nvidia.com", "minor"), AttributeValue::Int(3));
-    one.attributes.insert(standard::NUMA_NODE, AttributeValue::Int(1));
-    let catalog = catalog(vec![one, gpu("GPU-0b", 1)]);
-    let other = catalog.find("n1/nvidia", "gpu-0b").expect("it is there");
+    let mut first_gpu = gpu("GPU-0a", 0);
+    first_gpu.attributes.insert(AttributeName::new("nvidia.com", "minor"), AttributeValue::Int(3));
+    first_gpu.attributes.insert(standard::NUMA_NODE, AttributeValue::Int(1));
+    let catalog = catalog(vec![first_gpu, gpu("GPU-0b", 1)]);
+    let second_gpu = catalog.find("n1/nvidia", "gpu-0b").expect("a published device");
     let minor = AttributeName::new("gpu.nvidia.com", "minor");
-    assert_eq!(other.attributes.get(&minor), Some(&AttributeValue::Int(0)));
-    assert_eq!(other.attributes.get(&standard::NUMA_NODE), None);
+    assert_eq!(second_gpu.attributes.get(&minor), Some(&AttributeValue::Int(0)));
+    assert_eq!(second_gpu.attributes.get(&standard::NUMA_NODE), None);
 }
 
 /// A device that the configuration describes, with these attributes.
-fn described(source: &str, id: &str, facts: &[(String, i64)]) -> Device {
+fn configured_device(source: &str, id: &str, attributes: &[(String, i64)]) -> Device {
     let source = source.parse().expect("a name");
     let id = id.parse().expect("an id");
     let mut device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
-    let fact = |(name, number): &(String, i64)| {
+    let attribute = |(name, number): &(String, i64)| {
         (AttributeName::from_slice_name("acme.dev", name), AttributeValue::Int(*number))
     };
-    device.attributes.extend(facts.iter().map(fact));
+    device.attributes.extend(attributes.iter().map(attribute));
     device
 }
 
 #[test]
 fn configured_devices_have_the_attributes_of_all_sources() {
-    let camera = described("cameras", "camera", &[("usbVendor".to_owned(), 5)]);
-    let catalog = catalog(vec![camera, described("boards", "board", &[])]);
+    let camera = configured_device("cameras", "camera", &[("usbVendor".to_owned(), 5)]);
+    let catalog = catalog(vec![camera, configured_device("boards", "board", &[])]);
     let attribute = |pool: &str, device: &str, domain: &str, name: &str| {
-        let entry = catalog.find(pool, device).expect("it is there");
+        let entry = catalog.find(pool, device).expect("a published device");
         entry.attributes.get(&AttributeName::from_slice_name(domain, name)).cloned()
     };
     let vendor = |pool, device| attribute(pool, device, "acme.dev", "usbVendor");
@@ -107,25 +107,28 @@ fn configured_devices_have_the_attributes_of_all_sources() {
 
 #[test]
 fn attributes_of_the_own_source_come_first() {
-    let facts =
+    let attributes =
         |letter: char| (0..20).map(move |i| (format!("{letter}{i}"), 1)).collect::<Vec<_>>();
-    let (one, other) =
-        (described("ones", "one", &facts('a')), described("others", "other", &facts('b')));
-    let catalog = catalog(vec![one, other]);
+    let (first, second) = (
+        configured_device("ones", "one", &attributes('a')),
+        configured_device("others", "other", &attributes('b')),
+    );
+    let catalog = catalog(vec![first, second]);
     for (pool, device, letter) in [("n1/ones", "one", 'a'), ("n1/others", "other", 'b')] {
-        let entry = catalog.find(pool, device).expect("it is there");
+        let entry = catalog.find(pool, device).expect("a published device");
         assert_eq!(entry.attributes.len(), 32, "the limit of a device");
-        let own = entry.attributes.values().filter(|it| **it == AttributeValue::Int(1)).count();
-        assert_eq!(own, 20, "all of {letter}");
+        let own_attributes =
+            entry.attributes.values().filter(|value| **value == AttributeValue::Int(1)).count();
+        assert_eq!(own_attributes, 20, "all of {letter}");
     }
 }
 
 #[test]
 fn a_device_that_was_not_probed_is_tainted() {
-    let mut sick = gpu("GPU-0a", 0);
-    sick.health = Health::unknown(Timestamp::UNIX_EPOCH);
-    let catalog = catalog(vec![sick]);
-    let entry = catalog.find("n1/nvidia", "gpu-0a").expect("it is there");
+    let mut unprobed = gpu("GPU-0a", 0);
+    unprobed.health = Health::unknown(Timestamp::UNIX_EPOCH);
+    let catalog = catalog(vec![unprobed]);
+    let entry = catalog.find("n1/nvidia", "gpu-0a").expect("a published device");
     assert_eq!(entry.taints, [Taint { key: UNHEALTHY, value: "not-probed".to_owned() }]);
 }
 

@@ -63,7 +63,7 @@ impl ClaimMetrics {
         for (name, stage) in
             [("started", Stage::PrepareStarted), ("completed", Stage::PrepareCompleted)]
         {
-            let count = records.values().filter(|entry| entry.state == stage).count();
+            let count = records.values().filter(|record| record.state == stage).count();
             let gauge = self.claims.get_or_create_owned(&vec![("state", name.to_owned())]);
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }

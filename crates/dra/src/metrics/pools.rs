@@ -45,12 +45,12 @@ impl DraMetrics {
     pub(crate) fn update(&self, state: &PublishState) {
         let families = [&self.slices, &self.devices, &self.generation, &self.dropped_fields];
         families.into_iter().for_each(Family::clear);
-        for (pool, now) in &state.pools {
+        for (pool, published) in &state.pools {
             let pool = || vec![("pool", pool.clone())];
             let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-            self.slices.get_or_create_owned(&pool()).set(count(now.slices));
-            self.devices.get_or_create_owned(&pool()).set(count(now.devices));
-            self.generation.get_or_create_owned(&pool()).set(now.generation);
+            self.slices.get_or_create_owned(&pool()).set(count(published.slices));
+            self.devices.get_or_create_owned(&pool()).set(count(published.devices));
+            self.generation.get_or_create_owned(&pool()).set(published.generation);
         }
         for dropped in &state.dropped_fields {
             let gate = dropped.gate().unwrap_or("unknown").to_owned();

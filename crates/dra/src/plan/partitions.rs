@@ -23,15 +23,17 @@ impl<'a> PlanInputs<'a> {
         &self,
         claim: &Claim,
         result: &AllocatedDevice,
-        offered: &CatalogEntry,
-        place: &Partition,
+        entry: &CatalogEntry,
+        placement: &Partition,
     ) -> Result<Cow<'a, Device>, Refusal> {
         let request = || result.request.clone();
-        match instance_at(&self.state.inventory, place) {
-            Some(device) if result.access == Access::Admin || self.is_recorded(claim, place) => {
+        match instance_at(&self.state.inventory, placement) {
+            Some(device)
+                if result.access == Access::Admin || self.is_recorded(claim, placement) =>
+            {
                 Ok(Cow::Borrowed(device))
             }
-            Some(device) => Err(match self.holder(place) {
+            Some(device) => Err(match self.holder(placement) {
                 Some(by) => Refusal::HeldByClaim {
                     request: request(),
                     device: result.device.clone(),
@@ -39,24 +41,25 @@ impl<'a> PlanInputs<'a> {
                 },
                 None => Refusal::ForeignInstance {
                     request: request(),
-                    place: place.clone(),
+                    place: placement.clone(),
                     device: device.id.clone(),
                 },
             }),
             None if result.access == Access::Admin => {
-                Err(Refusal::MissingInstance { request: request(), place: place.clone() })
+                Err(Refusal::MissingInstance { request: request(), place: placement.clone() })
             }
             None => {
-                self.check_clean(result, &place.gpu)?;
-                let gpu = self.state.inventory.get(place.gpu.as_str());
+                self.check_clean(result, &placement.gpu)?;
+                let gpu = self.state.inventory.get(placement.gpu.as_str());
                 let possible = |gpu: &Device| {
-                    let it = gpu.partitions.iter().find(|it| it.partition == *place)?;
-                    Some(prospective_device(gpu, it))
+                    let possible =
+                        gpu.partitions.iter().find(|possible| possible.partition == *placement)?;
+                    Some(prospective_device(gpu, possible))
                 };
                 let vanished = || Refusal::UnknownDevice {
                     request: request(),
                     pool: result.pool.clone(),
-                    device: offered.name.to_string(),
+                    device: entry.name.to_string(),
                     why: " any more",
                 };
                 gpu.and_then(possible).map(Cow::Owned).ok_or_else(vanished)
@@ -76,30 +79,30 @@ impl<'a> PlanInputs<'a> {
     /// Fails if the GPU is not clean after its last full use. Cleanup states exist for devices, not for
     /// placements.
     fn check_clean(&self, result: &AllocatedDevice, gpu: &DeviceId) -> Result<(), Refusal> {
-        let refused = |why: &'static str| Refusal::UnusableDevice {
+        let unusable = |reason: &'static str| Refusal::UnusableDevice {
             request: result.request.clone(),
             device: gpu.clone(),
-            why: format!("{why} after its last user"),
+            why: format!("{reason} after its last user"),
         };
-        let why = match self.cleanup_states.get(gpu) {
+        let reason = match self.cleanup_states.get(gpu) {
             Some(state) => state.unready(),
             None => self.state.pending_cleanups.get(gpu).copied(),
         };
-        why.map_or(Ok(()), |why| Err(refused(why)))
+        reason.map_or(Ok(()), |reason| Err(unusable(reason)))
     }
 
     /// True if the record says that the instance is made for this claim.
-    fn is_recorded(&self, claim: &Claim, place: &Partition) -> bool {
-        self.records.get(&claim.reference.uid).is_some_and(|entry| is_made_for(entry, place))
+    fn is_recorded(&self, claim: &Claim, placement: &Partition) -> bool {
+        self.records.get(&claim.reference.uid).is_some_and(|record| is_made_for(record, placement))
     }
 
     /// The claim for which the instance was made, by the records.
-    fn holder(&self, place: &Partition) -> Option<&'a ClaimRef> {
-        let entry = self.records.values().find(|entry| is_made_for(entry, place));
-        entry.map(|entry| &entry.claim)
+    fn holder(&self, placement: &Partition) -> Option<&'a ClaimRef> {
+        let record = self.records.values().find(|record| is_made_for(record, placement));
+        record.map(|record| &record.claim)
     }
 }
 
-fn is_made_for(entry: &PreparedClaim, place: &Partition) -> bool {
-    entry.devices.iter().any(|held| held.partition.as_ref() == Some(place))
+fn is_made_for(record: &PreparedClaim, placement: &Partition) -> bool {
+    record.devices.iter().any(|device| device.partition.as_ref() == Some(placement))
 }

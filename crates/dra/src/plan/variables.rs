@@ -23,14 +23,15 @@ pub(super) fn request_variables(
     envs: BTreeMap<String, String>,
 ) -> ContainerEdits {
     let request = resource.as_str().split('/').next_back().unwrap_or_default();
-    let own = [CLAIM_PREFIX, &to_env_name(claim)].join("_") + SEPARATOR + &to_env_name(request);
+    let own_prefix =
+        [CLAIM_PREFIX, &to_env_name(claim)].join("_") + SEPARATOR + &to_env_name(request);
     let ids = container_edits::resource_variable(resource);
     let mut env = Vec::new();
     for (name, value) in envs {
         if name == ids {
-            env.push(format!("{own}={value}"));
+            env.push(format!("{own_prefix}={value}"));
         } else if container_edits::depends_on_devices(&name) {
-            env.push(format!("{own}{SEPARATOR}{}={value}", replace_punctuation(&name)));
+            env.push(format!("{own_prefix}{SEPARATOR}{}={value}", replace_punctuation(&name)));
         }
         env.push(format!("{name}={value}"));
     }
@@ -40,20 +41,23 @@ pub(super) fn request_variables(
 /// A warning for a container that gets all requests of a claim: variables with several values.
 pub(crate) fn conflict_warning(devices: &[PreparedDevice]) -> Option<String> {
     let mut values: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for held in devices {
+    for device in devices {
         let has_own = |name: &str| {
             let end = format!("{SEPARATOR}{}", replace_punctuation(name));
-            let names = held.edits.env.iter().filter_map(|it| it.split_once('='));
-            names.filter(|(it, _)| it.starts_with(CLAIM_PREFIX)).any(|(it, _)| it.ends_with(&end))
+            let names = device.edits.env.iter().filter_map(|variable| variable.split_once('='));
+            names
+                .filter(|(name, _)| name.starts_with(CLAIM_PREFIX))
+                .any(|(name, _)| name.ends_with(&end))
         };
-        for (name, value) in held.edits.env.iter().filter_map(|it| it.split_once('=')) {
+        for (name, value) in device.edits.env.iter().filter_map(|variable| variable.split_once('='))
+        {
             if has_own(name) {
                 values.entry(name).or_default().insert(value);
             }
         }
     }
-    let several = values.into_iter().filter(|(_, values)| values.len() > 1);
-    let names = several.map(|(name, _)| name).collect::<Vec<_>>();
+    let with_conflict = values.into_iter().filter(|(_, values)| values.len() > 1);
+    let names = with_conflict.map(|(name, _)| name).collect::<Vec<_>>();
     (!names.is_empty()).then(|| {
         let names = names.join(", ");
         format!(

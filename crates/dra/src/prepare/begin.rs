@@ -16,10 +16,10 @@ use crate::{
 impl Preparer {
     /// Compares a prepared claim with its ResourceClaim in the API server.
     pub(super) fn compare(&mut self, uid: &str) {
-        let (environment, entry) = (self.environment.clone(), self.record(uid).cloned());
+        let (environment, record) = (self.environment.clone(), self.record(uid).cloned());
         self.spawn(uid, async move {
-            match entry {
-                Some(entry) if environment.is_reallocated(&entry).await => Input::Reallocated,
+            match record {
+                Some(record) if environment.is_reallocated(&record).await => Input::Reallocated,
                 _ => Input::Unchanged,
             }
         });
@@ -27,7 +27,7 @@ impl Preparer {
 
     /// Reads the ResourceClaim from the API server.
     pub(super) fn read(&mut self, uid: &str) {
-        let Some(claim) = self.tracked_claims.get(uid).map(|slot| slot.claim.clone()) else {
+        let Some(claim) = self.tracked_claims.get(uid).map(|tracked| tracked.claim.clone()) else {
             return;
         };
         let environment = self.environment.clone();
@@ -43,15 +43,15 @@ impl Preparer {
     /// earlier devices have to be released first.
     pub(super) fn plan(&mut self, claim: Box<Claim>) -> Input {
         let uid = &claim.reference.uid;
-        if self.record(uid).is_some_and(|entry| !entry.matches(&claim)) {
+        if self.record(uid).is_some_and(|record| !record.matches(&claim)) {
             return Input::Reallocated;
         }
         match self.plan_and_hold(&claim) {
             Ok(()) if self.needs_mig_changes(uid) => Input::NeedsMigChange(claim),
             Ok(()) => Input::Planned,
-            Err(cause) => self.blocked_input(uid, &cause).unwrap_or_else(|| {
-                let why = cause.report(&claim.reference);
-                Input::Failed(Failure { why, refused: Some(self.refused_record(&claim)) })
+            Err(error) => self.blocked_input(uid, &error).unwrap_or_else(|| {
+                let reason = error.report(&claim.reference);
+                Input::Failed(Failure { why: reason, refused: Some(self.refused_record(&claim)) })
             }),
         }
     }
@@ -80,9 +80,9 @@ impl Preparer {
         };
         let Plan { devices, limits } = plan(claim, &inputs)?;
         self.environment.ledger.take_for_claim(&claim.reference, &ledger_uses(&devices, &state))?;
-        let slot = self.tracked_claims.get_mut(&claim.reference.uid);
-        let slot = slot.expect("the slot of a claim that is not idle stays");
-        slot.record = Some(PreparedClaim {
+        let tracked = self.tracked_claims.get_mut(&claim.reference.uid);
+        let tracked = tracked.expect("a claim that is not idle stays tracked");
+        tracked.record = Some(PreparedClaim {
             claim: claim.reference.clone(),
             state: Stage::PrepareStarted,
             devices,

@@ -19,12 +19,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 impl Environment {
     /// Waits until the claim's daemons serve, and until no daemon is left on its exclusive devices: a daemon would lock
     /// out the claim's programs. The reconciler starts and stops daemons by the ledger.
-    pub(super) async fn wait_for_daemons(&self, entry: &PreparedClaim) -> Result<(), String> {
-        for (device, usage) in entry.uses() {
+    pub(super) async fn wait_for_daemons(&self, record: &PreparedClaim) -> Result<(), String> {
+        for (device, usage) in record.uses() {
             if usage.needs_daemon() {
                 self.wait_for_daemon(device).await?;
             } else if usage == ClaimUse::Exclusive
-                || matches!(usage, ClaimUse::Portion(it) if it.is_whole())
+                || matches!(usage, ClaimUse::Portion(portion) if portion.is_whole())
             {
                 self.wait_for_daemon_end(device).await?;
             }
@@ -42,20 +42,20 @@ impl Environment {
             Ok(Err(_)) => Some("the agent ends".to_owned()),
             Err(_) => MpsState::Starting.obstacle(),
         };
-        obstacle.map_or(Ok(()), |why| Err(format!("{device}: {why}")))
+        obstacle.map_or(Ok(()), |reason| Err(format!("{device}: {reason}")))
     }
 
     async fn wait_for_daemon_end(&self, device: &DeviceId) -> Result<(), String> {
-        let gone = async {
+        let daemon_end = async {
             loop {
-                let (places, device) = (self.mps.clone(), device.clone());
-                if !blocking(move || places.has_record(&device)).await {
+                let (folders, device) = (self.mps.clone(), device.clone());
+                if !blocking(move || folders.has_record(&device)).await {
                     return;
                 }
                 sleep(POLL_INTERVAL).await;
             }
         };
-        let gone = deadline::timeout(REQUEST_TIMEOUT, gone).await;
-        gone.map_err(|_| format!("{device}: the MPS daemon of earlier holders still runs"))
+        let daemon_end = deadline::timeout(REQUEST_TIMEOUT, daemon_end).await;
+        daemon_end.map_err(|_| format!("{device}: the MPS daemon of earlier holders still runs"))
     }
 }

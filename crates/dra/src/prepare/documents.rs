@@ -17,27 +17,27 @@ impl Preparer {
     /// Rewrites a document that differs from the record. The copy of the state file is written first, so that a folder
     /// with documents always has the data to write them again.
     pub(super) fn restore_document(&mut self, uid: &str) {
-        let Some(entry) = self.record(uid).cloned() else { return };
-        let (documents, checked) =
+        let Some(record) = self.record(uid).cloned() else { return };
+        let (documents, journal_checked) =
             (self.environment.documents.clone(), self.journal.wait_checked());
         self.spawn(uid, async {
-            checked.await;
-            blocking(move || documents.restore(&entry)).await.into()
+            journal_checked.await;
+            blocking(move || documents.restore(&record)).await.into()
         });
     }
 
     /// Logs why a document cannot be rewritten, once.
-    pub(super) fn log_document_error(&mut self, uid: &str, unwritten: Option<String>) {
-        let Some(slot) = self.tracked_claims.get_mut(uid) else { return };
-        if slot.document_error == unwritten {
+    pub(super) fn log_document_error(&mut self, uid: &str, document_error: Option<String>) {
+        let Some(tracked) = self.tracked_claims.get_mut(uid) else { return };
+        if tracked.document_error == document_error {
             return;
         }
-        if let Some(why) = &unwritten {
+        if let Some(reason) = &document_error {
             tracing::warn!(
-                why,
+                why = reason,
                 "CDI document of a claim not written: its containers cannot restart"
             );
         }
-        slot.document_error = unwritten;
+        tracked.document_error = document_error;
     }
 }

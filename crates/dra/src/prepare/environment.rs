@@ -65,7 +65,7 @@ pub(super) enum ReadError {
 /// A claim that may be orphaned.
 pub(super) struct OrphanCandidate {
     pub(super) claim: ClaimRef,
-    /// Number of its requests at the check; `None` for a refused claim without a slot.
+    /// Number of its requests at the check; `None` for a refused claim that is not tracked.
     pub(super) request_count: Option<u64>,
 }
 
@@ -103,49 +103,57 @@ impl Environment {
     }
 
     /// Waits until the claim's devices are clean and prepared. Devices with admin access are left out.
-    pub(super) async fn wait_for_cleanup(&self, entry: &PreparedClaim) -> Result<(), String> {
-        let used = entry.uses().filter(|(_, usage)| *usage != ClaimUse::Admin);
-        let devices: BTreeSet<DeviceId> = used.map(|(device, _)| device.clone()).collect();
-        let ready = self.cleanup.prepare_claim(&entry.claim.uid, devices).await;
-        ready.map_err(|NotReadyError { device, reason: why }| {
-            format!("{device} is not ready for the claim: {why}")
+    pub(super) async fn wait_for_cleanup(&self, record: &PreparedClaim) -> Result<(), String> {
+        let used_devices = record.uses().filter(|(_, usage)| *usage != ClaimUse::Admin);
+        let devices: BTreeSet<DeviceId> = used_devices.map(|(device, _)| device.clone()).collect();
+        let cleanup_result = self.cleanup.prepare_claim(&record.claim.uid, devices).await;
+        cleanup_result.map_err(|NotReadyError { device, reason }| {
+            format!("{device} is not ready for the claim: {reason}")
         })
     }
 
     /// Checks the claim's device nodes, and writes its CDI document. Blocks.
     pub(super) fn write_document(
         &self,
-        entry: &PreparedClaim,
+        record: &PreparedClaim,
         nodes: &[NodeOfDevice],
     ) -> Result<(), String> {
         for (device, node) in nodes {
-            presence::check(&self.roots, [node]).map_err(|why| format!("{device}: {why}"))?;
+            presence::check(&self.roots, [node]).map_err(|error| format!("{device}: {error}"))?;
         }
-        self.documents.write(entry).map(drop)
+        self.documents.write(record).map(drop)
     }
 
     /// True if the claim was allocated other devices than those in its record. Without a quick answer from the API
     /// server it counts as unchanged: the kubelet has just read it.
-    pub(super) async fn is_reallocated(&self, entry: &PreparedClaim) -> bool {
+    pub(super) async fn is_reallocated(&self, record: &PreparedClaim) -> bool {
         let Some(claims) = &self.claims else { return false };
-        let read = Box::pin(claims.get(&entry.claim));
-        let found = deadline::timeout(COMPARE_TIMEOUT, read).await;
-        let object = found.ok().and_then(Result::ok).flatten();
-        let claim = object.and_then(|it| Claim::read(it, &entry.claim, &self.driver).ok());
-        claim.is_some_and(|claim| !entry.matches(&claim))
+        let read = Box::pin(claims.get(&record.claim));
+        let response = deadline::timeout(COMPARE_TIMEOUT, read).await;
+        let object = response.ok().and_then(Result::ok).flatten();
+        let claim = object.and_then(|object| Claim::read(object, &record.claim, &self.driver).ok());
+        claim.is_some_and(|claim| !record.matches(&claim))
     }
 
     /// Orphaned claims among the known ones: by the API server they have no device of this node any more, and the
     /// kubelet does not know them.
-    pub(super) async fn find_orphaned(&self, known: Vec<OrphanCandidate>) -> Vec<OrphanCandidate> {
-        let record = self.kubelet_checkpoint.clone();
-        let of_kubelet = blocking(move || record.uids().map_err(|error| error.to_string())).await;
-        let (Ok(of_kubelet), Some(claims)) = (of_kubelet, &self.claims) else { return Vec::new() };
+    pub(super) async fn find_orphaned(
+        &self,
+        candidates: Vec<OrphanCandidate>,
+    ) -> Vec<OrphanCandidate> {
+        let checkpoint = self.kubelet_checkpoint.clone();
+        let kubelet_uids =
+            blocking(move || checkpoint.uids().map_err(|error| error.to_string())).await;
+        let (Ok(kubelet_uids), Some(claims)) = (kubelet_uids, &self.claims) else {
+            return Vec::new();
+        };
         let mut orphans = Vec::new();
-        for suspect in known.into_iter().filter(|it| !of_kubelet.contains(&it.claim.uid)) {
-            let found = claims.get(&suspect.claim).await;
-            if found.is_ok_and(|object| self.has_no_devices_here(object, &suspect.claim)) {
-                orphans.push(suspect);
+        for candidate in
+            candidates.into_iter().filter(|candidate| !kubelet_uids.contains(&candidate.claim.uid))
+        {
+            let response = claims.get(&candidate.claim).await;
+            if response.is_ok_and(|object| self.has_no_devices_here(object, &candidate.claim)) {
+                orphans.push(candidate);
             }
         }
         orphans
@@ -155,7 +163,7 @@ impl Environment {
     fn has_no_devices_here(&self, object: Option<ResourceClaim>, claim: &ClaimRef) -> bool {
         let Some(object) = object else { return true };
         match Claim::read(object, claim, &self.driver) {
-            Ok(claim) => !claim.results.iter().any(|it| is_pool_of(&self.node, &it.pool)),
+            Ok(claim) => !claim.results.iter().any(|result| is_pool_of(&self.node, &result.pool)),
             Err(ClaimError::Replaced { .. } | ClaimError::NotAllocated(_)) => true,
             Err(_) => false,
         }
@@ -164,10 +172,10 @@ impl Environment {
 
 /// Device nodes of a claim's devices.
 pub(super) fn nodes(devices: &[PreparedDevice], state: &NodeState) -> Vec<NodeOfDevice> {
-    let found = devices.iter().filter_map(|held| held.find_in(&state.inventory));
-    let devices: BTreeMap<_, _> = found.map(|device| (&device.id, device)).collect();
+    let present = devices.iter().filter_map(|device| device.find_in(&state.inventory));
+    let devices: BTreeMap<_, _> = present.map(|device| (&device.id, device)).collect();
     devices
         .into_values()
-        .flat_map(|it| it.nodes.iter().map(|node| (it.id.clone(), node.clone())))
+        .flat_map(|device| device.nodes.iter().map(|node| (device.id.clone(), node.clone())))
         .collect()
 }

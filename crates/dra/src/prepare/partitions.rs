@@ -50,8 +50,8 @@ impl Preparer {
 
     fn mig_changes(&self, uid: &str) -> Vec<MigChange> {
         let state = self.environment.state.borrow();
-        let devices = self.record(uid).into_iter().flat_map(|entry| &entry.devices);
-        devices.filter_map(|held| MigChange::of(held, &state)).collect()
+        let devices = self.record(uid).into_iter().flat_map(|record| &record.devices);
+        devices.filter_map(|device| MigChange::of(device, &state)).collect()
     }
 
     /// True if instances of the claim are still to be made.
@@ -61,14 +61,14 @@ impl Preparer {
 
     /// Applies the changes after the record is written.
     pub(super) fn change_mig(&mut self, uid: &str, claim: Box<Claim>) {
-        let (mig_changes, recorded, environment) =
+        let (mig_changes, record_write, environment) =
             (self.mig_changes(uid), self.save(), self.environment.clone());
         self.spawn(uid, async move {
-            if let Err(why) = recorded.await {
-                return Input::RecordFailed(why);
+            if let Err(error) = record_write.await {
+                return Input::RecordFailed(error);
             }
             let changed = environment.apply_mig_changes(&mig_changes).await;
-            changed.map_or_else(|why| Input::Failed(why.into()), |()| Input::MigChanged(claim))
+            changed.map_or_else(|error| Input::Failed(error.into()), |()| Input::MigChanged(claim))
         });
     }
 
@@ -100,12 +100,12 @@ impl Environment {
             mig_changes.iter().find(|change| !change.is_complete(state)).cloned()
         };
         let mut state = self.state.clone();
-        let found =
+        let completed =
             deadline::timeout(INVENTORY_TIMEOUT, state.wait_for(|state| lacking(state).is_none()))
                 .await
                 .is_ok();
         match lacking(&self.state.borrow()) {
-            Some(change) if !found => {
+            Some(change) if !completed => {
                 Err(format!("{change} was made, but is not healthy after {INVENTORY_TIMEOUT:?}"))
             }
             _ => Ok(()),
@@ -115,25 +115,27 @@ impl Environment {
     /// Applies one change. It asks NVIDIA's driver even if the inventory shows the change: the inventory may be
     /// outdated.
     async fn apply_mig_change(&self, change: &MigChange) -> Result<(), PartitionError> {
-        let place = match change {
+        let placement = match change {
             MigChange::FullGpu(gpu) => return self.partitions.disable_mig(gpu).await,
-            MigChange::Instance(place) => place,
+            MigChange::Instance(placement) => placement,
         };
-        let may_switch = switches_mig_mode(&self.state.borrow(), &place.gpu);
+        let may_switch = switches_mig_mode(&self.state.borrow(), &placement.gpu);
         if may_switch {
-            self.partitions.enable_mig(&place.gpu).await?;
+            self.partitions.enable_mig(&placement.gpu).await?;
         }
-        let device = self.partitions.create(place).await?;
-        tracing::info!(%place, %device, "MIG instance made for a claim");
+        let device = self.partitions.create(placement).await?;
+        tracing::info!(place = %placement, %device, "MIG instance made for a claim");
         Ok(())
     }
 
     /// Removes the instances of a claim, and waits until the inventory lacks them, up to a deadline.
-    pub(super) async fn remove_instances(&self, places: &[Partition]) -> Result<(), String> {
+    pub(super) async fn remove_instances(&self, placements: &[Partition]) -> Result<(), String> {
         let removed = deadline::cancel_after(INVENTORY_TIMEOUT, async |deadline_passed| {
-            for place in places {
-                match retry_until_initialised(&deadline_passed, || self.partitions.remove(place))
-                    .await
+            for placement in placements {
+                match retry_until_initialised(&deadline_passed, || {
+                    self.partitions.remove(placement)
+                })
+                .await
                 {
                     // The instance vanished with its GPU.
                     Err(error) if matches!(error.failure, MigFailure::NoGpu) => {}
@@ -141,7 +143,7 @@ impl Environment {
                     Err(PartitionError { failure: MigFailure::Driver(error), .. })
                         if error.is_lost() =>
                     {
-                        tracing::warn!(%place, %error, "GPU of a claim's MIG instance lost, claim released");
+                        tracing::warn!(place = %placement, %error, "GPU of a claim's MIG instance lost, claim released");
                     }
                     removed => removed?,
                 }
@@ -150,7 +152,7 @@ impl Environment {
         });
         removed.await.map_err(|error: PartitionError| causes(&error))?;
         let is_present = |state: &NodeState| {
-            places.iter().any(|place| instance_at(&state.inventory, place).is_some())
+            placements.iter().any(|placement| instance_at(&state.inventory, placement).is_some())
         };
         let mut state = self.state.clone();
         // After the deadline, the inventory will follow the driver soon.
@@ -161,8 +163,8 @@ impl Environment {
 }
 
 /// Placements of a claim's instances.
-pub(super) fn placements(entry: &PreparedClaim) -> Vec<Partition> {
-    entry.devices.iter().filter_map(|held| held.partition.clone()).collect()
+pub(super) fn placements(record: &PreparedClaim) -> Vec<Partition> {
+    record.devices.iter().filter_map(|device| device.partition.clone()).collect()
 }
 
 /// True if the driver switches the MIG mode of this GPU for claims.
@@ -175,11 +177,11 @@ fn switches_mig_mode(state: &NodeState, gpu: &DeviceId) -> bool {
 
 impl MigChange {
     /// The change that a claim's device still needs; `None` if it exists or stays as it is.
-    fn of(held: &PreparedDevice, state: &NodeState) -> Option<Self> {
-        match &held.partition {
-            Some(place) => held.cdi.is_empty().then(|| Self::Instance(place.clone())),
-            None if held.usage == ClaimUse::Admin => None,
-            None => held
+    fn of(prepared: &PreparedDevice, state: &NodeState) -> Option<Self> {
+        match &prepared.partition {
+            Some(placement) => prepared.cdi.is_empty().then(|| Self::Instance(placement.clone())),
+            None if prepared.usage == ClaimUse::Admin => None,
+            None => prepared
                 .device
                 .clone()
                 .filter(|device| switches_mig_mode(state, device))
@@ -189,8 +191,10 @@ impl MigChange {
 
     fn is_complete(&self, state: &NodeState) -> bool {
         let device = match self {
-            Self::Instance(place) => instance_at(&state.inventory, place),
-            Self::FullGpu(gpu) => state.inventory.get(gpu.as_str()).filter(|it| !it.partitioned),
+            Self::Instance(placement) => instance_at(&state.inventory, placement),
+            Self::FullGpu(gpu) => {
+                state.inventory.get(gpu.as_str()).filter(|device| !device.partitioned)
+            }
         };
         device.is_some_and(|device| {
             device.health.is_healthy() && state.check_documents(&[device]).is_ok()
@@ -202,7 +206,7 @@ impl fmt::Display for MigChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::FullGpu(gpu) => write!(f, "whole GPU {gpu}"),
-            Self::Instance(place) => write!(f, "MIG partition {place}"),
+            Self::Instance(placement) => write!(f, "MIG partition {placement}"),
         }
     }
 }

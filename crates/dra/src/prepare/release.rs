@@ -16,19 +16,22 @@ use crate::{
 impl Preparer {
     /// Undoes the steps of a claim. A claim without a record may still have devices to clean.
     pub(super) fn undo_steps(&mut self, uid: &str) {
-        let (environment, of, entry) =
+        let (environment, owned_uid, record) =
             (self.environment.clone(), uid.to_owned(), self.record(uid).cloned());
-        self.spawn(uid, async move { environment.undo_steps(&of, entry.as_ref()).await.into() });
+        self.spawn(
+            uid,
+            async move { environment.undo_steps(&owned_uid, record.as_ref()).await.into() },
+        );
     }
 
     /// Answers the callers with an error, and keeps the claim with the devices of its old allocation. A new allocation
     /// has to wait for their release.
-    pub(super) fn refuse_release(&mut self, uid: &str, why: String) {
-        let Some(slot) = self.tracked_claims.get_mut(uid) else { return };
-        slot.reply_to_prepare(&Err(format!(
-            "devices of its earlier allocation cannot be released: {why}"
+    pub(super) fn refuse_release(&mut self, uid: &str, error: String) {
+        let Some(tracked) = self.tracked_claims.get_mut(uid) else { return };
+        tracked.reply_to_prepare(&Err(format!(
+            "devices of its earlier allocation cannot be released: {error}"
         )));
-        slot.reply_to_release(&Err(why));
+        tracked.reply_to_release(&Err(error));
         drop(self.save());
     }
 
@@ -36,30 +39,33 @@ impl Preparer {
     pub(super) fn release(&mut self, uid: &str) {
         self.environment.ledger.release_claim(uid);
         self.failures.clear(uid);
-        let Some(slot) = self.tracked_claims.get_mut(uid) else { return };
-        slot.record = None;
-        slot.reply_to_release(&Ok(()));
+        let Some(tracked) = self.tracked_claims.get_mut(uid) else { return };
+        tracked.record = None;
+        tracked.reply_to_release(&Ok(()));
     }
 
     /// Checks for orphaned claims.
     pub(super) fn find_orphans(&mut self) {
-        let settled = self.tracked_claims.values().filter(|slot| slot.state.is_settled());
-        let prepared = settled.filter_map(|slot| Some(slot.persisted_record()?.claim.clone()));
+        let settled = self.tracked_claims.values().filter(|tracked| tracked.state.is_settled());
+        let prepared =
+            settled.filter_map(|tracked| Some(tracked.persisted_record()?.claim.clone()));
         let claims = prepared.chain(self.failures.refused());
-        let known = claims
+        let candidates = claims
             .map(|claim| OrphanCandidate { request_count: self.request_count(&claim.uid), claim });
-        let (known, environment): (Vec<_>, _) = (known.collect(), self.environment.clone());
-        if !known.is_empty() {
-            self.watches
-                .spawn(async move { Notice::Orphaned(environment.find_orphaned(known).await) });
+        let (candidates, environment): (Vec<_>, _) =
+            (candidates.collect(), self.environment.clone());
+        if !candidates.is_empty() {
+            self.watches.spawn(async move {
+                Notice::Orphaned(environment.find_orphaned(candidates).await)
+            });
         }
     }
 
     /// Releases orphaned claims, except those that were requested since the check.
-    pub(super) fn release_orphans(&mut self, suspects: Vec<OrphanCandidate>) {
-        tracing::trace!(found = suspects.len(), "checked for orphaned claims");
-        for OrphanCandidate { claim, request_count: requests } in suspects {
-            if self.request_count(&claim.uid) != requests {
+    pub(super) fn release_orphans(&mut self, candidates: Vec<OrphanCandidate>) {
+        tracing::trace!(found = candidates.len(), "checked for orphaned claims");
+        for OrphanCandidate { claim, request_count } in candidates {
+            if self.request_count(&claim.uid) != request_count {
                 continue;
             }
             tracing::info!(%claim, uid = claim.uid, "releasing orphaned claim");
@@ -76,12 +82,12 @@ impl Preparer {
 
 impl Environment {
     /// Undoes the steps while the claim is still recorded, so that its unclean devices are not allocated meanwhile.
-    async fn undo_steps(&self, uid: &str, entry: Option<&PreparedClaim>) -> Result<(), String> {
-        let (documents, of) = (self.documents.clone(), uid.to_owned());
-        blocking(move || documents.remove(&of)).await?;
-        if let Some(entry) = entry {
-            self.reset_time_slices(entry).await?;
-            self.remove_instances(&placements(entry)).await?;
+    async fn undo_steps(&self, uid: &str, record: Option<&PreparedClaim>) -> Result<(), String> {
+        let (documents, owned_uid) = (self.documents.clone(), uid.to_owned());
+        blocking(move || documents.remove(&owned_uid)).await?;
+        if let Some(record) = record {
+            self.reset_time_slices(record).await?;
+            self.remove_instances(&placements(record)).await?;
         }
         self.cleanup.release_claim(uid).await
     }

@@ -1,4 +1,4 @@
-//! Slot of one claim: its state, its record and the callers that wait for it.
+//! Tracked claim: its state, its record and the callers that wait for it.
 
 use windlass_allocations::ledger::ClaimRef;
 
@@ -41,21 +41,21 @@ impl TrackedClaim {
         }
     }
 
-    pub(super) fn from_record(entry: PreparedClaim) -> Self {
-        let state = State::Idle(Some(entry.state));
-        Self { state, record: Some(entry.clone()), ..Self::new(entry.claim) }
+    pub(super) fn from_record(record: PreparedClaim) -> Self {
+        let state = State::Idle(Some(record.state));
+        Self { state, record: Some(record.clone()), ..Self::new(record.claim) }
     }
 
     /// Enters a state, and updates the record's stage.
     pub(super) fn enter(&mut self, state: State) {
         let (claim, uid) = (&self.claim, &self.claim.uid);
-        if let (Some(entry), Some(stage)) = (&mut self.record, state.recorded_stage()) {
-            entry.state = stage;
+        if let (Some(record), Some(stage)) = (&mut self.record, state.recorded_stage()) {
+            record.state = stage;
         }
         match (self.state, state) {
             (State::Completing, State::Idle(Some(Stage::PrepareCompleted))) => {
-                let devices = self.record.iter().flat_map(|entry| &entry.devices);
-                let devices: Vec<_> = devices.map(|held| held.name.as_str()).collect();
+                let devices = self.record.iter().flat_map(|record| &record.devices);
+                let devices: Vec<_> = devices.map(|device| device.name.as_str()).collect();
                 tracing::info!(%claim, uid, devices = devices.join(" "), "claim prepared");
             }
             (State::DroppingRecord, State::Idle(None)) => {
@@ -88,7 +88,7 @@ impl TrackedClaim {
     /// True if the claim has a device of which only the name is known.
     pub(super) fn has_unknown_devices(&self) -> bool {
         let has_unknown_devices =
-            |entry: &PreparedClaim| entry.devices.iter().any(|held| held.device.is_none());
+            |record: &PreparedClaim| record.devices.iter().any(|device| device.device.is_none());
         self.persisted_record().is_some_and(has_unknown_devices)
     }
 

@@ -11,8 +11,8 @@
 //!  Idle ─────────────> Comparing ─────────> Checking ─────> Idle         Idle ──check──> Restoring ──> Idle
 //!  completed               │ reallocated                    completed    completed                     completed
 //!                          v
-//!  Idle ─────────────> Removing ──done──> DroppingRecord ──recorded──> Idle, no record
-//!  any     Release         └────────────────────┴──failed──> Idle, started
+//!  Idle ─────────────> UndoingSteps ──done──> DroppingRecord ──recorded──> Idle, no record
+//!  any     Release         └────────────────────────┴──failed──> Idle, started
 //! ```
 //!
 //! A failure leads back to `Idle`, and is the answer to the kubelet, which retries. A request during work is served
@@ -82,7 +82,7 @@ pub(super) enum Input {
     /// The GPUs have changed as needed.
     MigChanged(Box<Claim>),
     Done,
-    /// The claim is refused, or its work failed after none or some of its steps.
+    /// The claim is refused, or a step failed. Earlier steps may be done.
     Failed(Failure),
     /// The work was not begun: the record could not be written.
     RecordFailed(String),
@@ -126,10 +126,10 @@ impl State {
     /// Stage of the claim in the record.
     pub(super) fn recorded_stage(self) -> RecordedStage {
         match self {
-            Self::Idle(recorded)
-            | Self::Reading(recorded, _)
-            | Self::Waiting(recorded, _)
-            | Self::UndoingSteps(recorded) => recorded,
+            Self::Idle(stage)
+            | Self::Reading(stage, _)
+            | Self::Waiting(stage, _)
+            | Self::UndoingSteps(stage) => stage,
             Self::ChangingMig(_) | Self::Executing(_) => STARTED,
             Self::Comparing | Self::Completing | Self::Checking | Self::Restoring => COMPLETED,
             Self::DroppingRecord => None,
@@ -155,43 +155,43 @@ impl State {
     fn idle(self, input: Input) -> (Self, Action) {
         match (self, input) {
             (Self::Idle(COMPLETED), Input::Prepare) => (Self::Comparing, Action::Compare),
-            (Self::Idle(before), Input::Prepare) => (Self::Reading(before, None), Action::Read),
+            (Self::Idle(stage), Input::Prepare) => (Self::Reading(stage, None), Action::Read),
             // A claim without a record may still have devices to clean.
-            (Self::Idle(recorded), Input::Release) => {
-                (Self::UndoingSteps(recorded), Action::UndoSteps)
-            }
+            (Self::Idle(stage), Input::Release) => (Self::UndoingSteps(stage), Action::UndoSteps),
             (Self::Idle(COMPLETED), Input::Check) => (Self::Restoring, Action::Restore),
             (Self::Restoring, Input::Done) => {
                 (Self::Idle(COMPLETED), Action::LogDocumentError(None))
             }
-            (Self::Restoring, Input::Failed(Failure { why, .. })) => {
-                (Self::Idle(COMPLETED), Action::LogDocumentError(Some(why)))
+            (Self::Restoring, Input::Failed(Failure { why: reason, .. })) => {
+                (Self::Idle(COMPLETED), Action::LogDocumentError(Some(reason)))
             }
             _ => (self, Action::None),
         }
     }
 
     fn reading(self, input: Input) -> (Self, Action) {
-        let before = self.recorded_stage();
+        let stage = self.recorded_stage();
         match (self, input) {
             (Self::Comparing, Input::Unchanged) => (Self::Checking, Action::Execute),
             (Self::Comparing | Self::Reading(..), Input::Reallocated) => {
-                (Self::UndoingSteps(before), Action::UndoSteps)
+                (Self::UndoingSteps(stage), Action::UndoSteps)
             }
             (Self::Reading(..), Input::ClaimRead(claim)) => (self, Action::Plan(claim)),
-            (Self::Reading(..), Input::Planned) => (Self::Executing(before), Action::Execute),
+            (Self::Reading(..), Input::Planned) => (Self::Executing(stage), Action::Execute),
             (Self::Reading(..), Input::NeedsMigChange(claim)) => {
-                (Self::ChangingMig(before), Action::ChangeMig(claim))
+                (Self::ChangingMig(stage), Action::ChangeMig(claim))
             }
-            (Self::Reading(..), Input::Blocked(others, deadline)) => {
-                (Self::Waiting(before, deadline), Action::Wait(others, deadline))
+            (Self::Reading(..), Input::Blocked(blocker, deadline)) => {
+                (Self::Waiting(stage, deadline), Action::Wait(blocker, deadline))
             }
-            (Self::Reading(..), Input::Failed(why)) => (Self::Idle(before), Action::Refuse(why)),
+            (Self::Reading(..), Input::Failed(failure)) => {
+                (Self::Idle(stage), Action::Refuse(failure))
+            }
             (Self::Waiting(..), Input::Released(deadline)) => {
-                (Self::Reading(before, Some(deadline)), Action::Read)
+                (Self::Reading(stage, Some(deadline)), Action::Read)
             }
             (Self::Waiting(..), Input::Release | Input::Abandoned) => {
-                (Self::Idle(before), Action::Abandon)
+                (Self::Idle(stage), Action::Abandon)
             }
             _ => (self, Action::None),
         }
@@ -202,25 +202,25 @@ impl State {
             (Self::ChangingMig(_), Input::MigChanged(claim)) => {
                 (Self::ChangingMig(STARTED), Action::Replan(claim))
             }
-            (Self::ChangingMig(before), Input::Planned) => {
-                (Self::Executing(before), Action::Execute)
-            }
+            (Self::ChangingMig(stage), Input::Planned) => (Self::Executing(stage), Action::Execute),
             (Self::Executing(_), Input::Done) => (Self::Completing, Action::Record),
             (Self::Completing | Self::Checking, Input::Done) => {
                 (Self::Idle(COMPLETED), Action::Reply)
             }
-            (Self::Checking, Input::Failed(why)) => (Self::Idle(COMPLETED), Action::Refuse(why)),
-            (Self::ChangingMig(_) | Self::Executing(_), Input::Failed(why)) => {
-                (Self::Idle(STARTED), Action::Refuse(why))
+            (Self::Checking, Input::Failed(failure)) => {
+                (Self::Idle(COMPLETED), Action::Refuse(failure))
+            }
+            (Self::ChangingMig(_) | Self::Executing(_), Input::Failed(failure)) => {
+                (Self::Idle(STARTED), Action::Refuse(failure))
             }
             // Without a record no step was done.
-            (Self::ChangingMig(None) | Self::Executing(None), Input::RecordFailed(why)) => {
-                (Self::Idle(None), Action::RollBack(why))
+            (Self::ChangingMig(None) | Self::Executing(None), Input::RecordFailed(error)) => {
+                (Self::Idle(None), Action::RollBack(error))
             }
             (
                 Self::ChangingMig(_) | Self::Executing(_) | Self::Completing,
-                Input::RecordFailed(why),
-            ) => (Self::Idle(STARTED), Action::Refuse(why.into())),
+                Input::RecordFailed(error),
+            ) => (Self::Idle(STARTED), Action::Refuse(error.into())),
             _ => (self, Action::None),
         }
     }
@@ -232,11 +232,11 @@ impl State {
             }
             (Self::UndoingSteps(Some(_)), Input::Done) => (Self::DroppingRecord, Action::Record),
             // The document may be removed, and other steps undone, so the claim is no longer completed.
-            (Self::UndoingSteps(recorded), Input::Failed(Failure { why, .. })) => {
-                (Self::Idle(recorded.and(STARTED)), Action::RefuseRelease(why))
+            (Self::UndoingSteps(stage), Input::Failed(Failure { why: reason, .. })) => {
+                (Self::Idle(stage.and(STARTED)), Action::RefuseRelease(reason))
             }
-            (Self::DroppingRecord, Input::RecordFailed(why)) => {
-                (Self::Idle(STARTED), Action::RefuseRelease(why))
+            (Self::DroppingRecord, Input::RecordFailed(error)) => {
+                (Self::Idle(STARTED), Action::RefuseRelease(error))
             }
             _ => (self, Action::None),
         }
@@ -247,14 +247,14 @@ impl State {
 
 impl Input {
     /// `Done` if the record was written.
-    pub(super) fn from_record(recorded: Result<(), String>) -> Self {
-        recorded.map_or_else(Self::RecordFailed, |()| Self::Done)
+    pub(super) fn from_record(result: Result<(), String>) -> Self {
+        result.map_or_else(Self::RecordFailed, |()| Self::Done)
     }
 }
 
 impl From<Result<(), String>> for Input {
-    fn from(done: Result<(), String>) -> Self {
-        done.map_or_else(|why| Self::Failed(why.into()), |()| Self::Done)
+    fn from(result: Result<(), String>) -> Self {
+        result.map_or_else(|error| Self::Failed(error.into()), |()| Self::Done)
     }
 }
 

@@ -15,8 +15,8 @@ const NVIDIA_SMI_TIMEOUT: Duration = Duration::from_secs(20);
 // === impl Environment ===
 
 impl Environment {
-    pub(super) async fn set_time_slices(&self, entry: &PreparedClaim) -> Result<(), String> {
-        for (device, interval) in intervals(entry) {
+    pub(super) async fn set_time_slices(&self, record: &PreparedClaim) -> Result<(), String> {
+        for (device, interval) in intervals(record) {
             self.set_time_slice(device, interval).await?;
         }
         Ok(())
@@ -24,8 +24,8 @@ impl Environment {
 
     /// Resets the time slices of a claim. A GPU that vanished or fell off the bus is skipped: it returns by a reset,
     /// which resets them too.
-    pub(super) async fn reset_time_slices(&self, entry: &PreparedClaim) -> Result<(), String> {
-        for (device, _) in intervals(entry) {
+    pub(super) async fn reset_time_slices(&self, record: &PreparedClaim) -> Result<(), String> {
+        for (device, _) in intervals(record) {
             if is_reachable(&self.state.borrow(), device) {
                 self.set_time_slice(device, Interval::Default).await?;
             }
@@ -34,26 +34,32 @@ impl Environment {
     }
 
     async fn set_time_slice(&self, device: &DeviceId, interval: Interval) -> Result<(), String> {
-        let failed = |why| format!("cannot set the time slice of {device} to {interval:?}: {why}");
+        let set_error = |reason: String| {
+            format!("cannot set the time slice of {device} to {interval:?}: {reason}")
+        };
         let arguments =
             ["compute-policy", "-i", device.as_str(), "--set-timeslice", interval.number()];
         match deadline::timeout(NVIDIA_SMI_TIMEOUT, self.partitions.nvidia_smi().run(&arguments))
             .await
         {
-            Ok(done) => done.map_err(|error| failed(causes(&error))),
-            Err(_) => Err(failed(format!("nvidia-smi did not end within {NVIDIA_SMI_TIMEOUT:?}"))),
+            Ok(result) => result.map_err(|error| set_error(causes(&error))),
+            Err(_) => {
+                Err(set_error(format!("nvidia-smi did not end within {NVIDIA_SMI_TIMEOUT:?}")))
+            }
         }
     }
 }
 
 /// GPUs of a claim whose time slice is not the default.
-fn intervals(entry: &PreparedClaim) -> impl Iterator<Item = (&DeviceId, Interval)> {
-    let held = entry.devices.iter().filter(|held| !held.interval.is_default());
-    held.filter_map(|held| Some((held.device.as_ref()?, held.interval)))
+fn intervals(record: &PreparedClaim) -> impl Iterator<Item = (&DeviceId, Interval)> {
+    let with_interval = record.devices.iter().filter(|device| !device.interval.is_default());
+    with_interval.filter_map(|device| Some((device.device.as_ref()?, device.interval)))
 }
 
 fn is_reachable(state: &NodeState, device: &DeviceId) -> bool {
-    let found = state.inventory.get(device.as_str());
+    let current_device = state.inventory.get(device.as_str());
     let is_away = |reason| matches!(reason, Reason::Vanished | Reason::Lost);
-    found.is_some_and(|device| !device.health.failure().is_some_and(|it| is_away(it.reason)))
+    current_device.is_some_and(|device| {
+        !device.health.failure().is_some_and(|failure| is_away(failure.reason))
+    })
 }

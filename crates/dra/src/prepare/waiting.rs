@@ -15,7 +15,7 @@ use crate::plan::Refusal;
 
 /// Reason why a claim cannot be planned.
 pub(super) struct PlanError {
-    why: String,
+    reason: String,
     /// The claims that hold the device, if any.
     blocker: Option<Blocker>,
 }
@@ -33,7 +33,7 @@ pub(super) enum Blocker {
 impl From<Refusal> for PlanError {
     fn from(refusal: Refusal) -> Self {
         let blocker = refusal.holder().cloned().map(Blocker::Claim);
-        Self { why: causes(&refusal), blocker }
+        Self { reason: causes(&refusal), blocker }
     }
 }
 
@@ -43,7 +43,7 @@ impl From<Conflict> for PlanError {
             Conflict::Exceeded { .. } | Conflict::NoShareLeft { .. } => Some(Blocker::ShareHolders),
             _ => conflict.holder().cloned().map(Blocker::Claim),
         };
-        Self { why: conflict.to_string(), blocker }
+        Self { reason: conflict.to_string(), blocker }
     }
 }
 
@@ -51,9 +51,9 @@ impl PlanError {
     /// The error for the kubelet. Only the node's own log names the holder.
     pub(super) fn report(self, claim: &ClaimRef) -> String {
         if let Some(holder) = &self.blocker {
-            tracing::info!(%claim, %holder, why = self.why, "claim refused");
+            tracing::info!(%claim, %holder, why = self.reason, "claim refused");
         }
-        self.why
+        self.reason
     }
 }
 
@@ -63,30 +63,30 @@ impl Preparer {
     /// Input of a claim that waits for other claims to release its devices. `None` once its deadline has passed, or if
     /// the claim itself has a request for release.
     pub(super) fn blocked_input(&self, uid: &str, cause: &PlanError) -> Option<Input> {
-        let (others, slot) = (cause.blocker.clone()?, self.tracked_claims.get(uid)?);
-        let State::Reading(_, deadline) = slot.state else { return None };
+        let (blocker, tracked) = (cause.blocker.clone()?, self.tracked_claims.get(uid)?);
+        let State::Reading(_, deadline) = tracked.state else { return None };
         let mut wait = deadline.unwrap_or_else(|| Deadline::after(self.wait_limit));
         let ledger = self.environment.ledger.watch();
         let ledger = ledger.borrow();
         // A holder that the ledger lacks would end each wait at once: the claim would retry in a loop.
         if wait.has_passed(Instant::now())
-            || !slot.release_replies.is_empty()
-            || others.has_released(ledger.claims(), &ledger)
+            || !tracked.release_replies.is_empty()
+            || blocker.has_released(ledger.claims(), &ledger)
         {
             return None;
         }
         if deadline.is_none() {
-            tracing::info!(claim = %slot.claim, holder = %others, why = cause.why, "claim waits");
+            tracing::info!(claim = %tracked.claim, holder = %blocker, why = cause.reason, "claim waits");
         }
-        Some(Input::Blocked(others, wait))
+        Some(Input::Blocked(blocker, wait))
     }
 
     /// Waits until the other claims have released the devices.
-    pub(super) fn wait(&mut self, uid: &str, others: Blocker, mut deadline: Deadline) {
+    pub(super) fn wait(&mut self, uid: &str, blocker: Blocker, mut deadline: Deadline) {
         let (mut ledger, uid) = (self.environment.ledger.watch(), uid.to_owned());
-        let before = ledger.borrow().claims().clone();
+        let claims_at_start = ledger.borrow().claims().clone();
         self.watches.spawn(async move {
-            let released = ledger.wait_for(|ledger| others.has_released(&before, ledger));
+            let released = ledger.wait_for(|ledger| blocker.has_released(&claims_at_start, ledger));
             // The next plan shows whether the devices are free.
             drop(deadline.timeout(released).await);
             Notice::Released(uid, deadline)
@@ -102,8 +102,8 @@ impl Preparer {
 
     /// Answers the callers that the claim is to be released.
     pub(super) fn abandon(&mut self, uid: &str) {
-        if let Some(slot) = self.tracked_claims.get_mut(uid) {
-            slot.reply_to_prepare(&Err("released before it was prepared".to_owned()));
+        if let Some(tracked) = self.tracked_claims.get_mut(uid) {
+            tracked.reply_to_prepare(&Err("released before it was prepared".to_owned()));
         }
     }
 }
@@ -111,10 +111,10 @@ impl Preparer {
 // === impl Blocker ===
 
 impl Blocker {
-    fn has_released(&self, before: &ClaimHolds, now: &Ledger) -> bool {
+    fn has_released(&self, claims_at_start: &ClaimHolds, ledger: &Ledger) -> bool {
         match self {
-            Self::Claim(claim) => !now.is_held_by(&claim.uid),
-            Self::ShareHolders => now.claims() != before,
+            Self::Claim(claim) => !ledger.is_held_by(&claim.uid),
+            Self::ShareHolders => ledger.claims() != claims_at_start,
         }
     }
 }

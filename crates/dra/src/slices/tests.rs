@@ -63,12 +63,12 @@ fn published_under(policy: Policy, devices: Vec<Device>, sharing: Sharing) -> De
 /// One line for each device: pool, index of its slice, the device as JSON.
 fn lines(desired: &DesiredSlices) -> String {
     let slices = desired.pools.iter().flat_map(|(pool, slices)| {
-        slices.iter().enumerate().map(move |(at, slice)| (pool, at, slice))
+        slices.iter().enumerate().map(move |(index, slice)| (pool, index, slice))
     });
-    let lines = slices.flat_map(|(pool, at, slice)| {
+    let lines = slices.flat_map(|(pool, index, slice)| {
         slice.devices.iter().map(move |device| {
             let device = serde_json::to_string(device).expect("plain");
-            format!("{pool} {at} {device}\n")
+            format!("{pool} {index} {device}\n")
         })
     });
     lines.collect()
@@ -121,12 +121,12 @@ fn a_slice_has_room_for_taints() {
 
 #[test]
 fn a_device_that_exceeds_a_limit_is_left_out_of_its_pool() {
-    let mut odd = nic(1);
-    let long = AttributeValue::String("ä".repeat(40));
-    odd.attributes.insert(AttributeName::new("windlass.dev", "model"), long);
-    let desired = published(vec![odd, nic(2), nic(2)], Sharing::Exclusive);
+    let mut invalid_nic = nic(1);
+    let long_value = AttributeValue::String("ä".repeat(40));
+    invalid_nic.attributes.insert(AttributeName::new("windlass.dev", "model"), long_value);
+    let desired = published(vec![invalid_nic, nic(2), nic(2)], Sharing::Exclusive);
     assert_eq!(desired.pools["n1/nics"][0].devices.len(), 1);
-    let why: Vec<_> = desired.omitted.iter().map(|it| it.reason.as_str()).collect();
-    assert!(why[0].contains("windlass.dev/model"), "{why:?}");
-    assert_eq!(why[1], "another device of the pool has this name");
+    let reasons: Vec<_> = desired.omitted.iter().map(|device| device.reason.as_str()).collect();
+    assert!(reasons[0].contains("windlass.dev/model"), "{reasons:?}");
+    assert_eq!(reasons[1], "another device of the pool has this name");
 }

@@ -19,9 +19,10 @@ use crate::{
 };
 
 pub(super) fn device(entry: &CatalogEntry, options: SliceOptions<'_>) -> Device {
-    let attributes = entry.attributes.iter().map(|(name, it)| (name.to_string(), attribute(it)));
+    let attributes =
+        entry.attributes.iter().map(|(name, value)| (name.to_string(), attribute(value)));
     let shares = shares_capacity_name(options.driver);
-    let replicas = entry.sharing.replicas().map(|it| u64::from(it.get()));
+    let replicas = entry.sharing.replicas().map(|replicas| u64::from(replicas.get()));
     let capacity = |(name, amount): (&AttributeName, &Quantity)| {
         let request_policy = match (&entry.consumable, replicas) {
             (Some(consumable), _) => Some(share_amount_policy(name, consumable, options.driver)),
@@ -33,7 +34,7 @@ pub(super) fn device(entry: &CatalogEntry, options: SliceOptions<'_>) -> Device 
         (name.to_string(), DeviceCapacity { request_policy, value })
     };
     let is_shared = replicas.is_some() || entry.consumable.is_some();
-    let taints: Vec<_> = entry.taints.iter().map(|it| taint(it, options)).collect();
+    let taints: Vec<_> = entry.taints.iter().map(|entry| taint(entry, options)).collect();
     Device {
         name: entry.name.to_string(),
         allow_multiple_allocations: is_shared.then_some(true),
@@ -67,7 +68,7 @@ fn attribute(value: &AttributeValue) -> DeviceAttribute {
     match value {
         AttributeValue::String(text) => attribute.string = Some(text.clone()),
         AttributeValue::Int(number) => attribute.int = Some(*number),
-        AttributeValue::Bool(truth) => attribute.bool = Some(*truth),
+        AttributeValue::Bool(boolean) => attribute.bool = Some(*boolean),
         AttributeValue::Version(text) => attribute.version = Some(text.clone()),
     }
     attribute
@@ -81,9 +82,9 @@ fn share_count_policy(shares: Quantity) -> CapacityRequestPolicy {
 
 /// Request policy of another capacity of a shared device. The default is an equal part: without a policy, the first
 /// claim takes all. Memory has steps of one mebibyte.
-fn equal_part_policy(whole: Quantity, replicas: u64) -> CapacityRequestPolicy {
+fn equal_part_policy(total: Quantity, replicas: u64) -> CapacityRequestPolicy {
     const MIB: u64 = 1 << 20;
-    match whole {
+    match total {
         Quantity::Bytes(bytes) if bytes / replicas >= MIB => {
             let part = Quantity::Bytes(bytes / replicas / MIB * MIB);
             policy_in_steps(&part, &Quantity::Bytes(MIB), bytes >= 2 * MIB)
@@ -102,20 +103,20 @@ fn share_amount_policy(
 ) -> CapacityRequestPolicy {
     let bytes = |mebibytes: u64| Quantity::Bytes(mebibytes << 20);
     if *name == consumable.memory_name {
-        let (all, least) = (bytes(consumable.memory_mib), bytes(consumable.min_memory_mib));
+        let (total, minimum) = (bytes(consumable.memory_mib), bytes(consumable.min_memory_mib));
         let step = (consumable.min_memory_mib < consumable.memory_mib)
             .then(|| Amount(bytes(1).to_string()));
-        let min = Amount(least.to_string());
+        let min = Amount(minimum.to_string());
         let range = CapacityRequestPolicyRange { min, max: None, step };
-        return CapacityRequestPolicy { valid_range: Some(range), ..policy_with_default(&all) };
+        return CapacityRequestPolicy { valid_range: Some(range), ..policy_with_default(&total) };
     }
-    let none = Quantity::Count(0);
+    let zero = Quantity::Count(0);
     if *name == compute_capacity_name(driver) {
-        let (min, step) = (Amount(none.to_string()), Some(Amount("1".to_owned())));
+        let (min, step) = (Amount(zero.to_string()), Some(Amount("1".to_owned())));
         let range = CapacityRequestPolicyRange { min, max: None, step };
-        return CapacityRequestPolicy { valid_range: Some(range), ..policy_with_default(&none) };
+        return CapacityRequestPolicy { valid_range: Some(range), ..policy_with_default(&zero) };
     }
-    policy_with_default(&none)
+    policy_with_default(&zero)
 }
 
 fn policy_with_default(default: &Quantity) -> CapacityRequestPolicy {

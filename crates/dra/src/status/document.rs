@@ -32,7 +32,7 @@ pub(super) struct DeviceReport {
     network: Option<(String, Option<String>)>,
 }
 
-/// Facts about the devices of a claim.
+/// Sources of the reports about a claim's devices.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StatusInputs<'a> {
     pub(super) inventory: &'a Inventory,
@@ -67,20 +67,20 @@ const MAX_MESSAGE_BYTES: usize = 32 * 1024;
 
 /// Reports about the devices of a claim.
 pub(super) fn devices(
-    entry: &PreparedClaim,
-    facts: &StatusInputs<'_>,
+    record: &PreparedClaim,
+    inputs: &StatusInputs<'_>,
 ) -> BTreeMap<DeviceKey, DeviceReport> {
-    let StatusInputs { inventory, excesses, why, now } = *facts;
-    let report = |held: &PreparedDevice| {
-        let device = held.find_in(inventory);
-        let conditions = [ready(entry, why, now), healthy(device, now)];
+    let StatusInputs { inventory, excesses, why: prepare_error, now } = *inputs;
+    let report = |prepared: &PreparedDevice| {
+        let device = prepared.find_in(inventory);
+        let conditions = [ready(record, prepare_error, now), healthy(device, now)];
         let excess =
-            device.and_then(|device| excesses.get(&(entry.claim.uid.clone(), device.id.clone())));
+            device.and_then(|device| excesses.get(&(record.claim.uid.clone(), device.id.clone())));
         let exceeded = excess.map(|excess| exceeded(excess, now));
-        let key = (held.pool.clone(), held.name.clone(), held.share.clone());
+        let key = (prepared.pool.clone(), prepared.name.clone(), prepared.share.clone());
         (key, DeviceReport { conditions, exceeded, network: device.and_then(network) })
     };
-    entry.devices.iter().map(report).collect()
+    record.devices.iter().map(report).collect()
 }
 
 /// True if both reports are equal, apart from times.
@@ -98,16 +98,16 @@ pub(super) fn with_transition_times(
     written: &BTreeMap<DeviceKey, DeviceReport>,
 ) -> BTreeMap<DeviceKey, DeviceReport> {
     for (key, report) in &mut desired {
-        let Some(before) = written.get(key) else { continue };
-        let conditions = report.conditions.iter_mut().zip(&before.conditions);
-        for (condition, before) in
-            conditions.chain(report.exceeded.iter_mut().zip(&before.exceeded))
+        let Some(previous) = written.get(key) else { continue };
+        let conditions = report.conditions.iter_mut().zip(&previous.conditions);
+        for (condition, previous) in
+            conditions.chain(report.exceeded.iter_mut().zip(&previous.exceeded))
         {
-            if condition.status == before.status {
-                condition.last_transition = before.last_transition;
+            if condition.status == previous.status {
+                condition.last_transition = previous.last_transition;
             }
         }
-        report.network = report.network.take().or_else(|| before.network.clone());
+        report.network = report.network.take().or_else(|| previous.network.clone());
     }
     desired
 }
@@ -151,45 +151,61 @@ pub(super) fn read(
     driver: &DriverName,
 ) -> BTreeMap<DeviceKey, DeviceReport> {
     let devices = claim.status.iter().flat_map(|status| status.devices.iter().flatten());
-    let ours = devices.filter(|device| device.driver == driver.as_str());
-    ours.filter_map(|device| {
-        let conditions = [earlier(device, READY)?, earlier(device, HEALTHY)?];
-        let network = device.network_data.as_ref();
-        let network = network
-            .and_then(|data| Some((data.interface_name.clone()?, data.hardware_address.clone())));
-        let key = (device.pool.clone(), device.device.clone(), device.share_id.clone());
-        let exceeded = earlier(device, EXCEEDED);
-        Some((key, DeviceReport { conditions, exceeded, network }))
+    let own_devices = devices.filter(|device| device.driver == driver.as_str());
+    own_devices
+        .filter_map(|device| {
+            let conditions =
+                [previous_condition(device, READY)?, previous_condition(device, HEALTHY)?];
+            let network = device.network_data.as_ref();
+            let network = network.and_then(|data| {
+                Some((data.interface_name.clone()?, data.hardware_address.clone()))
+            });
+            let key = (device.pool.clone(), device.device.clone(), device.share_id.clone());
+            let exceeded = previous_condition(device, EXCEEDED);
+            Some((key, DeviceReport { conditions, exceeded, network }))
+        })
+        .collect()
+}
+
+fn previous_condition(device: &AllocatedDeviceStatus, kind: &'static str) -> Option<Condition> {
+    let condition = device.conditions.iter().flatten().find(|condition| condition.type_ == kind)?;
+    let status =
+        ["True", "False", "Unknown"].into_iter().find(|status| *status == condition.status)?;
+    let (reason, message) = (condition.reason.clone(), condition.message.clone());
+    Some(Condition {
+        kind,
+        status,
+        reason,
+        message,
+        last_transition: condition.last_transition_time.0,
     })
-    .collect()
 }
 
-fn earlier(device: &AllocatedDeviceStatus, kind: &'static str) -> Option<Condition> {
-    let found = device.conditions.iter().flatten().find(|condition| condition.type_ == kind)?;
-    let status = ["True", "False", "Unknown"].into_iter().find(|word| *word == found.status)?;
-    let (reason, message) = (found.reason.clone(), found.message.clone());
-    Some(Condition { kind, status, reason, message, last_transition: found.last_transition_time.0 })
-}
-
-fn ready(entry: &PreparedClaim, why: Option<&str>, since: Timestamp) -> Condition {
-    let (status, reason, message) = match (entry.state, why) {
+fn ready(
+    record: &PreparedClaim,
+    prepare_error: Option<&str>,
+    last_transition: Timestamp,
+) -> Condition {
+    let (status, reason, message) = match (record.state, prepare_error) {
         (Stage::PrepareCompleted, _) => {
-            ("True", "Prepared", variables::conflict_warning(&entry.devices).unwrap_or_default())
+            ("True", "Prepared", variables::conflict_warning(&record.devices).unwrap_or_default())
         }
-        (Stage::PrepareStarted, Some(why)) => ("False", "PrepareFailed", why.to_owned()),
+        (Stage::PrepareStarted, Some(prepare_error)) => {
+            ("False", "PrepareFailed", prepare_error.to_owned())
+        }
         (Stage::PrepareStarted, None) => ("False", "Preparing", String::new()),
     };
     let message = windlass_host::abbreviate::prefix(&message, MAX_MESSAGE_BYTES).to_owned();
-    Condition { kind: READY, status, reason: reason.to_owned(), message, last_transition: since }
+    Condition { kind: READY, status, reason: reason.to_owned(), message, last_transition }
 }
 
 fn healthy(device: Option<&Device>, now: Timestamp) -> Condition {
-    let condition = |status, reason: &str, message: String, since| Condition {
+    let condition = |status, reason: &str, message: String, last_transition| Condition {
         kind: HEALTHY,
         status,
         reason: reason.to_owned(),
         message,
-        last_transition: since,
+        last_transition,
     };
     let Some(Device { health, .. }) = device else {
         return condition("False", "Gone", "it is not on this node".to_owned(), now);
@@ -202,14 +218,14 @@ fn healthy(device: Option<&Device>, now: Timestamp) -> Condition {
     }
 }
 
-fn exceeded(excess: &MemoryExcess, since: Timestamp) -> Condition {
+fn exceeded(excess: &MemoryExcess, last_transition: Timestamp) -> Condition {
     let MemoryExcess { used_mib, limit_mib } = excess;
     Condition {
         kind: EXCEEDED,
         status: "True",
         reason: "GpuMemoryExceeded".to_owned(),
         message: format!("{used_mib} MiB in use, but the share is {limit_mib} MiB"),
-        last_transition: since,
+        last_transition,
     }
 }
 
@@ -220,14 +236,14 @@ fn failure(health: &Health) -> String {
 /// Class of the failure, spelled as the reason of a condition: `XID79`, `DeviceNodeMissing`.
 fn reason(health: &Health) -> String {
     let text = health.failure().map(|failure| failure.reason.to_string()).unwrap_or_default();
-    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let words = text.split(|character: char| !character.is_ascii_alphanumeric());
     let word = |word: &str| {
         let mut letters = word.chars();
-        let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+        let first = letters.next().map(|character| character.to_ascii_uppercase());
         first.into_iter().chain(letters).collect::<String>()
     };
     let reason: String = words.map(word).collect();
-    let is_valid = reason.starts_with(|letter: char| letter.is_ascii_alphabetic());
+    let is_valid = reason.starts_with(|character: char| character.is_ascii_alphabetic());
     if is_valid { reason } else { "Unhealthy".to_owned() }
 }
 
@@ -253,11 +269,11 @@ impl DeviceReport {
 
 impl Condition {
     fn document(&self) -> Value {
-        let Self { kind, status, reason, message, last_transition: since } = self;
+        let Self { kind, status, reason, message, last_transition } = self;
         json!({
             "type": kind, "status": status, "reason": reason, "message": message,
             // Conditions have whole seconds.
-            "lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            "lastTransitionTime": last_transition.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         })
     }
 }
@@ -268,18 +284,18 @@ mod tests {
 
     /// A device of a request, with the variables of its containers.
     fn held(name: &str, request: &str, env: &[&str]) -> PreparedDevice {
-        let held = json!({
+        let fields = json!({
             "pool": "n1/boards", "name": name, "device": name, "usage": "alone",
             "requests": [request], "cdi": [], "edits": {"env": env},
         });
-        serde_json::from_value(held).expect("a prepared device")
+        serde_json::from_value(fields).expect("a prepared device")
     }
 
     #[test]
     fn the_status_of_a_prepared_claim_names_variables_of_several_requests() {
         let claim = ["ns", "c", "u"].map(ToOwned::to_owned);
         let [namespace, name, uid] = claim;
-        let entry = PreparedClaim {
+        let record = PreparedClaim {
             claim: ClaimRef { namespace, name, uid },
             state: Stage::PrepareCompleted,
             devices: vec![
@@ -288,13 +304,13 @@ mod tests {
             ],
             limits: None,
         };
-        let facts = StatusInputs {
+        let inputs = StatusInputs {
             inventory: &Inventory::default(),
             excesses: &MemoryExcesses::new(),
             why: None,
             now: Timestamp::UNIX_EPOCH,
         };
-        let reports = devices(&entry, &facts);
+        let reports = devices(&record, &inputs);
         for report in reports.values() {
             let [ready, _] = &report.conditions;
             assert_eq!((ready.status, &*ready.reason), ("True", "Prepared"));

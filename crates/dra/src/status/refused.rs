@@ -18,7 +18,7 @@ pub(super) struct RefusedReports(BTreeMap<String, RefusedReport>);
 #[derive(Debug)]
 struct RefusedReport {
     devices: BTreeMap<DeviceKey, DeviceReport>,
-    why: String,
+    reason: String,
     /// Number of consecutive refusals.
     refusal_count: u32,
     retry_at: Instant,
@@ -32,17 +32,17 @@ impl RefusedReports {
         &mut self,
         uid: String,
         claim: ClaimReport,
-        why: String,
-        pause: impl FnOnce(u32) -> Duration,
+        reason: String,
+        retry_delay: impl FnOnce(u32) -> Duration,
     ) {
         let ClaimReport { reference, devices } = claim;
         let previous = self.0.remove(&uid);
-        if previous.as_ref().is_none_or(|it| it.why != why) {
-            tracing::error!(claim = %reference, error = why, "claim status refused by the API server");
+        if previous.as_ref().is_none_or(|refused| refused.reason != reason) {
+            tracing::error!(claim = %reference, error = reason, "claim status refused by the API server");
         }
-        let times = previous.map_or(0, |it| it.refusal_count).saturating_add(1);
-        let until = Instant::now() + pause(times);
-        self.0.insert(uid, RefusedReport { devices, why, refusal_count: times, retry_at: until });
+        let refusal_count = previous.map_or(0, |refused| refused.refusal_count).saturating_add(1);
+        let retry_at = Instant::now() + retry_delay(refusal_count);
+        self.0.insert(uid, RefusedReport { devices, reason, refusal_count, retry_at });
     }
 
     pub(super) fn remove(&mut self, uid: &str) {
@@ -61,13 +61,16 @@ impl RefusedReports {
         devices: &BTreeMap<DeviceKey, DeviceReport>,
         now: Instant,
     ) -> bool {
-        let refusal = self.0.get(uid).filter(|it| now < it.retry_at);
-        refusal.is_some_and(|it| it.devices.len() == devices.len() && is_same(&it.devices, devices))
+        let refusal = self.0.get(uid).filter(|refused| now < refused.retry_at);
+        refusal.is_some_and(|refusal| {
+            refusal.devices.len() == devices.len() && is_same(&refusal.devices, devices)
+        })
     }
 
     /// Waits until the first of the reports that wait at `now` is due.
     pub(super) async fn wait_until_due(&self, now: Instant) {
-        let retries = self.0.values().map(|it| it.retry_at).filter(|until| now < *until);
+        let retries =
+            self.0.values().map(|refused| refused.retry_at).filter(|retry_at| now < *retry_at);
         or_pending(retries.min().map(sleep_until)).await;
     }
 }
@@ -91,18 +94,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_refused_report_is_retried_after_a_growing_pause() {
         let mut refused = RefusedReports::default();
-        let pause = |times| Duration::from_secs(u64::from(times));
+        let retry_delay = |times| Duration::from_secs(u64::from(times));
         for seconds in 1..4 {
-            refused.record("u".to_owned(), claim(), "forbidden".to_owned(), pause);
-            let begun = Instant::now();
-            assert!(waits(&refused, "u") && !waits(&refused, "v"));
-            refused.wait_until_due(begun).await;
-            assert_eq!(begun.elapsed().as_secs(), seconds);
-            assert!(!waits(&refused, "u"), "it is due");
+            refused.record("u".to_owned(), claim(), "forbidden".to_owned(), retry_delay);
+            let start = Instant::now();
+            assert!(is_backing_off(&refused, "u") && !is_backing_off(&refused, "v"));
+            refused.wait_until_due(start).await;
+            assert_eq!(start.elapsed().as_secs(), seconds);
+            assert!(!is_backing_off(&refused, "u"), "it is due");
         }
         refused.remove("u");
-        refused.record("u".to_owned(), claim(), "forbidden".to_owned(), pause);
+        refused.record("u".to_owned(), claim(), "forbidden".to_owned(), retry_delay);
         advance(Duration::from_secs(1)).await;
-        assert!(!waits(&refused, "u"), "the pause starts again at one second");
+        assert!(!is_backing_off(&refused, "u"), "the pause starts again at one second");
     }
 }

@@ -41,7 +41,7 @@ impl NodeDashboard {
         Self { sources, last_holders, node, board: Shared::new(board) }
     }
 
-    /// The board as JSON: complete, or the changes since a revision. Concurrent readers share the bytes.
+    /// State of the page as JSON: complete, or the changes since a revision. Concurrent readers share the bytes.
     pub(super) fn json(&self, after: Option<&str>) -> Bytes {
         self.update();
         self.board.with_lock(|board| board.json(after))
@@ -79,21 +79,21 @@ impl NodeDashboard {
     /// Holders in the kubelet's last successful answer. The flag is true up to and including the first such answer:
     /// its holders are not changes.
     fn newest_holders(&self) -> (Arc<Holders>, bool) {
-        let now = self.sources.holders.borrow().clone();
-        let is_good = matches!(now.last_result, Some(Ok(())));
-        self.last_holders.with_lock(|answered| {
-            let is_first = answered.is_none();
-            if is_good {
-                *answered = Some(now.clone());
+        let current = self.sources.holders.borrow().clone();
+        let is_success = matches!(current.last_result, Some(Ok(())));
+        self.last_holders.with_lock(|last_holders| {
+            let is_first = last_holders.is_none();
+            if is_success {
+                *last_holders = Some(current.clone());
             }
-            (answered.clone().unwrap_or(now), is_first)
+            (last_holders.clone().unwrap_or(current), is_first)
         })
     }
 
     fn view(&self, state: &NodeState, holders: &Holders) -> NodeView {
         let offerings = state.device_offers();
         let devices: Vec<_> = state.inventory.devices.iter().collect();
-        let view = |device: &&Device| self.device(device, &offerings, holders);
+        let view = |device: &&Device| self.device_view(device, &offerings, holders);
         let mut views: Vec<_> = devices.iter().map(view).collect();
         sum_up_parts(&mut views);
         let gpus = views.iter().filter(|view| view.kind == "gpu" && view.parent.is_none());
@@ -109,7 +109,7 @@ impl NodeDashboard {
         }
     }
 
-    fn device(
+    fn device_view(
         &self,
         device: &Device,
         offerings: &BTreeMap<DeviceId, DeviceOffer>,
@@ -117,7 +117,7 @@ impl NodeDashboard {
     ) -> DeviceView {
         let offering = offerings.get(&device.id);
         let memory_bytes = device.memory_mib().map(|mib| mib << 20);
-        let holders = self.holders(device, holders);
+        let holders = self.holder_views(device, holders);
         let failure = device.health.failure();
         let health = match device.health.state {
             HealthState::Healthy => Health::Healthy,
@@ -134,13 +134,17 @@ impl NodeDashboard {
             health,
             reason: failure.map(ToString::to_string),
             action: action.map(|action| action.to_string()),
-            resource: offering.and_then(|it| it.resource.as_ref()).map(ToString::to_string),
+            resource: offering
+                .and_then(|offering| offering.resource.as_ref())
+                .map(ToString::to_string),
             idle: if health == Health::Healthy {
                 free_fraction(memory_bytes, &holders)
             } else {
                 0.0
             },
-            enforcement: offering.and_then(|it| it.enforcement).map(|it| it.to_string()),
+            enforcement: offering
+                .and_then(|offering| offering.enforcement)
+                .map(|enforcement| enforcement.to_string()),
             memory_bytes,
             numa_node: device.place.numa_node.map(i64::from),
             pci_address: device.place.pci.map(|address| address.to_string()),
@@ -160,12 +164,13 @@ impl NodeDashboard {
         view.utilization = sample.compute_percent.map(|percent| f64::from(percent) / 100.0);
         view.temperature_celsius = sample.temperature_celsius;
         // Whole watts: tenths would change at every update.
-        let watts = sample.power_milliwatts.and_then(|it| u32::try_from(it / 1000).ok());
+        let watts =
+            sample.power_milliwatts.and_then(|milliwatts| u32::try_from(milliwatts / 1000).ok());
         view.power_watts = watts.map(f64::from);
     }
 
     /// Pods and claims that hold the device, with names only if the configuration discloses pods.
-    fn holders(&self, device: &Device, holders: &Holders) -> Vec<HolderView> {
+    fn holder_views(&self, device: &Device, holders: &Holders) -> Vec<HolderView> {
         let mut views = Vec::new();
         for holder in holders.by_device.get(&device.id).into_iter().flatten() {
             let pod = format!("{}/{}", holder.namespace, holder.pod);
@@ -191,10 +196,10 @@ impl NodeDashboard {
             let view = get_or_insert_holder(&mut views, name, limit.is_claim);
             set_amounts(view, limit.mib, limit.compute_percent);
         }
-        for used in shared.iter().flat_map(|shared| &shared.containers) {
-            let pod = format!("{}/{}", used.namespace, used.pod);
+        for usage in shared.iter().flat_map(|shared| &shared.containers) {
+            let pod = format!("{}/{}", usage.namespace, usage.pod);
             if let Some(view) = views.iter_mut().find(|view| view.pod.as_ref() == Some(&pod)) {
-                let bytes = view.memory_used_bytes.unwrap_or_default() + used.bytes;
+                let bytes = view.memory_used_bytes.unwrap_or_default() + usage.bytes;
                 view.memory_used_bytes = Some(bytes);
                 view.over_limit = view.memory_bytes.is_some_and(|limit| bytes > limit);
             }
@@ -214,9 +219,9 @@ fn get_or_insert_holder(
     name: String,
     is_claim: bool,
 ) -> &mut HolderView {
-    let named =
+    let is_named =
         |view: &HolderView| if is_claim { &view.claim } else { &view.pod } == &Some(name.clone());
-    let position = views.iter().position(named).unwrap_or(views.len());
+    let position = views.iter().position(is_named).unwrap_or(views.len());
     if position == views.len() {
         let (pod, claim) = if is_claim { (None, Some(name)) } else { (Some(name), None) };
         views.push(HolderView { pod, claim, ..HolderView::default() });
@@ -233,14 +238,14 @@ fn set_amounts(view: &mut HolderView, mib: u64, percent: u32) {
 /// Free fraction of a device (0 to 1): the lower one of memory and compute. A holder without amounts has the whole
 /// device.
 fn free_fraction(memory_bytes: Option<u64>, holders: &[HolderView]) -> f64 {
-    let has_whole = |it: &HolderView| it.memory_bytes.is_none() && it.compute.is_none();
+    let has_whole = |holder: &HolderView| holder.memory_bytes.is_none() && holder.compute.is_none();
     if holders.iter().any(has_whole) {
         return 0.0;
     }
-    let memory: u64 = holders.iter().filter_map(|it| it.memory_bytes).sum();
+    let memory: u64 = holders.iter().filter_map(|holder| holder.memory_bytes).sum();
     let memory =
         memory_bytes.filter(|total| *total > 0).map_or(0.0, |total| mib(memory) / mib(total));
-    let compute: f64 = holders.iter().filter_map(|it| it.compute).sum();
+    let compute: f64 = holders.iter().filter_map(|holder| holder.compute).sum();
     1.0 - memory.max(compute).min(1.0)
 }
 
@@ -251,12 +256,12 @@ fn sum_up_parts(views: &mut [DeviceView]) {
     });
     let parts: Vec<_> = parts.collect();
     for view in views {
-        let own: Vec<_> = parts.iter().filter(|(parent, ..)| *parent == view.id).collect();
-        if own.is_empty() {
+        let own_parts: Vec<_> = parts.iter().filter(|(parent, ..)| *parent == view.id).collect();
+        if own_parts.is_empty() {
             continue;
         }
-        let total: f64 = own.iter().map(|(_, mib, _)| mib).sum();
-        let idle: f64 = own.iter().map(|(_, mib, idle)| mib * idle).sum();
+        let total: f64 = own_parts.iter().map(|(_, mib, _)| mib).sum();
+        let idle: f64 = own_parts.iter().map(|(_, mib, idle)| mib * idle).sum();
         (view.is_cut, view.idle) = (true, if total > 0.0 { idle / total } else { 0.0 });
     }
 }
@@ -272,16 +277,16 @@ fn is_free(view: &DeviceView) -> bool {
 /// Links between whole devices whose location (path or NUMA node) is known. Of more than [`MAX_LINKED`], only the
 /// first [`MAX_LINKED`] GPUs have links.
 fn links(devices: &[&Device]) -> Vec<LinkView> {
-    let is_placed = |at: &usize| {
-        let Device { place, parent, .. } = devices[*at];
+    let is_placed = |position: &usize| {
+        let Device { place, parent, .. } = devices[*position];
         parent.is_none() && (place.path.is_some() || place.numa_node.is_some())
     };
     let mut positions: Vec<_> = (0..devices.len()).filter(is_placed).collect();
     if positions.len() > MAX_LINKED {
-        positions.retain(|at| devices[*at].kind.is_gpu());
+        positions.retain(|position| devices[*position].kind.is_gpu());
         positions.truncate(MAX_LINKED);
     }
-    let placed: Vec<_> = positions.iter().map(|at| devices[*at]).collect();
+    let placed: Vec<_> = positions.iter().map(|position| devices[*position]).collect();
     let matrix = ConnectionMatrix::of(&placed);
     let pairs = (0..placed.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
     let link =

@@ -44,16 +44,16 @@ struct Connection {
 const MAX_CONNECTIONS: usize = 64;
 
 /// Timeout of the request head. A local client needs a millisecond.
-const HEAD_LIMIT: Duration = Duration::from_secs(1);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Timeout of the response. A scrape takes milliseconds, and a slow reader must not occupy a connection.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Pause after a failed accept: without file descriptors the next one fails too.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Shutdown deadline of open requests.
-const DRAIN: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves connections until stopped; returns at once without a listener.
 pub(super) async fn serve(
@@ -79,18 +79,20 @@ pub(super) async fn serve(
         yield_now().await;
     }
     // The set aborts connections that miss the deadline.
-    let _ = timeout(DRAIN, async { while connections.tasks.join_next().await.is_some() {} }).await;
+    let _ =
+        timeout(DRAIN_TIMEOUT, async { while connections.tasks.join_next().await.is_some() {} })
+            .await;
 }
 
 /// Handles one request. Connection errors are dropped: only the client can act on them.
 async fn handle(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     pages: Arc<Pages>,
-    requested: watch::Sender<bool>,
+    request_sender: watch::Sender<bool>,
 ) {
-    let Ok(request) = timeout(HEAD_LIMIT, http::read(&mut stream)).await else { return };
-    requested.send_replace(true);
-    let answer = async {
+    let Ok(request) = timeout(HEAD_TIMEOUT, http::read(&mut stream)).await else { return };
+    request_sender.send_replace(true);
+    let exchange = async {
         let (method, response) = match request {
             Ok(request) => (request.method.clone(), page::respond(&pages, &request).await),
             Err(RequestError::Disconnected) => return Ok(()),
@@ -108,7 +110,7 @@ async fn handle(
         };
         http::send_response(&mut stream, &method, &response).await
     };
-    let _: Result<io::Result<()>, _> = timeout(ANSWER_LIMIT, answer).await;
+    let _: Result<io::Result<()>, _> = timeout(RESPONSE_TIMEOUT, exchange).await;
 }
 
 // === impl Connections ===
@@ -120,8 +122,8 @@ impl Connections {
         pages: &Arc<Pages>,
     ) {
         self.make_room();
-        let (requested, has_request) = watch::channel(false);
-        let task = self.tasks.spawn(handle(stream, pages.clone(), requested));
+        let (request_sender, has_request) = watch::channel(false);
+        let task = self.tasks.spawn(handle(stream, pages.clone(), request_sender));
         self.open.push_back(Connection { task, has_request });
     }
 
@@ -131,7 +133,7 @@ impl Connections {
         if self.open.len() < MAX_CONNECTIONS {
             return;
         }
-        let is_silent = |it: &Connection| !*it.has_request.borrow();
+        let is_silent = |connection: &Connection| !*connection.has_request.borrow();
         let evicted = self.open.iter().position(is_silent).unwrap_or(0);
         if let Some(connection) = self.open.remove(evicted) {
             connection.task.abort();

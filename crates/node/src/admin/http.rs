@@ -52,10 +52,10 @@ const MAX_DISCARDED: u64 = 64 << 10;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 
-pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Request, RequestError> {
+pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Request, RequestError> {
     let mut head = Vec::with_capacity(INITIAL_HEAD);
     loop {
-        match from.read_buf(&mut head).await {
+        match stream.read_buf(&mut head).await {
             Ok(0) | Err(_) => return Err(RequestError::Disconnected),
             Ok(_) => {}
         }
@@ -71,23 +71,26 @@ pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Request,
 
 /// Sends the response and ends the connection; `HEAD` omits the body.
 pub(super) async fn send_response(
-    to: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     method: &str,
     response: &Response,
 ) -> io::Result<()> {
     let body = if method == "HEAD" { Bytes::new() } else { response.body.clone() };
     let mut text = Bytes::from(response.head()).chain(body);
-    to.write_all_buf(&mut text).await?;
-    to.shutdown().await?;
+    stream.write_all_buf(&mut text).await?;
+    stream.shutdown().await?;
     // Closing with unread input resets the connection, and the client loses the response.
-    tokio::io::copy(&mut to.take(MAX_DISCARDED), &mut tokio::io::sink()).await.map(drop)
+    tokio::io::copy(&mut stream.take(MAX_DISCARDED), &mut tokio::io::sink()).await.map(drop)
 }
 
 /// Index of the line break before the empty line that ends the head.
 fn end_of_head(bytes: &[u8]) -> Option<usize> {
-    let is_end =
-        |at: usize| ["\n\r\n", "\n\n"].iter().any(|it| bytes[at..].starts_with(it.as_bytes()));
-    (0..bytes.len()).find(|&at| is_end(at))
+    let is_end = |index: usize| {
+        ["\n\r\n", "\n\n"]
+            .iter()
+            .any(|line_breaks| bytes[index..].starts_with(line_breaks.as_bytes()))
+    };
+    (0..bytes.len()).find(|&index| is_end(index))
 }
 
 fn parse(head: &str) -> Option<Request> {
@@ -99,7 +102,7 @@ fn parse(head: &str) -> Option<Request> {
     }
     // A client that uses the agent as a proxy sends the whole URL (RFC 9112, section 3.2.2).
     let target = match target.split_once("://") {
-        Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]),
+        Some((_, location)) => location.find('/').map_or("/", |start| &location[start..]),
         None => target,
     };
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -139,16 +142,18 @@ impl Response {
 mod tests {
     use super::*;
 
-    async fn requested(bytes: &[u8]) -> Result<Request, RequestError> {
+    async fn read_request(bytes: &[u8]) -> Result<Request, RequestError> {
         read(&mut &bytes[..]).await
     }
 
     #[tokio::test]
     async fn a_request_has_a_method_a_path_and_the_accepted_media_types() {
         let check = async |text: &str, expected: Option<(&str, &str, &str)>| {
-            let found = requested(text.as_bytes()).await;
-            let found = found.as_ref().map(|it| (&*it.method, &*it.path, &*it.accept));
-            assert_eq!(found.ok(), expected, "{text:?}");
+            let request = read_request(text.as_bytes()).await;
+            let request = request
+                .as_ref()
+                .map(|request| (&*request.method, &*request.path, &*request.accept));
+            assert_eq!(request.ok(), expected, "{text:?}");
         };
         check("GET / HTTP/1.1\r\nHost: n\r\n\r\n", Some(("GET", "/", ""))).await;
         check("HEAD /a?b=c HTTP/1.0\n\n", Some(("HEAD", "/a", ""))).await;
@@ -156,17 +161,18 @@ mod tests {
         check("GET http://n HTTP/1.1\r\n\r\n", Some(("GET", "/", ""))).await;
         let accepts = "GET /m HTTP/1.1\r\naccept: a/b\r\nX: y\r\nACCEPT:c/d;q=0.1\r\n\r\nrest";
         check(accepts, Some(("GET", "/m", "a/b,c/d;q=0.1"))).await;
-        for wrong in ["nonsense", "GET /", "GET / HTTP/2", "GET  / HTTP/1.1", " / HTTP/1.1", ""] {
-            check(&format!("{wrong}\r\n\r\n"), None).await;
+        for malformed in ["nonsense", "GET /", "GET / HTTP/2", "GET  / HTTP/1.1", " / HTTP/1.1", ""]
+        {
+            check(&format!("{malformed}\r\n\r\n"), None).await;
         }
-        assert_eq!(requested(b"GET /\xff HTTP/1.1\r\n\r\n").await, Err(RequestError::Malformed));
+        assert_eq!(read_request(b"GET /\xff HTTP/1.1\r\n\r\n").await, Err(RequestError::Malformed));
     }
 
     #[tokio::test]
     async fn an_endless_head_is_too_large_and_an_unfinished_one_is_a_disconnect() {
         let endless = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(2 * MAX_HEAD));
-        assert_eq!(requested(endless.as_bytes()).await, Err(RequestError::TooLarge));
-        let unfinished = requested(b"GET / HTTP/1.1\r\nx: y\r\n").await;
+        assert_eq!(read_request(endless.as_bytes()).await, Err(RequestError::TooLarge));
+        let unfinished = read_request(b"GET / HTTP/1.1\r\nx: y\r\n").await;
         assert_eq!(unfinished, Err(RequestError::Disconnected));
     }
 

@@ -53,7 +53,7 @@ pub(super) async fn respond(pages: &Pages, request: &Request) -> Response {
     }
     match pages {
         Pages::Serving(admin) => serving(admin, route, request).await,
-        Pages::StandingBy(waiting) => standing_by(waiting, route, request),
+        Pages::StandingBy(standby) => standing_by(standby, route, request),
     }
 }
 
@@ -82,16 +82,16 @@ async fn serving(admin: &Admin, route: Route, request: &Request) -> Response {
 }
 
 /// Pages of an agent on standby, which knows no devices yet.
-fn standing_by(waiting: &Standby, route: Route, request: &Request) -> Response {
+fn standing_by(standby: &Standby, route: Route, request: &Request) -> Response {
     match route {
         Route::Index => Response::text(StatusCode::OK, INDEX),
-        Route::Health => report(&waiting.health()),
-        Route::Readiness => report(&waiting.readiness()),
+        Route::Health => report(&standby.health()),
+        Route::Readiness => report(&standby.readiness()),
         Route::Metrics => exposition(&metrics::standby_registry(), request),
         Route::File(asset) => file(asset),
         Route::PageRedirect => redirect_to_page(),
         Route::Devices | Route::State => {
-            Response::text(StatusCode::SERVICE_UNAVAILABLE, waiting.to_string())
+            Response::text(StatusCode::SERVICE_UNAVAILABLE, standby.to_string())
         }
     }
 }
@@ -103,7 +103,7 @@ fn exposition(registry: &Registry, request: &Request) -> Response {
             let (content_type, body) = (format.content_type(), body.into());
             Response { status: StatusCode::OK, content_type, body }
         }
-        Err(error) => failed(&error),
+        Err(error) => internal_error(&error),
     }
 }
 
@@ -130,7 +130,7 @@ fn devices(admin: &Admin) -> Response {
             let body = (body + "\n").into();
             Response { status: StatusCode::OK, content_type: JSON, body }
         }
-        Err(error) => failed(&error),
+        Err(error) => internal_error(&error),
     }
 }
 
@@ -144,7 +144,7 @@ fn report(report: &Report) -> Response {
     Response::text(status, report.to_string())
 }
 
-fn failed(error: &dyn std::error::Error) -> Response {
+fn internal_error(error: &dyn std::error::Error) -> Response {
     Response::text(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the page: {error}\n"))
 }
 

@@ -13,7 +13,7 @@ use windlass_resources::NodeState;
 
 pub(super) struct Report {
     failures: Vec<String>,
-    /// Further facts for the reader.
+    /// Further details for the reader.
     facts: Vec<String>,
 }
 
@@ -35,14 +35,14 @@ pub(crate) struct Standby {
 /// Liveness of a serving agent.
 pub(super) fn health(
     state: &watch::Receiver<Arc<NodeState>>,
-    rounds: &watch::Receiver<Instant>,
+    last_round: &watch::Receiver<Instant>,
 ) -> Report {
-    let since = rounds.borrow().elapsed();
+    let age = last_round.borrow().elapsed();
     let mut failures = Vec::new();
     if state.has_changed().is_err() {
         failures.push("the reconciler has ended".to_owned());
-    } else if since > MAX_ROUND_AGE {
-        failures.push(format!("the reconciler has not finished a round for {} s", since.as_secs()));
+    } else if age > MAX_ROUND_AGE {
+        failures.push(format!("the reconciler has not finished a round for {} s", age.as_secs()));
     }
     let generation = state.borrow().inventory.generation;
     Report { failures, facts: vec![format!("inventory: generation {generation}")] }
@@ -80,8 +80,8 @@ pub(super) fn readiness(state: &NodeState, registrations: &RegistrationStates) -
 fn describe(source: &str, state: &SourceState) -> String {
     match state {
         SourceState::Starting => format!("{source}: starting"),
-        SourceState::Ready(with) => format!("{source}: {with}"),
-        SourceState::Absent(why) | SourceState::Failing(why) => format!("{source}: {why}"),
+        SourceState::Ready(driver) => format!("{source}: {driver}"),
+        SourceState::Absent(reason) | SourceState::Failing(reason) => format!("{source}: {reason}"),
     }
 }
 
@@ -95,12 +95,12 @@ impl Standby {
 
     /// Standby until the kubelet's folder exists.
     pub(crate) fn for_kubelet(folder: &Path) -> Self {
-        let missing = format!(
+        let failure = format!(
             "the kubelet has no folder {}: is it running? --kubelet-dir names another",
             folder.display()
         );
         let fact = "standing by: waiting for the kubelet's folder".to_owned();
-        Self { fact, failure: Some(missing) }
+        Self { fact, failure: Some(failure) }
     }
 
     /// Marks the agent as ready.
@@ -134,7 +134,7 @@ impl Report {
 }
 
 impl fmt::Display for Report {
-    /// Format: `ok` or the failures, then the facts.
+    /// Format: `ok` or the failures, then the details.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_ok() {
             writeln!(f, "ok")?;

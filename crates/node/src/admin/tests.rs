@@ -68,12 +68,12 @@ impl TestServer {
     }
 
     /// Connects clients that send nothing.
-    async fn silent(&self, many: usize) -> Vec<TcpStream> {
-        let mut silent = Vec::new();
-        for _ in 0..many {
-            silent.push(TcpStream::connect(self.address).await.expect("connected"));
+    async fn connect_silent(&self, count: usize) -> Vec<TcpStream> {
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            clients.push(TcpStream::connect(self.address).await.expect("connected"));
         }
-        silent
+        clients
     }
 
     async fn get(&self, path: &str) -> String {
@@ -87,29 +87,29 @@ impl TestServer {
 
     async fn stop(mut self) {
         self.stop.cancel();
-        self.server.join_next().await.expect("it ran").expect("it ends");
+        self.server.join_next().await.expect("a server").expect("the server ends without a panic");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn silent_clients_do_not_lock_other_clients_out() {
-    let served = TestServer::new();
-    let mut silent = served.silent(500).await;
-    let begun = Instant::now();
-    let answer = served.get("/").await;
+    let server = TestServer::new();
+    let mut silent = server.connect_silent(500).await;
+    let start = Instant::now();
+    let answer = server.get("/").await;
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     // The paused clock advances only if every task waits, for example for a timeout.
-    assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
-    let mut nothing = Vec::new();
-    silent[0].read_to_end(&mut nothing).await.expect("the oldest was closed");
-    assert!(nothing.is_empty() && begun.elapsed() < Duration::from_millis(100));
-    served.stop().await;
+    assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
+    let mut answer_bytes = Vec::new();
+    silent[0].read_to_end(&mut answer_bytes).await.expect("the oldest was closed");
+    assert!(answer_bytes.is_empty() && start.elapsed() < Duration::from_millis(100));
+    server.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn clients_that_reconnect_after_each_close_do_not_delay_the_probe_socket() {
-    let served = TestServer::new();
-    let (mut attackers, address) = (JoinSet::new(), served.address);
+    let server = TestServer::new();
+    let (mut attackers, address) = (JoinSet::new(), server.address);
     for _ in 0..200 {
         attackers.spawn(async move {
             loop {
@@ -119,38 +119,38 @@ async fn clients_that_reconnect_after_each_close_do_not_delay_the_probe_socket()
             }
         });
     }
-    let begun = Instant::now();
+    let start = Instant::now();
     for probe in [Probe::Health, Probe::Readiness].repeat(20) {
-        let answer = probe_agent(served.socket(), probe).await.expect("answered");
+        let answer = probe_agent(server.socket(), probe).await.expect("answered");
         assert!(answer.report.contains("ok"), "{answer:?}");
     }
-    assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
+    assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
     attackers.shutdown().await;
-    served.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_without_a_request_is_closed_after_a_second() {
-    let served = TestServer::new();
-    let mut stream = served.silent(1).await.pop().expect("one");
+    let server = TestServer::new();
+    let mut stream = server.connect_silent(1).await.pop().expect("a client");
     stream.write_all(b"GET / HT").await.expect("sent");
-    let begun = Instant::now();
+    let start = Instant::now();
     assert_eq!(stream.read(&mut [0; 64]).await.expect("closed"), 0);
-    let waited = begun.elapsed();
+    let waited = start.elapsed();
     assert!(waited >= Duration::from_secs(1) && waited < Duration::from_secs(2), "{waited:?}");
-    served.stop().await;
+    server.stop().await;
 }
 
 #[tokio::test]
 async fn the_probe_socket_is_for_root_only_and_is_not_taken_from_a_serving_agent() {
     use std::os::unix::fs::PermissionsExt as _;
-    let served = TestServer::new();
-    let mode = std::fs::metadata(served.socket()).expect("a socket").permissions().mode();
+    let server = TestServer::new();
+    let mode = std::fs::metadata(server.socket()).expect("a socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let second = Listeners::bind(None, Some(served.socket())).expect_err("the first one answers");
+    let second = Listeners::bind(None, Some(server.socket())).expect_err("the first one answers");
     assert!(second.to_string().contains("--probe-socket"), "{second}");
-    UnixStream::connect(served.socket()).await.expect("the first one answers");
-    served.stop().await;
+    UnixStream::connect(server.socket()).await.expect("the first one answers");
+    server.stop().await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Wiring of the agent's parts: channels and start order.
+//! Wiring of the agent's tasks: channels and start order.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -43,7 +43,7 @@ use crate::{
     watchdog::{self, Watchdog},
 };
 
-/// Dependencies that are checked and bound before any part runs.
+/// Dependencies that are checked and bound before any task runs.
 pub(super) struct Deps {
     /// Device plugin folder of the kubelet.
     pub(super) dir: PathBuf,
@@ -59,13 +59,13 @@ pub(super) struct Deps {
     pub(super) clock: Clock,
 }
 
-/// Starts every part, sources first. Returns the node's state and the handle for MIG instances.
+/// Starts every task, sources first. Returns the node's state and the handle for MIG instances.
 pub(super) fn assemble(
     config: &Config,
     deps: Deps,
     registry: Registry,
     instruments: Instruments,
-    parts: &mut TaskSet,
+    tasks: &mut TaskSet,
 ) -> (watch::Receiver<Arc<NodeState>>, MigHandle) {
     let recovered =
         windlass_dra::restore_claims(&config.places, &config.policy.dra.driver, &deps.ledger);
@@ -75,26 +75,26 @@ pub(super) fn assemble(
     let wake = Arc::default();
     let wiring =
         Wiring { config, roots, mps, instruments: &instruments, directory, policy, ledger, clock };
-    wiring.watch_state_folder(parts);
-    let discovered = wiring.discover(&wake, parts);
-    let handles = wiring.reconcile(
+    wiring.watch_state_folder(tasks);
+    let discovered = wiring.start_discovery(&wake, tasks);
+    let handles = wiring.start_reconciler(
         discovered.snapshots,
         &discovered.partitions,
         &discovered.driver,
         cluster.clone(),
         wake,
-        parts,
+        tasks,
     );
-    wiring.serve_plugins(dir, &handles, cluster.clone(), parts);
-    wiring.end_mps_clients(&handles, &discovered.driver, cluster.clone(), parts);
-    let fractions = wiring.serve_fractions(&handles.state, cluster.clone(), parts);
+    wiring.serve_plugins(dir, &handles, cluster.clone(), tasks);
+    wiring.terminate_mps_clients(&handles, &discovered.driver, cluster.clone(), tasks);
+    let fractions = wiring.serve_fractions(&handles.state, cluster.clone(), tasks);
     let (memory, excesses) =
-        wiring.watch_shared_gpus(&handles, discovered.driver, fractions, cluster.clone(), parts);
+        wiring.watch_shared_gpus(&handles, discovered.driver, fractions, cluster.clone(), tasks);
     let partitions = discovered.partitions.clone();
-    wiring.serve_claims(recovered, &handles, partitions, excesses, cluster.clone(), parts);
-    let labels = wiring.label(&handles.state, parts);
+    wiring.serve_claims(recovered, &handles, partitions, excesses, cluster.clone(), tasks);
+    let labels = wiring.start_labeller(&handles.state, tasks);
     if let Some(client) = cluster {
-        wiring.report_to_cluster(&client, &handles.state, labels, parts);
+        wiring.report_to_cluster(&client, &handles.state, labels, tasks);
     }
     let (state, holds) = (handles.state.clone(), wiring.ledger.watch());
     if !listeners.is_empty() {
@@ -111,21 +111,21 @@ pub(super) fn assemble(
             ledger: holds,
             node: windlass_cluster::node_name(config.cluster.node_name.as_deref()),
         };
-        parts.spawn("HTTP server", admin::run(listeners, deps, parts.token()));
+        tasks.spawn("HTTP server", admin::run(listeners, deps, tasks.token()));
     }
     (state, discovered.partitions)
 }
 
 /// Starts the sources; returns their snapshots by name.
-pub(super) fn start_sources(sources: Vec<Source>, parts: &mut TaskSet) -> Snapshots {
+pub(super) fn start_sources(sources: Vec<Source>, tasks: &mut TaskSet) -> Snapshots {
     let start = |source: Source| {
-        parts.spawn(source.name, source.run);
+        tasks.spawn(source.name, source.run);
         (source.name, source.snapshots)
     };
     sources.into_iter().map(start).collect()
 }
 
-/// Dependencies that several parts share.
+/// Dependencies that several tasks share.
 struct Wiring<'a> {
     config: &'a Config,
     roots: Roots,
@@ -145,7 +145,7 @@ struct Discovered {
     driver: LiveDriver,
 }
 
-/// Handles of the reconciler and of the parts in its loops.
+/// Handles of the reconciler and of the tasks in its loops.
 struct ReconcilerHandles {
     state: watch::Receiver<Arc<NodeState>>,
     /// End of the reconciler's last round, for the liveness probe.
@@ -160,18 +160,18 @@ struct ReconcilerHandles {
 
 impl Wiring<'_> {
     /// Checks regularly that the state folder is writable.
-    fn watch_state_folder(&self, parts: &mut TaskSet) {
+    fn watch_state_folder(&self, tasks: &mut TaskSet) {
         let folder = self.config.places.state_dir.clone();
         let writable = self.instruments.state_writable.clone();
         let interval = self.config.kubelet_limits.check_interval;
-        let watching = state_folder::watch(folder, writable, interval, parts.token());
-        parts.spawn("state folder", watching);
+        let watch = state_folder::watch(folder, writable, interval, tasks.token());
+        tasks.spawn("state folder", watch);
     }
 
     /// Starts the sources of devices.
-    fn discover(&self, wake: &Arc<Notify>, parts: &mut TaskSet) -> Discovered {
+    fn start_discovery(&self, wake: &Arc<Notify>, tasks: &mut TaskSet) -> Discovered {
         let (watch, changes) = HostWatch::new(&self.roots.host, self.policy.clone());
-        parts.spawn("watch of the host", watch.run(parts.token()));
+        tasks.spawn("watch of the host", watch.run(tasks.token()));
         let mut sources = windlass_discovery::sources(
             &self.config.places,
             &self.roots.host,
@@ -179,44 +179,44 @@ impl Wiring<'_> {
             &changes,
             self.clock,
             wake,
-            &parts.token(),
+            &tasks.token(),
         );
         for store in sources.iter_mut().filter_map(|source| source.persist.take()) {
-            parts.spawn("health records", store);
+            tasks.spawn("health records", store);
         }
         let telemetry = sources.iter_mut().filter_map(|source| source.telemetry.take()).collect();
         let partitions = sources.iter_mut().find_map(|source| source.mig.take());
         let partitions = partitions.expect("NVIDIA's source is built in");
         let driver = sources.iter_mut().find_map(|source| source.driver.take());
         let driver = driver.expect("NVIDIA's source is built in");
-        Discovered { snapshots: start_sources(sources, parts), telemetry, partitions, driver }
+        Discovered { snapshots: start_sources(sources, tasks), telemetry, partitions, driver }
     }
 
-    /// Starts the reconciler and the parts of its feedback loops.
-    fn reconcile(
+    /// Starts the reconciler and the tasks of its feedback loops.
+    fn start_reconciler(
         &self,
         snapshots: Snapshots,
         partitions: &MigHandle,
         driver: &LiveDriver,
         cluster: Option<Client>,
         wake: Arc<Notify>,
-        parts: &mut TaskSet,
+        tasks: &mut TaskSet,
     ) -> ReconcilerHandles {
         let Self { config, policy, ledger, clock, .. } = self;
-        let (publish, state) = watch::channel(Arc::new(NodeState::default()));
+        let (state_sender, state) = watch::channel(Arc::new(NodeState::default()));
 
-        let (mps_demand, demanded) = watch::channel(Arc::new(MpsDemand::default()));
-        let (supervisor, daemons) = Mps::new(&config.places, &config.mps, demanded, &wake);
-        parts.spawn("MPS daemons", supervisor.run(parts.token()));
+        let (mps_demand, demand) = watch::channel(Arc::new(MpsDemand::default()));
+        let (supervisor, daemons) = Mps::new(&config.places, &config.mps, demand, &wake);
+        tasks.spawn("MPS daemons", supervisor.run(tasks.token()));
 
         let (poller, holders) =
             podresources::PodResourcesPoller::new(&config.places.kubelet_dir, ledger.clone());
-        parts.spawn("pod resources", poller.run(parts.token()));
+        tasks.spawn("pod resources", poller.run(tasks.token()));
 
-        let allocations = self.follow_checkpoint(&state, &holders, parts);
-        let (cleanup_demand, demand) = watch::channel(Arc::default());
+        let allocations = self.follow_checkpoint(&state, &holders, tasks);
+        let (cleanup_demand, plans) = watch::channel(Arc::default());
         let deps = cleanup::Deps {
-            plans: demand,
+            plans,
             allocations: allocations.clone(),
             ledger: ledger.watch(),
             mig: partitions.clone(),
@@ -229,9 +229,9 @@ impl Wiring<'_> {
             *clock,
             self.instruments.cleanup.clone(),
         );
-        parts.spawn("cleanup", worker.run(parts.token()));
+        tasks.spawn("cleanup", worker.run(tasks.token()));
 
-        let leases = self.maintain_leases(cluster, &state, &wake, parts);
+        let leases = self.maintain_leases(cluster, &state, &wake, tasks);
         let inputs = Inputs {
             wake,
             leases,
@@ -242,15 +242,15 @@ impl Wiring<'_> {
             ledger: ledger.watch(),
             driver: Some(driver.clone()),
         };
-        let (publish_round, last_round) = watch::channel(Instant::now());
+        let (round_sender, last_round) = watch::channel(Instant::now());
         let outputs = Outputs {
-            state: publish,
+            state: state_sender,
             daemons: mps_demand,
             cleanup_demand,
-            last_round: publish_round,
+            last_round: round_sender,
         };
         let reconciler = Reconciler::new(config, snapshots, inputs, outputs);
-        parts.spawn("reconciler", reconciler.run(parts.token()));
+        tasks.spawn("reconciler", reconciler.run(tasks.token()));
         ReconcilerHandles { state, last_round, holders, allocations, cleanup, daemons }
     }
 
@@ -260,38 +260,39 @@ impl Wiring<'_> {
         cluster: Option<Client>,
         state: &watch::Receiver<Arc<NodeState>>,
         wake: &Arc<Notify>,
-        parts: &mut TaskSet,
+        tasks: &mut TaskSet,
     ) -> watch::Receiver<Arc<LeaseStates>> {
         let Some(client) = cluster else {
             return watch::channel(Arc::default()).1;
         };
-        let (leases, run) =
-            leases::maintain(client, state.clone(), self.clock, wake.clone(), parts.token());
-        parts.spawn("leases", run);
+        let (leases, renewal) =
+            leases::maintain(client, state.clone(), self.clock, wake.clone(), tasks.token());
+        tasks.spawn("leases", renewal);
         leases
     }
 
-    /// Starts the only reader of the kubelet's checkpoint. All parts share its snapshots.
+    /// Starts the only reader of the kubelet's checkpoint. All tasks share its snapshots.
     fn follow_checkpoint(
         &self,
         state: &watch::Receiver<Arc<NodeState>>,
         holders: &PodResourcesCache,
-        parts: &mut TaskSet,
+        tasks: &mut TaskSet,
     ) -> AllocationsReader {
         let (places, limits) = (&self.config.places, self.config.kubelet_limits);
         // The kubelet may not have written an earlier agent's last Allocate into its checkpoint yet.
-        let settling = if were_offered(places) { limits.checkpoint_delay } else { Duration::ZERO };
-        let sources = FollowerInputs {
+        let catch_up_delay =
+            if were_offered(places) { limits.checkpoint_delay } else { Duration::ZERO };
+        let inputs = FollowerInputs {
             policy: self.policy.clone(),
             state: state.clone(),
             devices_of_pool: NodeState::devices_of_pool,
-            catch_up_delay: settling,
+            catch_up_delay,
             kubelet_writes: self.directory.clone(),
             holders: holders.clone(),
         };
         let (follower, allocations) =
-            CheckpointFollower::new(places, limits, self.ledger.clone(), sources);
-        parts.spawn("reader of the kubelet's checkpoint", follower.run(parts.token()));
+            CheckpointFollower::new(places, limits, self.ledger.clone(), inputs);
+        tasks.spawn("reader of the kubelet's checkpoint", follower.run(tasks.token()));
         allocations
     }
 
@@ -301,7 +302,7 @@ impl Wiring<'_> {
         dir: PathBuf,
         handles: &ReconcilerHandles,
         cluster: Option<Client>,
-        parts: &mut TaskSet,
+        tasks: &mut TaskSet,
     ) {
         let (shares, requests) = ShareHandle::new();
         let recovered = shares::restore(&self.config.places, &self.ledger);
@@ -316,8 +317,8 @@ impl Wiring<'_> {
             metrics: self.instruments.shares.clone(),
         };
         let binder = Shares::new(&self.config.places, recovered, deps);
-        parts.spawn("shares", binder.run(parts.token()));
-        let (publish, decided) = watch::channel(Arc::default());
+        tasks.spawn("shares", binder.run(tasks.token()));
+        let (decided_sets, decisions) = watch::channel(Arc::default());
         if let Some(cluster) = cluster {
             let deps = decisions::Deps {
                 policy: self.policy.clone(),
@@ -325,12 +326,12 @@ impl Wiring<'_> {
                 allocations: handles.allocations.clone(),
                 cluster,
                 metrics: self.instruments.shares.clone(),
-                decided_sets: publish,
+                decided_sets,
             };
-            parts.spawn("decisions", decisions::run(deps, parts.token()));
+            tasks.spawn("decisions", decisions::run(deps, tasks.token()));
         }
         let (writer, choices) = history::history_channel(&self.config.places.state_dir, self.clock);
-        parts.spawn("allocation history", writer.run(parts.token()));
+        tasks.spawn("allocation history", writer.run(tasks.token()));
         let plugins = PluginSupervisor {
             roots: self.roots.clone(),
             mps: self.mps.clone(),
@@ -346,9 +347,9 @@ impl Wiring<'_> {
             directory: self.directory.clone(),
             dir,
             shares,
-            decisions: decided,
+            decisions,
         };
-        parts.spawn("device plugin", plugins.run(parts.token()));
+        tasks.spawn("device plugin", plugins.run(tasks.token()));
     }
 
     /// Serves the DRA driver and publishes ResourceSlices.
@@ -359,7 +360,7 @@ impl Wiring<'_> {
         partitions: MigHandle,
         excesses: watch::Receiver<Arc<MemoryExcesses>>,
         cluster: Option<Client>,
-        parts: &mut TaskSet,
+        tasks: &mut TaskSet,
     ) {
         let config = self.config;
         if let Some(client) = cluster.clone() {
@@ -369,9 +370,9 @@ impl Wiring<'_> {
                 client,
                 config.policy.dra.driver.clone(),
                 self.instruments.dra.clone(),
-                parts.token(),
+                tasks.token(),
             );
-            parts.spawn("resource slices", slices);
+            tasks.spawn("resource slices", slices);
         }
         let deps = windlass_dra::Deps {
             clock: self.clock,
@@ -389,16 +390,16 @@ impl Wiring<'_> {
         };
         let driver =
             Driver::new(&config.places, &config.policy.dra.driver, config.kubelet_limits, deps);
-        parts.spawn("DRA driver", driver.run(parts.token()));
+        tasks.spawn("DRA driver", driver.run(tasks.token()));
     }
 
     /// Terminates the MPS clients of ending pods before their containers are killed. Needs an API server.
-    fn end_mps_clients(
+    fn terminate_mps_clients(
         &self,
         handles: &ReconcilerHandles,
         driver: &LiveDriver,
         cluster: Option<Client>,
-        parts: &mut TaskSet,
+        tasks: &mut TaskSet,
     ) {
         let Some(cluster) = cluster else { return };
         let deps = ending_clients::Deps {
@@ -408,7 +409,7 @@ impl Wiring<'_> {
             cluster,
             clock: self.clock,
         };
-        parts.spawn("MPS clients of ending pods", ending_clients::run(deps, parts.token()));
+        tasks.spawn("MPS clients of ending pods", ending_clients::run(deps, tasks.token()));
     }
 
     /// Enforces GPU fractions at the container runtime, if configured. Returns their limits.
@@ -416,7 +417,7 @@ impl Wiring<'_> {
         &self,
         state: &watch::Receiver<Arc<NodeState>>,
         cluster: Option<Client>,
-        parts: &mut TaskSet,
+        tasks: &mut TaskSet,
     ) -> watch::Receiver<Arc<FractionLimits>> {
         let settings = &self.config.nv_fractions;
         if !settings.enabled {
@@ -426,9 +427,9 @@ impl Wiring<'_> {
         let (fractions, limits) = Fractions::new(settings, state_dir, state.clone());
         if let Some(client) = cluster {
             let writer = fractions.condition(client, self.clock);
-            parts.spawn("condition of the Node", writer.run(parts.token()));
+            tasks.spawn("condition of the Node", writer.run(tasks.token()));
         }
-        parts.spawn("GPU fractions", fractions.run(parts.token()));
+        tasks.spawn("GPU fractions", fractions.run(tasks.token()));
         limits
     }
 
@@ -439,10 +440,10 @@ impl Wiring<'_> {
         driver: LiveDriver,
         fractions: watch::Receiver<Arc<FractionLimits>>,
         cluster: Option<Client>,
-        parts: &mut TaskSet,
+        tasks: &mut TaskSet,
     ) -> (watch::Receiver<Arc<SharedGpus>>, watch::Receiver<Arc<MemoryExcesses>>) {
-        let (publish, memory) = watch::channel(Arc::default());
-        let (publish_excesses, excesses) = watch::channel(Arc::default());
+        let (gpus_sender, memory) = watch::channel(Arc::default());
+        let (excess_sender, excesses) = watch::channel(Arc::default());
         let deps = watchdog::Deps {
             policy: self.policy.clone(),
             ledger: self.ledger.clone(),
@@ -455,22 +456,22 @@ impl Wiring<'_> {
             cluster,
             clock: self.clock,
             metrics: self.instruments.watchdog.clone(),
-            shared_gpus: publish,
-            excesses: publish_excesses,
+            shared_gpus: gpus_sender,
+            excesses: excess_sender,
         };
-        parts.spawn("watchdog", Watchdog::new(deps).run(parts.token()));
+        tasks.spawn("watchdog", Watchdog::new(deps).run(tasks.token()));
         (memory, excesses)
     }
 
     /// Computes node labels and writes the feature file.
-    fn label(
+    fn start_labeller(
         &self,
         state: &watch::Receiver<Arc<NodeState>>,
-        parts: &mut TaskSet,
+        tasks: &mut TaskSet,
     ) -> watch::Receiver<Arc<Labels>> {
         let (labeller, labels) =
             Labeller::new(self.roots.host.clone(), self.clock, state.clone(), self.policy.clone());
-        parts.spawn("labels", labeller.run(parts.token()));
+        tasks.spawn("labels", labeller.run(tasks.token()));
         labels
     }
 
@@ -480,21 +481,21 @@ impl Wiring<'_> {
         client: &Client,
         state: &watch::Receiver<Arc<NodeState>>,
         labels: watch::Receiver<Arc<Labels>>,
-        parts: &mut TaskSet,
+        tasks: &mut TaskSet,
     ) {
         if self.config.cluster.events {
-            let stop = parts.token();
+            let stop = tasks.token();
             let events = windlass_cluster::events::run(state.clone(), client.clone(), stop);
-            parts.spawn("events", events);
+            tasks.spawn("events", events);
         }
         let policy = self.policy.clone();
-        let apply = windlass_cluster::labels::run(labels, policy, client.clone(), parts.token());
-        parts.spawn("labels in the cluster", apply);
-        let (publish, devices) = watch::channel(Arc::default());
-        parts.spawn("devices of the Node", devices::run(state.clone(), publish, parts.token()));
-        let (policy, stop) = (self.policy.clone(), parts.token());
+        let apply = windlass_cluster::labels::run(labels, policy, client.clone(), tasks.token());
+        tasks.spawn("labels in the cluster", apply);
+        let (sender, devices) = watch::channel(Arc::default());
+        tasks.spawn("devices of the Node", devices::run(state.clone(), sender, tasks.token()));
+        let (policy, stop) = (self.policy.clone(), tasks.token());
         let apply =
             windlass_cluster::labels::run_annotations(devices, policy, client.clone(), stop);
-        parts.spawn("devices in the cluster", apply);
+        tasks.spawn("devices in the cluster", apply);
     }
 }

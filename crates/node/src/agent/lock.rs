@@ -53,16 +53,16 @@ pub(super) struct NodeLock {
     file: Lock,
 }
 
-/// Lock on the inode that a path named when it was taken.
+/// Lock on the inode that a path named when the lock was taken.
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
     open: fn(&Path) -> io::Result<File>,
-    held: Option<(File, Identity)>,
+    held: Option<(File, FileIdentity)>,
 }
 
 /// Device and inode. An open file keeps its inode.
-type Identity = (u64, u64);
+type FileIdentity = (u64, u64);
 
 /// Holder of the lock on the inode that a path names now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,15 +96,15 @@ impl NodeLock {
     /// Locks the node. Creates the plugin folder inside an existing kubelet folder, never the kubelet folder itself:
     /// an empty one would look like a kubelet's. A state folder that cannot be locked is tolerated.
     pub(super) fn acquire(dir: &Path, state_dir: &Path) -> Result<Self, StartError> {
-        let refused =
+        let folder_error =
             |source| StartError::Folder { path: dir.to_owned(), flag: "--kubelet-dir", source };
-        folder::create_dir(dir).map_err(refused)?;
+        folder::create_dir(dir).map_err(folder_error)?;
         let mut locks = Self {
             plugins: Lock::new(dir.to_owned(), open_folder),
             state: Lock::new(state_dir.to_owned(), make_and_open_folder),
             file: Lock::new(dir.join(FILE), open_file),
         };
-        if locks.plugins.try_lock().map_err(refused)? == LockState::HeldByOther {
+        if locks.plugins.try_lock().map_err(folder_error)? == LockState::HeldByOther {
             return Err(StartError::KubeletInUse(dir.to_owned()));
         }
         match locks.state.try_lock() {
@@ -128,7 +128,7 @@ impl NodeLock {
     pub(super) async fn guard(
         mut self,
         mut events: watch::Receiver<u64>,
-        forward: &watch::Sender<u64>,
+        forwarder: &watch::Sender<u64>,
     ) -> (Self, LockLost) {
         while events.changed().await.is_ok() {
             // A hanging disk blocks this task only.
@@ -137,7 +137,7 @@ impl NodeLock {
                 return (lock, lost);
             }
             self = lock;
-            forward.send_modify(|count| *count += 1);
+            forwarder.send_modify(|count| *count += 1);
         }
         // The sender has ended, which ends the agent.
         std::future::pending().await
@@ -164,7 +164,7 @@ impl Lock {
             return Ok(LockState::Orphaned);
         }
         let identity = (metadata.dev(), metadata.ino());
-        if self.held.as_ref().is_some_and(|(_, held)| *held == identity) {
+        if self.held.as_ref().is_some_and(|(_, held_file)| *held_file == identity) {
             return Ok(LockState::Held);
         }
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -231,7 +231,7 @@ mod tests {
 
     fn replace(folder: &Path) {
         fs::remove_dir_all(folder).expect("removed");
-        fs::create_dir(folder).expect("made anew");
+        fs::create_dir(folder).expect("created again");
     }
 
     #[test]
@@ -259,10 +259,10 @@ mod tests {
             )
         };
         let mut first = NodeLock::acquire(&dir, &state).expect("free");
-        lock().expect_err("an older agent is kept away");
+        lock().expect_err("the first agent has the file");
         fs::remove_file(dir.join(FILE)).expect("a kubelet cleans up");
         first.check().expect("its own");
-        lock().expect_err("the file is there again, and locked");
+        lock().expect_err("the new file is locked again");
         drop(first);
         let older = open_file(&dir.join(FILE)).expect("open");
         rustix::fs::flock(&older, FlockOperation::NonBlockingLockExclusive).expect("free");
@@ -275,8 +275,8 @@ mod tests {
         let (_root, [dir, state, other]) = folders();
         let mut first = NodeLock::acquire(&dir, &state).expect("free");
         fs::remove_dir_all(&dir).expect("removed");
-        first.check().expect("there is nothing to lose");
-        fs::create_dir(&dir).expect("made anew");
+        first.check().expect("a missing folder is no loss");
+        fs::create_dir(&dir).expect("created again");
         replace(&state);
         first.check().expect("both are free");
         for (dir, state) in [(&dir, &other), (&other, &state)] {
@@ -298,21 +298,21 @@ mod tests {
     #[test]
     fn a_deleted_folder_that_a_mount_still_shows_is_lost() {
         let (_root, [dir, state, _]) = folders();
-        fs::create_dir(&dir).expect("made");
-        let open = open_folder(&dir).expect("open");
+        fs::create_dir(&dir).expect("created");
+        let folder = open_folder(&dir).expect("open");
         // As a mount does, this path reaches the folder even after its name is deleted.
-        let mount = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
+        let mount = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
         let mut first = NodeLock::acquire(&mount, &state).expect("free");
-        first.check().expect("it is there");
+        first.check().expect("the folder exists");
         fs::remove_dir_all(&dir).expect("removed");
-        let lost = first.check().expect_err("gone").to_string();
+        let lost = first.check().expect_err("a deleted folder").to_string();
         assert!(lost.contains("deleted on the host"), "{lost}");
     }
 
     #[test]
     fn a_fifo_in_the_place_of_the_file_is_refused_at_once() {
         let (_root, [dir, state, _]) = folders();
-        fs::create_dir(&dir).expect("made");
+        fs::create_dir(&dir).expect("created");
         let (kind, mode) = (rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR);
         rustix::fs::mknodat(rustix::fs::CWD, dir.join(FILE), kind, mode, 0).expect("a FIFO");
         let error = NodeLock::acquire(&dir, &state).expect_err("refused");

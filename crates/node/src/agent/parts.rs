@@ -29,11 +29,11 @@ impl TaskSet {
     pub(super) fn spawn(
         &mut self,
         name: &'static str,
-        part: impl Future<Output = ()> + Send + 'static,
+        task: impl Future<Output = ()> + Send + 'static,
     ) {
         self.running.push(name);
         self.tasks.spawn(async move {
-            part.await;
+            task.await;
             name
         });
     }
@@ -41,26 +41,26 @@ impl TaskSet {
     /// Waits for a task to end, which is an error before shutdown.
     pub(super) async fn next_end(&mut self) -> Result<&'static str, JoinError> {
         match self.join_next().await {
-            Some(ended) => ended,
+            Some(result) => result,
             None => std::future::pending().await,
         }
     }
 
     async fn join_next(&mut self) -> Option<Result<&'static str, JoinError>> {
-        let ended = self.tasks.join_next().await?;
-        if let Ok(name) = &ended
-            && let Some(place) = self.running.iter().position(|running| running == name)
+        let result = self.tasks.join_next().await?;
+        if let Ok(name) = &result
+            && let Some(position) = self.running.iter().position(|running| running == name)
         {
-            self.running.swap_remove(place);
+            self.running.swap_remove(position);
         }
-        Some(ended)
+        Some(result)
     }
 
     /// Cancels all tasks and waits up to [`SHUTDOWN_DEADLINE`].
     pub(super) async fn stop(&mut self) {
         self.stop.cancel();
-        let ended = async { while self.join_next().await.is_some() {} };
-        if deadline::timeout(SHUTDOWN_DEADLINE, ended).await.is_err() {
+        let tasks_ended = async { while self.join_next().await.is_some() {} };
+        if deadline::timeout(SHUTDOWN_DEADLINE, tasks_ended).await.is_err() {
             let parts = self.running.join(", ");
             tracing::warn!(limit = ?SHUTDOWN_DEADLINE, parts, "parts still running at the shutdown deadline");
         }

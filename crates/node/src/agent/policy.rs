@@ -26,7 +26,7 @@ impl PolicySource {
     /// API server client, not connected yet. An invalid node name is an error only if the configuration uses the API
     /// server.
     pub(super) fn client(&self, config: &Config) -> Result<Option<Client>, InvalidNodeName> {
-        let by_label = matches!(self, Self::Reloaded(ReloadSource { label: Some(_), .. }));
+        let uses_label = matches!(self, Self::Reloaded(ReloadSource { label: Some(_), .. }));
         let labels =
             matches!(config.policy.labels.output, LabelOutput::Node | LabelOutput::NodeFeature);
         let claims = config.policy.has_shares_or_claims();
@@ -34,8 +34,13 @@ impl PolicySource {
         let devices = config.policy.labels.devices;
         let fractions = config.nv_fractions.enabled;
         let is_used = config.policy.shares_by_mps();
-        let is_needed =
-            by_label || labels || devices || leases || claims || fractions || config.cluster.events;
+        let is_needed = uses_label
+            || labels
+            || devices
+            || leases
+            || claims
+            || fractions
+            || config.cluster.events;
         if let Some(kubeconfig) =
             config.cluster.kubeconfig.as_ref().filter(|_| !is_needed && !is_used)
         {
@@ -57,34 +62,35 @@ impl PolicySource {
         config: &Config,
         client: Option<&Client>,
         (clock, metrics): (Clock, ReloadMetrics),
-        parts: &mut TaskSet,
+        tasks: &mut TaskSet,
     ) -> Result<watch::Receiver<Arc<Policy>>, StartError> {
-        let follow = match self {
+        let source = match self {
             Self::Supplied(policy) => return Ok(policy),
-            Self::Reloaded(follow) => follow,
+            Self::Reloaded(source) => source,
         };
-        let label = match (client, follow.label) {
+        let label = match (client, source.label) {
             (Some(client), Some(key)) => {
-                let (label, watch) = node_label::watch(client.clone(), key, parts.token());
-                parts.spawn("node's label", watch);
+                let (label, watch) = node_label::watch(client.clone(), key, tasks.token());
+                tasks.spawn("node's label", watch);
                 label
             }
             _ => watch::channel(LabelValue::Unknown).1,
         };
-        let triggers = ReloadTriggers { requests: follow.requests, label };
-        let folder = follow.folder.as_deref();
-        let reloader = Reloader::new(config.clone(), follow.load, folder, triggers, clock);
-        let watched = folder.unwrap_or(&config.places.kubelet_dir);
-        let reloader = reloader.map_err(|source| StartError::Watch(watched.to_owned(), source))?;
+        let triggers = ReloadTriggers { requests: source.requests, label };
+        let folder = source.folder.as_deref();
+        let reloader = Reloader::new(config.clone(), source.load, folder, triggers, clock);
+        let watched_folder = folder.unwrap_or(&config.places.kubelet_dir);
+        let reloader =
+            reloader.map_err(|error| StartError::Watch(watched_folder.to_owned(), error))?;
         let policy = reloader.policy();
-        parts.spawn("metrics of the configuration", count(reloader.status(), metrics));
-        parts.spawn("configuration", reloader.run(parts.token()));
+        tasks.spawn("metrics of the configuration", count_reloads(reloader.status(), metrics));
+        tasks.spawn("configuration", reloader.run(tasks.token()));
         Ok(policy)
     }
 }
 
 /// Counts reloads until the reloader ends.
-async fn count(mut status: watch::Receiver<ReloadStatus>, metrics: ReloadMetrics) {
+async fn count_reloads(mut status: watch::Receiver<ReloadStatus>, metrics: ReloadMetrics) {
     while status.changed().await.is_ok() {
         let ReloadStatus { last_success, error, .. } = status.borrow_and_update().clone();
         match error {

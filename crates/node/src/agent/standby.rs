@@ -47,12 +47,12 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// # Errors
 ///
 /// A listener for health and readiness cannot be bound.
-pub async fn await_kubelet(config: &Config, succession: StandbyMode) -> Result<(), StartError> {
+pub async fn await_kubelet(config: &Config, mode: StandbyMode) -> Result<(), StartError> {
     let folder = &config.places.kubelet_dir;
     if folder.is_dir() {
         return Ok(());
     }
-    let waiting = async {
+    let wait = async {
         let mut logged: Option<Instant> = None;
         while !folder.is_dir() {
             if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
@@ -66,12 +66,12 @@ pub async fn await_kubelet(config: &Config, succession: StandbyMode) -> Result<(
         }
         Ok(())
     };
-    let shown = Standby::for_kubelet(folder);
-    let shown = match succession {
-        StandbyMode::Off => shown,
-        StandbyMode::On => shown.into_ready(),
+    let standby = Standby::for_kubelet(folder);
+    let standby = match mode {
+        StandbyMode::Off => standby,
+        StandbyMode::On => standby.into_ready(),
     };
-    serve_probes_until(config, shown, waiting).await
+    serve_probes_until(config, standby, wait).await
 }
 
 /// Waits until no other agent serves the kubelet.
@@ -90,13 +90,13 @@ pub async fn stand_by(config: &Config) -> Result<(), StartError> {
     }
     let kubelet = config.places.kubelet_dir.display();
     tracing::info!(%kubelet, "another agent serves: standing by until it ends");
-    let waiting = async {
+    let wait = async {
         while is_locked(config).await? {
             sleep(LOCK_POLL).await;
         }
         Ok(())
     };
-    serve_probes_until(config, Standby::for_predecessor(), waiting).await
+    serve_probes_until(config, Standby::for_predecessor(), wait).await
 }
 
 /// Waits up to two seconds for an agent that was killed a moment ago.
@@ -112,18 +112,18 @@ pub async fn await_predecessor(config: &Config) {
 /// Serves probes while waiting; releases the address before it returns.
 async fn serve_probes_until(
     config: &Config,
-    shown: Standby,
-    waiting: impl Future<Output = Result<(), StartError>>,
+    standby: Standby,
+    wait: impl Future<Output = Result<(), StartError>>,
 ) -> Result<(), StartError> {
     let listeners = Listeners::bind(config.listen, config.probe_socket.as_deref())?;
     let stop = CancellationToken::new();
-    let answering = admin::stand_by(listeners, shown, stop.clone());
-    let waiting = async {
-        let outcome = waiting.await;
+    let server = admin::stand_by(listeners, standby, stop.clone());
+    let wait = async {
+        let outcome = wait.await;
         stop.cancel();
         outcome
     };
-    tokio::join!(answering, waiting).1
+    tokio::join!(server, wait).1
 }
 
 /// True if another agent holds the node. Runs on a blocking thread, so that a hanging disk does not delay the shutdown.
@@ -156,15 +156,15 @@ mod tests {
         };
         let plugins = config.places.kubelet_dir.join(PLUGIN_DIR);
         let other = NodeLock::acquire(&plugins, &config.places.state_dir).expect("free");
-        let begun = Instant::now();
+        let start = Instant::now();
         await_predecessor(&config).await;
-        assert_eq!(begun.elapsed(), EXIT_TIME);
-        let ending = async move {
+        assert_eq!(start.elapsed(), EXIT_TIME);
+        let other_ends = async move {
             sleep(LOCK_POLL / 2).await;
             drop(other);
         };
-        tokio::join!(await_predecessor(&config), ending);
-        assert!(begun.elapsed() < EXIT_TIME + LOCK_POLL * 2);
+        tokio::join!(await_predecessor(&config), other_ends);
+        assert!(start.elapsed() < EXIT_TIME + LOCK_POLL * 2);
         NodeLock::acquire(&plugins, &config.places.state_dir).expect("its turn");
     }
 }

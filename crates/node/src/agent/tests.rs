@@ -34,7 +34,7 @@ struct RunningAgent {
     ledger: SharedLedger,
     policy: watch::Sender<Arc<Policy>>,
     state: watch::Receiver<Arc<NodeState>>,
-    parts: TaskSet,
+    tasks: TaskSet,
 }
 
 impl Node {
@@ -46,16 +46,16 @@ impl Node {
         let folder = folder.expect("a temporary folder");
         let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
         let driver = find_driver().expect("cargo builds it with the tests");
-        let at = |name: &str| folder.path().join(name);
-        let machine = Machine::create(&at("machine"), &profile, &driver).expect("a machine");
+        let path = |name: &str| folder.path().join(name);
+        let machine = Machine::create(&path("machine"), &profile, &driver).expect("a machine");
         let mut config = Config {
             places: HostPaths {
-                kubelet_dir: at("kubelet"),
+                kubelet_dir: path("kubelet"),
                 host_root: machine.host_root(),
                 host_root_on_node: machine.host_root(),
                 nvml_library: Some(machine.nvml_library()),
-                state_dir: at("state"),
-                cdi_dir: at("cdi"),
+                state_dir: path("state"),
+                cdi_dir: path("cdi"),
                 ..HostPaths::default()
             },
             kubelet_limits: KubeletLimits {
@@ -76,10 +76,13 @@ impl Node {
         let clock = Clock::starting_at(Timestamp::now());
         let (registry, instruments) = metrics::registry(&clock);
         let policy = watch::Sender::new(Arc::new(self.config.policy.clone()));
-        let mut parts = TaskSet::default();
-        let (count, directory) = watch::channel(0);
-        let watched = DirectoryWatch::new(&dir).expect("the kubelet's folder");
-        parts.spawn("watch", watched.run(count, self.config.kubelet_limits.check_interval));
+        let mut tasks = TaskSet::default();
+        let (event_sender, directory) = watch::channel(0);
+        let event_watch = DirectoryWatch::new(&dir).expect("the kubelet's folder");
+        tasks.spawn(
+            "watch",
+            event_watch.run(event_sender, self.config.kubelet_limits.check_interval),
+        );
         let deps = Deps {
             dir,
             directory,
@@ -89,8 +92,8 @@ impl Node {
             ledger: ledger.clone(),
             clock,
         };
-        let (state, _) = assembly::assemble(&self.config, deps, registry, instruments, &mut parts);
-        RunningAgent { ledger, policy, state, parts }
+        let (state, _) = assembly::assemble(&self.config, deps, registry, instruments, &mut tasks);
+        RunningAgent { ledger, policy, state, tasks }
     }
 
     /// Waits until the kubelet lists and may allocate these numbers of GPUs.
@@ -103,7 +106,7 @@ impl Node {
     async fn pod(&self, name: &str) -> (String, String) {
         let admission = self.kubelet.admit(pod(name, 1)).await.expect("admitted");
         let ids = admission.allocation("main", GPU).expect("allotted").ids();
-        (format!("{name}-uid"), ids.into_iter().next().expect("one"))
+        (format!("{name}-uid"), ids.into_iter().next().expect("a device id"))
     }
 }
 
@@ -120,7 +123,7 @@ impl RunningAgent {
 
     fn overlap(&self, id: &str) -> Overlap {
         let state = self.state.borrow();
-        let device = state.inventory.get(id).expect("it is there");
+        let device = state.inventory.get(id).expect("a device of the node");
         Overlaps::from_inventory(&state.inventory).overlap(&device.id)
     }
 
@@ -144,13 +147,13 @@ impl RunningAgent {
         self.policy.send_modify(|policy| Arc::make_mut(policy).dra.offer = offer);
     }
 
-    async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+    async fn until(&self, expectation: &str, condition: impl Fn(&Self) -> bool) {
         let reached = async {
             while !condition(self) {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(TIMEOUT, reached).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+        timeout(TIMEOUT, reached).await.unwrap_or_else(|_| panic!("not in time: {expectation}"));
     }
 }
 
@@ -171,18 +174,18 @@ async fn a_gpu_of_a_pod_is_refused_to_claims_until_the_pod_is_deleted() {
     node.until_counts((8, 8)).await;
     agent.ledger.wait_until_known().await;
     let admission = node.kubelet.admit(pod("p", 2)).await.expect("admitted");
-    let held = admission.allocation("main", GPU).expect("allotted").ids();
-    for gpu in &held {
+    let held_gpus = admission.allocation("main", GPU).expect("allotted").ids();
+    for gpu in &held_gpus {
         assert_eq!(agent.taints(gpu), ["device-plugin=gpu"]);
-        let refused = agent.claim(gpu).expect_err("held").to_string();
-        assert_eq!(refused, format!("{gpu} is held by a container, as {GPU}"));
+        let refusal = agent.claim(gpu).expect_err("held").to_string();
+        assert_eq!(refusal, format!("{gpu} is held by a container, as {GPU}"));
     }
     node.kubelet.delete_pod("p-uid").await;
     // The kubelet writes its checkpoint at the next allocation, which leaves one of the two GPUs.
-    let (_, taken) = node.pod("next").await;
-    let free = held.into_iter().find(|gpu| *gpu != taken).expect("two were held");
-    agent.until("released", |agent| agent.taints(&free).is_empty()).await;
-    agent.claim(&free).expect("free");
+    let (_, next_gpu) = node.pod("next").await;
+    let free_gpu = held_gpus.into_iter().find(|gpu| *gpu != next_gpu).expect("two were held");
+    agent.until("taints are gone", |agent| agent.taints(&free_gpu).is_empty()).await;
+    agent.claim(&free_gpu).expect("free");
 }
 
 #[tokio::test]
@@ -214,21 +217,21 @@ async fn a_pod_gets_no_gpu_of_a_claim_before_the_kubelet_has_the_new_list() {
 #[tokio::test]
 async fn a_starting_agent_knows_the_devices_of_pods_and_claims() {
     let node = Node::new(DraOffer::Beside);
-    let mut first = node.agent(SharedLedger::with_unknown_containers());
+    let mut first_agent = node.agent(SharedLedger::with_unknown_containers());
     node.until_counts((8, 8)).await;
-    let (_, held) = node.pod("p").await;
-    first.ledger.wait_until_known().await;
-    let claimed = first.gpus().into_iter().find(|id| *id != held).expect("another");
-    first.parts.stop().await;
+    let (_, held_gpu) = node.pod("p").await;
+    first_agent.ledger.wait_until_known().await;
+    let claimed_gpu = first_agent.gpus().into_iter().find(|id| *id != held_gpu).expect("another");
+    first_agent.tasks.stop().await;
     let ledger = SharedLedger::with_unknown_containers();
-    ledger.restore_claim(&claim(), [(&claimed.parse().expect("an id"), ClaimUse::Exclusive)]);
+    ledger.restore_claim(&claim(), [(&claimed_gpu.parse().expect("an id"), ClaimUse::Exclusive)]);
     let agent = node.agent(ledger);
     agent.ledger.wait_until_known().await;
-    agent.until("there", |agent| agent.gpus().len() == 8).await;
-    assert_eq!(agent.taints(&held), ["device-plugin=gpu"]);
-    agent.claim(&held).expect_err("held");
+    agent.until("eight GPUs", |agent| agent.gpus().len() == 8).await;
+    assert_eq!(agent.taints(&held_gpu), ["device-plugin=gpu"]);
+    agent.claim(&held_gpu).expect_err("held");
     node.until_counts((8, 7)).await;
-    agent.claim(&claimed).expect("its own");
+    agent.claim(&claimed_gpu).expect("its own");
 }
 
 #[tokio::test]
@@ -236,26 +239,26 @@ async fn a_node_moves_from_device_plugin_to_claims_and_back_while_devices_are_he
     let node = Node::new(DraOffer::Off);
     let agent = node.agent(SharedLedger::with_unknown_containers());
     node.until_counts((8, 8)).await;
-    let (uid, held) = node.pod("p").await;
-    let free: Vec<_> = agent.gpus().into_iter().filter(|id| *id != held).collect();
-    agent.claim(&free[0]).expect_err("nothing is offered to claims");
+    let (uid, held_gpu) = node.pod("p").await;
+    let free_gpus: Vec<_> = agent.gpus().into_iter().filter(|id| *id != held_gpu).collect();
+    agent.claim(&free_gpus[0]).expect_err("nothing is offered to claims");
 
     agent.offer(DraOffer::Beside);
     agent.ledger.wait_until_known().await;
-    agent.until("claimable", RunningAgent::is_claimable).await;
-    assert_eq!(agent.taints(&held), ["device-plugin=gpu"]);
+    agent.until("GPUs are claimable", RunningAgent::is_claimable).await;
+    assert_eq!(agent.taints(&held_gpu), ["device-plugin=gpu"]);
     node.until_counts((8, 8)).await;
-    agent.claim(&free[0]).expect("free");
+    agent.claim(&free_gpus[0]).expect("free");
     node.until_counts((8, 7)).await;
 
     agent.offer(DraOffer::Instead);
     node.until_counts((8, 0)).await;
-    assert_eq!(agent.taints(&held), ["device-plugin=gpu"], "it moves once the pod has ended");
-    assert!(agent.taints(&free[1]).is_empty());
+    assert_eq!(agent.taints(&held_gpu), ["device-plugin=gpu"], "it moves once the pod has ended");
+    assert!(agent.taints(&free_gpus[1]).is_empty());
     node.kubelet.delete_pod(&uid).await;
     agent.offer(DraOffer::Off);
     node.until_counts((8, 7)).await;
-    assert_eq!(agent.obstacle(&free[0]).as_deref(), Some("held by a claim"));
+    assert_eq!(agent.obstacle(&free_gpus[0]).as_deref(), Some("held by a claim"));
     agent.ledger.release_claim("uid");
     node.until_counts((8, 8)).await;
     node.kubelet.admit(pod("all", 8)).await.expect("all are free");
@@ -270,12 +273,12 @@ async fn a_token_from_an_earlier_agent_holds_its_pool_after_the_pool_moved_to_cl
     let rule = ResourceRule::new(name, Selector::all(DeviceKind::Nic), pool);
     node.config.policy.resources = Resources::Rules(vec![rule]);
     let mut first = node.agent(SharedLedger::with_unknown_containers());
-    let served = |it: &NodeStatus| it.counts("example.com/rdma") == Some((8, 8));
+    let served = |node: &NodeStatus| node.counts("example.com/rdma") == Some((8, 8));
     node.kubelet.wait_for(served, TIMEOUT).await.unwrap_or_else(|late| panic!("{late}"));
     let limits = [("example.com/rdma".to_owned(), 1)].into();
     let pod = Pod::new("p").container(Container { name: "main".to_owned(), limits });
     node.kubelet.admit(pod).await.expect("admitted");
-    first.parts.stop().await;
+    first.tasks.stop().await;
     node.config.policy.dra.offer = DraOffer::Instead;
     let agent = node.agent(SharedLedger::with_unknown_containers());
     agent.ledger.wait_until_known().await;

@@ -16,20 +16,20 @@ use windlass_resources::NodeState;
 /// all GPUs is known, so that the annotation of the previous agent stays at a restart.
 pub(crate) async fn run(
     mut state: watch::Receiver<Arc<NodeState>>,
-    publish: watch::Sender<Arc<Labels>>,
+    sender: watch::Sender<Arc<Labels>>,
     stop: CancellationToken,
 ) {
     loop {
-        let now = state.borrow_and_update().clone();
+        let current = state.borrow_and_update().clone();
         let is_known = |gpu: &&Device| gpu.health.state != HealthState::Unknown;
-        let gpus = gpus(&now);
-        if now.inventory.is_complete() && gpus.iter().all(is_known) {
-            let devices = gpus.into_iter().map(|gpu| device(&now, gpu)).collect();
-            let virtual_gpus = now.counts_virtual_gpus();
-            let simulated = now.inventory.simulated.is_some();
+        let gpus = gpus(&current);
+        if current.inventory.is_complete() && gpus.iter().all(is_known) {
+            let devices = gpus.into_iter().map(|gpu| device(&current, gpu)).collect();
+            let virtual_gpus = current.counts_virtual_gpus();
+            let simulated = current.inventory.simulated.is_some();
             let text = NodeDevices { devices, virtual_gpus, simulated }.to_annotation();
             let annotations = Labels::from([(NodeDevices::ANNOTATION.to_owned(), text)]);
-            windlass_host::watch::publish_if_changed(&publish, Arc::new(annotations));
+            windlass_host::watch::publish_if_changed(&sender, Arc::new(annotations));
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -40,9 +40,9 @@ pub(crate) async fn run(
 
 /// NVIDIA's whole GPUs, then shareable GPUs of other vendors, each in the order of their indices.
 fn gpus(state: &NodeState) -> Vec<&Device> {
-    let is_nvidia = |it: &&Device| it.family().has_nvml && !it.kind.is_mig_instance();
+    let is_nvidia = |device: &&Device| device.family().has_nvml && !device.kind.is_mig_instance();
     let (mut gpus, others): (Vec<_>, Vec<_>) = state.inventory.devices.iter().partition(is_nvidia);
-    gpus.extend(others.into_iter().filter(|it| state.shareable.contains_key(&it.id)));
+    gpus.extend(others.into_iter().filter(|gpu| state.shareable.contains_key(&gpu.id)));
     gpus
 }
 
@@ -71,11 +71,11 @@ fn only_for(state: &NodeState, gpu: &Device) -> Option<PodKind> {
 /// change with each probe.
 fn obstacle(state: &NodeState, gpu: &Device) -> Option<String> {
     let failure = || gpu.health.failure().map(|failure| failure.reason.to_string());
-    let cut = || gpu.partitioned.then(|| "cut into MIG instances".to_owned());
+    let partitioned = || gpu.partitioned.then(|| "cut into MIG instances".to_owned());
     let withheld = || state.withheld.get(&gpu.id).cloned();
     let unclean = || Some(format!("cleanup failed: {}", state.failed_cleanups.get(&gpu.id)?.why));
     // The cluster half does not count whole GPUs of other vendors that pods request.
     let other_vendors =
         || state.shareable.get(&gpu.id)?.obstacle.clone().filter(|_| !gpu.family().has_nvml);
-    failure().or_else(cut).or_else(withheld).or_else(unclean).or_else(other_vendors)
+    failure().or_else(partitioned).or_else(withheld).or_else(unclean).or_else(other_vendors)
 }

@@ -17,23 +17,23 @@ pub(super) struct FeatureFile {
 
 /// Failed write or removal.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {act} label file {path}")]
+#[error("cannot {operation} label file {path}")]
 pub(super) struct FileError {
-    act: &'static str,
+    operation: &'static str,
     path: PathBuf,
     source: io::Error,
 }
 
 /// Writes the new file, and removes the old one if its path differs.
 pub(super) fn replace(
-    before: Option<&FeatureFile>,
+    previous: Option<&FeatureFile>,
     new_file: Option<&FeatureFile>,
 ) -> Result<(), FileError> {
     if let Some(file) = new_file {
         file.write()?;
     }
-    match before.filter(|before| new_file.is_none_or(|file| file.path != before.path)) {
-        Some(before) => before.remove(),
+    match previous.filter(|previous| new_file.is_none_or(|file| file.path != previous.path)) {
+        Some(previous) => previous.remove(),
         None => Ok(()),
     }
 }
@@ -73,8 +73,8 @@ impl FeatureFile {
         }
     }
 
-    fn error(&self, act: &'static str, source: io::Error) -> FileError {
-        FileError { act, path: self.path.clone(), source }
+    fn error(&self, operation: &'static str, source: io::Error) -> FileError {
+        FileError { operation, path: self.path.clone(), source }
     }
 }
 
@@ -89,14 +89,14 @@ mod tests {
     #[test]
     fn a_file_that_moves_leaves_nothing_behind() {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let at = |name: &str| FeatureFile::new(&dir.path().join(name), &labels("8"));
-        let (old, new) = (at("a/gfd"), at("b/gfd"));
+        let file_in = |name: &str| FeatureFile::new(&dir.path().join(name), &labels("8"));
+        let (old, new) = (file_in("a/gfd"), file_in("b/gfd"));
         replace(None, Some(&old)).expect("written");
         replace(Some(&old), Some(&new)).expect("written");
         assert!(!old.path.exists());
-        assert_eq!(fs::read_to_string(&new.path).expect("there"), "nvidia.com/gpu.count=8\n");
+        assert_eq!(fs::read_to_string(&new.path).expect("the file"), "nvidia.com/gpu.count=8\n");
         replace(Some(&new), None).expect("removed");
-        replace(Some(&new), None).expect("it is gone");
+        replace(Some(&new), None).expect("a missing file is no error");
         assert!(!new.path.exists());
     }
 
@@ -106,7 +106,7 @@ mod tests {
         let file = FeatureFile::new(&dir.path().join("gfd"), &labels("8"));
         replace(None, Some(&file)).expect("written");
         fs::write(&file.path, "theirs=1\n").expect("written");
-        replace(Some(&file), None).expect("left alone");
+        replace(Some(&file), None).expect("a changed file is no error");
         assert!(file.path.exists());
     }
 

@@ -58,8 +58,8 @@ fn gpu(id: &str, last_error: Option<Reason>) -> Device {
 }
 
 fn state(devices: Vec<Device>) -> Arc<NodeState> {
-    let ready = ("nvidia".to_owned(), SourceState::Ready("driver".to_owned()));
-    let sources = BTreeMap::from([ready]);
+    let source = ("nvidia".to_owned(), SourceState::Ready("driver".to_owned()));
+    let sources = BTreeMap::from([source]);
     let inventory = Inventory { sources, devices, ..Inventory::default() };
     Arc::new(NodeState { inventory, ..NodeState::default() })
 }
@@ -137,11 +137,11 @@ async fn a_change_that_no_label_shows_writes_nothing() {
     node.settle(SETTLE_TIME).await;
     node.labels.mark_unchanged();
     let inode = |node: &RunningLabeller| fs::metadata(node.path("gfd")).expect("a file").ino();
-    let before = inode(&node);
+    let first_inode = inode(&node);
     node.state.send_replace(state(vec![gpu("GPU-0", Some(Reason::Xid(79)))]));
     let changed = timeout(Duration::from_secs(3600), node.labels.changed()).await;
     assert!(changed.is_err(), "neither a fault nor time changes a label");
-    assert_eq!(inode(&node), before);
+    assert_eq!(inode(&node), first_inode);
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,75 +14,78 @@ use windlass_host::{
     files::{Symlinks, open_regular},
 };
 
-const PCI: &str = "/sys/bus/pci/devices";
-const NVIDIA: &str = "10de";
+const PCI_DEVICES: &str = "/sys/bus/pci/devices";
+const NVIDIA_VENDOR: &str = "10de";
 /// Prefix of display classes. Other functions are not read, so they stay asleep.
-const DISPLAY: &str = "0x03";
+const DISPLAY_CLASS: &str = "0x03";
 
 /// Size of PCI configuration space with all capabilities. The kernel shows less to unprivileged readers.
-const SPACE: usize = 256;
-const STATUS: usize = 0x06;
+const CONFIG_SPACE_BYTES: usize = 256;
+const STATUS_OFFSET: usize = 0x06;
 /// Status bit: a capability list exists.
-const HAS_LIST: u8 = 0x10;
-const LIST: usize = 0x34;
-const VENDOR_SPECIFIC: u8 = 0x09;
+const STATUS_CAPABILITY_LIST: u8 = 0x10;
+const CAPABILITY_LIST_OFFSET: usize = 0x34;
+const CAPABILITY_ID_VENDOR_SPECIFIC: u8 = 0x09;
 /// Offsets of length, signature and records in a vendor-specific capability.
-const LENGTH: usize = 2;
-const SIGNATURE: usize = 3;
-const RECORDS: usize = 5;
+const LENGTH_OFFSET: usize = 2;
+const SIGNATURE_OFFSET: usize = 3;
+const RECORDS_OFFSET: usize = 5;
 /// Length of a version and of a branch.
-const FIELD: usize = 10;
+const FIELD_BYTES: usize = 10;
 
 /// Checks every GPU on the bus. All virtual GPUs have the same host, so the last one decides.
 pub(super) fn read(host: &Host) -> Vgpu {
-    let mut found = Vgpu::Absent;
-    let is_display = |it: &PciKind| it.is_of_vendor(&[NVIDIA]) && it.is_of_class(&[DISPLAY]);
+    let mut vgpu = Vgpu::Absent;
+    let is_display = |function: &PciKind| {
+        function.is_of_vendor(&[NVIDIA_VENDOR]) && function.is_of_class(&[DISPLAY_CLASS])
+    };
     for address in host.pci_addresses(is_display) {
-        let Some(space) = space(host, address) else { return Vgpu::Unknown };
+        let Some(space) = config_space(host, address) else { return Vgpu::Unknown };
         if let Some(capability) = capability(&space) {
-            found = Vgpu::Present(vgpu_host(capability));
+            vgpu = Vgpu::Present(vgpu_host(capability));
         }
     }
-    found
+    vgpu
 }
 
 /// The whole configuration space, if it is readable.
-fn space(host: &Host, address: PciAddress) -> Option<[u8; SPACE]> {
-    let path = host.path(format!("{PCI}/{address}/config"));
-    let mut space = [0; SPACE];
+fn config_space(host: &Host, address: PciAddress) -> Option<[u8; CONFIG_SPACE_BYTES]> {
+    let path = host.path(format!("{PCI_DEVICES}/{address}/config"));
+    let mut space = [0; CONFIG_SPACE_BYTES];
     open_regular(&path, Symlinks::Followed).ok()?.read_exact(&mut space).ok()?;
     Some(space)
 }
 
 /// NVIDIA's vGPU capability.
-fn capability(space: &[u8; SPACE]) -> Option<&[u8]> {
-    if space[STATUS] & HAS_LIST == 0 {
+fn capability(space: &[u8; CONFIG_SPACE_BYTES]) -> Option<&[u8]> {
+    if space[STATUS_OFFSET] & STATUS_CAPABILITY_LIST == 0 {
         return None;
     }
-    let mut at = usize::from(space[LIST]);
+    let mut offset = usize::from(space[CAPABILITY_LIST_OFFSET]);
     // A broken list may be circular; the space has room for this many capabilities.
-    for _ in 0..SPACE / 4 {
-        let (id, next) = (*space.get(at)?, *space.get(at + 1)?);
-        if at == 0 || id == u8::MAX {
+    for _ in 0..CONFIG_SPACE_BYTES / 4 {
+        let (id, next) = (*space.get(offset)?, *space.get(offset + 1)?);
+        if offset == 0 || id == u8::MAX {
             return None;
         }
-        if id == VENDOR_SPECIFIC {
-            let capability = &space[at..];
-            let capability = capability.get(..usize::from(*capability.get(LENGTH)?))?;
-            return (capability.get(SIGNATURE..RECORDS)? == b"VF").then_some(capability);
+        if id == CAPABILITY_ID_VENDOR_SPECIFIC {
+            let capability = &space[offset..];
+            let capability = capability.get(..usize::from(*capability.get(LENGTH_OFFSET)?))?;
+            return (capability.get(SIGNATURE_OFFSET..RECORDS_OFFSET)? == b"VF")
+                .then_some(capability);
         }
-        at = usize::from(next);
+        offset = usize::from(next);
     }
     None
 }
 
 /// Driver version and branch of the vGPU's host.
 fn vgpu_host(capability: &[u8]) -> VgpuHost {
-    let mut records = capability.get(RECORDS..).unwrap_or_default();
+    let mut records = capability.get(RECORDS_OFFSET..).unwrap_or_default();
     while let [id, length, data @ ..] = records {
         if *id == 0 {
-            let field = |from: usize| data.get(from..from + FIELD).and_then(text);
-            return VgpuHost { driver_version: field(0), driver_branch: field(FIELD) };
+            let field = |start: usize| data.get(start..start + FIELD_BYTES).and_then(text);
+            return VgpuHost { driver_version: field(0), driver_branch: field(FIELD_BYTES) };
         }
         // The length counts the whole record; a shorter one would not advance.
         records = records.get(usize::from(*length).max(2)..).unwrap_or_default();
@@ -105,12 +108,12 @@ mod tests {
 
     /// Configuration space of a virtual GPU: an MSI capability, then NVIDIA's.
     fn virtual_gpu(records: &[u8]) -> Vec<u8> {
-        let mut space = vec![0; SPACE];
-        space[STATUS] = HAS_LIST;
-        space[LIST] = 0x68;
+        let mut space = vec![0; CONFIG_SPACE_BYTES];
+        space[STATUS_OFFSET] = STATUS_CAPABILITY_LIST;
+        space[CAPABILITY_LIST_OFFSET] = 0x68;
         space[0x68..0x6a].copy_from_slice(&[0x05, 0xd0]);
-        let length = u8::try_from(RECORDS + records.len()).expect("short");
-        space[0xd0..0xd5].copy_from_slice(&[VENDOR_SPECIFIC, 0, length, b'V', b'F']);
+        let length = u8::try_from(RECORDS_OFFSET + records.len()).expect("short");
+        space[0xd0..0xd5].copy_from_slice(&[CAPABILITY_ID_VENDOR_SPECIFIC, 0, length, b'V', b'F']);
         space[0xd5..0xd5 + records.len()].copy_from_slice(records);
         space
     }
@@ -153,14 +156,14 @@ mod tests {
 
     #[test]
     fn a_physical_gpu_is_not_detected_as_virtual() {
-        check(&vec![0; SPACE], &Vgpu::Absent);
-        let mut other = virtual_gpu(b"");
-        other[0xd3..0xd5].copy_from_slice(b"\x01\x00");
-        check(&other, &Vgpu::Absent);
-        let mut circle = virtual_gpu(b"");
-        circle[0x69] = 0x68;
-        check(&circle, &Vgpu::Absent);
-        check(&vec![0xff; SPACE], &Vgpu::Absent);
+        check(&vec![0; CONFIG_SPACE_BYTES], &Vgpu::Absent);
+        let mut other_capability = virtual_gpu(b"");
+        other_capability[0xd3..0xd5].copy_from_slice(b"\x01\x00");
+        check(&other_capability, &Vgpu::Absent);
+        let mut circular_list = virtual_gpu(b"");
+        circular_list[0x69] = 0x68;
+        check(&circular_list, &Vgpu::Absent);
+        check(&vec![0xff; CONFIG_SPACE_BYTES], &Vgpu::Absent);
     }
 
     #[test]

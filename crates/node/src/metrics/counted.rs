@@ -21,12 +21,12 @@ impl LabeledCounter {
         label: &'static str,
         values: &[&'static str],
     ) -> Self {
-        let counted = Self { family: CounterFamily::default(), label };
-        registry.register(name, help, counted.family.clone());
+        let counter = Self { family: CounterFamily::default(), label };
+        registry.register(name, help, counter.family.clone());
         for value in values {
-            counted.family.get_or_create_owned(&counted.labels(value));
+            counter.family.get_or_create_owned(&counter.labels(value));
         }
-        counted
+        counter
     }
 
     /// Counts one.

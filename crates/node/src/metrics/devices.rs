@@ -1,4 +1,4 @@
-//! Device metrics: facts, health, telemetry and holders.
+//! Device metrics: identity, health, telemetry and holders.
 //!
 //! Telemetry of an exclusively held device has the labels of its container, as in NVIDIA's exporter. For a shared
 //! device, only `device_holder` has them. Pod names require `disclose: [pods]`.
@@ -65,34 +65,34 @@ const DRIVER: AttributeName = AttributeName::new("nvidia.com", "driverVersion");
 // === impl DeviceCollector ===
 
 impl Collector for DeviceCollector {
-    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.0.state.borrow().clone();
         let holders = self.0.holders.borrow().clone();
         let devices = &state.inventory.devices;
-        INFO.infos(&mut to, devices.iter().map(info_labels))?;
+        INFO.infos(&mut encoder, devices.iter().map(info_labels))?;
         // A MIG instance vanishes with a new MIG layout, which is no failure: it raises no alert.
         let is_removed_instance =
             |device: &&Device| device.parent.is_some() && device.health.has_vanished();
         let listed = || devices.iter().filter(|device| !is_removed_instance(device));
         let health =
             listed().map(|device| (device_labels(device), device.health.is_healthy().into()));
-        HEALTHY.gauges(&mut to, health)?;
+        HEALTHY.gauges(&mut encoder, health)?;
         let unhealthy = listed().filter_map(unhealthy_labels);
-        UNHEALTHY.gauges(&mut to, unhealthy.map(|labels| (labels, Value::Integer(1))))?;
+        UNHEALTHY.gauges(&mut encoder, unhealthy.map(|labels| (labels, Value::Integer(1))))?;
         let (offerings, ledger) = (state.device_offers(), self.0.ledger.borrow().clone());
         let withheld = listed().filter_map(|device| {
             let reason = withheld::reason(&state, &ledger, offerings.get(&device.id), device)?;
             let labels = device_labels(device).into_iter().chain([("reason", reason.to_owned())]);
             Some((labels.collect(), Value::Integer(1)))
         });
-        WITHHELD.gauges(&mut to, withheld)?;
-        FAULTS.counters(&mut to, devices.iter().flat_map(faults))?;
+        WITHHELD.gauges(&mut encoder, withheld)?;
+        FAULTS.counters(&mut encoder, devices.iter().flat_map(faults))?;
         let xids = devices.iter().filter_map(|device| Some((id_labels(device), last_xid(device)?)));
-        LAST_XID.gauges(&mut to, xids)?;
-        self.measures(&mut to, &state.inventory, &holders)?;
+        LAST_XID.gauges(&mut encoder, xids)?;
+        self.measures(&mut encoder, &state.inventory, &holders)?;
         let offered = state.resources().keys().map(ToString::to_string).collect();
         let containers = holder_lines(&offered, &holders, self.names());
-        HOLDER.gauges(&mut to, containers.chain(claim_lines(&ledger, self.names())))
+        HOLDER.gauges(&mut encoder, containers.chain(claim_lines(&ledger, self.names())))
     }
 }
 
@@ -107,7 +107,7 @@ impl DeviceCollector {
 
     fn measures(
         &self,
-        to: &mut DescriptorEncoder<'_>,
+        encoder: &mut DescriptorEncoder<'_>,
         inventory: &Inventory,
         holders: &Holders,
     ) -> fmt::Result {
@@ -126,12 +126,12 @@ impl DeviceCollector {
                 ))
             })
             .collect();
-        measures::write(to, &samples)
+        measures::write(encoder, &samples)
     }
 }
 
 fn device_labels(device: &Device) -> Labels {
-    let own = [
+    let labels = [
         ("device", Some(device.id.to_string())),
         ("kind", Some(device.kind.to_string())),
         ("index", Some(device.index.to_string())),
@@ -139,17 +139,18 @@ fn device_labels(device: &Device) -> Labels {
         ("profile", device.text_attribute(&MIG_PROFILE).map(str::to_owned)),
         ("parent", device.parent.as_ref().map(ToString::to_string)),
     ];
-    own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    labels.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
 
 fn info_labels(device: &Device) -> Labels {
-    let more = [
+    let location_labels = [
         ("pci_bus_id", device.place.pci.map(|address| address.to_string())),
         ("numa_node", device.place.numa_node.map(|node| node.to_string())),
         ("driver_version", device.text_attribute(&DRIVER).map(str::to_owned)),
     ];
-    let more = more.into_iter().filter_map(|(key, value)| Some((key, value?)));
-    device_labels(device).into_iter().chain(more).collect()
+    let location_labels =
+        location_labels.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    device_labels(device).into_iter().chain(location_labels).collect()
 }
 
 /// Labels of an unhealthy device. Their values are bounded: classes of reasons, and the operator's remedies.
@@ -157,18 +158,18 @@ fn unhealthy_labels(device: &Device) -> Option<Labels> {
     let health = &device.health;
     let reason = health.failure().filter(|_| health.state == HealthState::Unhealthy)?.reason;
     let action = reason.action().filter(|action| action.concerns_operator());
-    let more = [
+    let failure_labels = [
         ("reason", Some(reason.class().to_owned())),
         ("action", action.map(|action| action.to_string())),
     ];
-    let more = more.into_iter().filter_map(|(key, value)| Some((key, value?)));
-    Some(device_labels(device).into_iter().chain(more).collect())
+    let failure_labels = failure_labels.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    Some(device_labels(device).into_iter().chain(failure_labels).collect())
 }
 
 /// One line per class of fault, from the first scrape on: without a preceding 0, `increase()` misses the first fault.
 fn faults(device: &Device) -> impl Iterator<Item = (Labels, Value)> {
-    let begin = device.kind.facts().reasons.iter().map(|reason| (reason.class(), 0));
-    let mut counts: BTreeMap<_, u64> = begin.collect();
+    let zeros = device.kind.facts().reasons.iter().map(|reason| (reason.class(), 0));
+    let mut counts: BTreeMap<_, u64> = zeros.collect();
     for failure in &device.health.failures {
         *counts.entry(failure.reason.class()).or_default() += u64::from(failure.count);
     }
@@ -212,9 +213,9 @@ fn holder_lines(
     holders: &Holders,
     names: HolderNames,
 ) -> impl Iterator<Item = (Labels, Value)> + use<> {
-    let all = holders.by_device.iter();
-    let all = all.flat_map(|(id, holders)| holders.iter().map(move |holder| (id, holder)));
-    let offered = all.filter(|(_, holder)| offered.contains(&holder.resource));
+    let holders = holders.by_device.iter();
+    let holders = holders.flat_map(|(id, holders)| holders.iter().map(move |holder| (id, holder)));
+    let offered = holders.filter(|(_, holder)| offered.contains(&holder.resource));
     let lines: BTreeSet<_> = offered.map(|(id, holder)| holder_labels(id, holder, names)).collect();
     lines.into_iter().map(|labels| (labels, Value::Integer(1)))
 }
@@ -224,31 +225,31 @@ fn claim_lines(
     ledger: &Ledger,
     names: HolderNames,
 ) -> impl Iterator<Item = (Labels, Value)> + use<> {
-    let all = ledger.claims().iter();
-    let all = all.flat_map(|(id, holds)| holds.values().map(move |hold| (id, hold.claim())));
+    let claims = ledger.claims().iter();
+    let claims = claims.flat_map(|(id, holds)| holds.values().map(move |hold| (id, hold.claim())));
     // A claim with admin access monitors devices that others hold, and does not use them.
-    let all = all.filter(|(id, claim)| ledger.claim_uids(id).any(|uid| uid == claim.uid));
+    let claims = claims.filter(|(id, claim)| ledger.claim_uids(id).any(|uid| uid == claim.uid));
     let labels = |(id, claim): (&DeviceId, &ClaimRef)| {
         let holder = if claim.is_share() { "pod" } else { "claim" };
-        let own = [("namespace", claim.namespace.clone()), (holder, claim.name.clone())];
-        let own = own.into_iter().filter(|_| names == HolderNames::Shown);
-        [("device", id.to_string())].into_iter().chain(own).collect::<Labels>()
+        let name_labels = [("namespace", claim.namespace.clone()), (holder, claim.name.clone())];
+        let name_labels = name_labels.into_iter().filter(|_| names == HolderNames::Shown);
+        [("device", id.to_string())].into_iter().chain(name_labels).collect::<Labels>()
     };
-    let lines: BTreeSet<_> = all.map(labels).collect();
+    let lines: BTreeSet<_> = claims.map(labels).collect();
     lines.into_iter().map(|labels| (labels, Value::Integer(1)))
 }
 
 fn holder_labels(id: &DeviceId, holder: &Holder, names: HolderNames) -> Labels {
-    let of_pod = |name: &String| (names == HolderNames::Shown).then(|| name.clone());
-    let own = [
+    let if_shown = |name: &String| (names == HolderNames::Shown).then(|| name.clone());
+    let labels = [
         ("device", Some(id.to_string())),
         ("resource", Some(holder.resource.clone())),
         ("replica", holder.replica.map(|replica| replica.to_string())),
-        ("namespace", of_pod(&holder.namespace)),
-        ("pod", of_pod(&holder.pod)),
-        ("container", of_pod(&holder.container)),
+        ("namespace", if_shown(&holder.namespace)),
+        ("pod", if_shown(&holder.pod)),
+        ("container", if_shown(&holder.container)),
     ];
-    own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    labels.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
 
 #[cfg(test)]
@@ -274,9 +275,9 @@ mod tests {
         }
     }
 
-    fn holders(of: Vec<Holder>) -> (DeviceId, Holders) {
+    fn holders(list: Vec<Holder>) -> (DeviceId, Holders) {
         let id: DeviceId = "GPU-a".parse().expect("valid");
-        let by_device = [(id.clone(), of.into_iter().collect())].into();
+        let by_device = [(id.clone(), list.into_iter().collect())].into();
         (id, Holders::from_answer(by_device))
     }
 
@@ -304,14 +305,14 @@ mod tests {
     #[test]
     fn an_exclusive_device_has_its_containers_labels_and_a_shared_one_has_none() {
         let gpu = "nvidia.com/gpu";
-        for (of, expected) in [
+        for (list, expected) in [
             (vec![], None),
             (vec![holder(gpu, "a", None)], Some("a")),
             (vec![holder(gpu, "a", Some(0))], None),
             (vec![holder(gpu, "a", Some(0)), holder(gpu, "b", Some(1))], None),
             (vec![holder(gpu, "a", None), holder(gpu, "b", None)], None),
         ] {
-            let (id, holders) = holders(of);
+            let (id, holders) = holders(list);
             let labels = container_labels(&holders, &id);
             let pod = labels.iter().find(|(key, _)| *key == "pod").map(|(_, pod)| pod.as_str());
             assert_eq!(pod, expected, "{holders:?}");
@@ -320,12 +321,12 @@ mod tests {
 
     #[test]
     fn every_replica_has_a_line_and_devices_of_other_plugins_have_none() {
-        let of = vec![
+        let list = vec![
             holder("nvidia.com/gpu.shared", "a", Some(0)),
             holder("nvidia.com/gpu.shared", "b", Some(1)),
             holder("example.com/nic", "c", None),
         ];
-        let (_, holders) = holders(of);
+        let (_, holders) = holders(list);
         let offered = ["nvidia.com/gpu.shared".to_owned()].into();
         let lines = |names| holder_lines(&offered, &holders, names).map(|(labels, _)| labels);
         let lines: Vec<_> = lines(HolderNames::Shown).collect();
@@ -353,15 +354,16 @@ mod tests {
         let (id, source) = ("GPU-a".parse().expect("valid"), SourceName::NVIDIA);
         let mut gpu = Device::new(id, DeviceKind::Gpu, source, now);
         let mut tracker = HealthTracker::new(Duration::ZERO, now);
-        let mut shown = |observation: Observation| {
+        let mut labels_after = |observation: Observation| {
             tracker.observe(&observation, now);
             gpu.health = tracker.health().clone();
             let labels = unhealthy_labels(&gpu)?;
-            let value = |key| labels.iter().find(|(own, _)| *own == key).map(|(_, it)| it.clone());
-            Some((value("reason").expect("always"), value("action")))
+            let value =
+                |key| labels.iter().find(|(name, _)| *name == key).map(|(_, value)| value.clone());
+            Some((value("reason").expect("an unhealthy device has a reason"), value("action")))
         };
         let detail = String::new;
-        assert_eq!(shown(Observation::Overdue(detail())), None, "unknown is not unhealthy");
+        assert_eq!(labels_after(Observation::Overdue(detail())), None, "unknown is not unhealthy");
         for (reason, class, action) in [
             (Reason::Xid(79), "XID", Some("restart the machine")),
             (Reason::Xid(38), "XID", None),
@@ -369,9 +371,9 @@ mod tests {
             (Reason::Unresponsive, "unresponsive", None),
         ] {
             let expected = Some((class.to_owned(), action.map(str::to_owned)));
-            assert_eq!(shown(Observation::Fault(reason, detail())), expected);
+            assert_eq!(labels_after(Observation::Fault(reason, detail())), expected);
         }
-        assert_eq!(shown(Observation::Passed), None);
+        assert_eq!(labels_after(Observation::Passed), None);
     }
 
     #[test]
@@ -391,7 +393,7 @@ mod tests {
         assert!(last_xid(&gpu).is_none());
         let mut tracker = HealthTracker::new(Duration::ZERO, now);
         for reason in [Reason::Xid(48), Reason::Xid(79), Reason::Xid(48), Reason::Unreachable] {
-            tracker.observe(&Observation::Fault(reason, "it".to_owned()), now);
+            tracker.observe(&Observation::Fault(reason, "detail".to_owned()), now);
         }
         gpu.health = tracker.health().clone();
         assert_eq!((count(&gpu, "XID"), count(&gpu, "lost")), (Some(3), Some(0)));

@@ -38,32 +38,32 @@ impl FamilyDescriptor {
     /// Writes a gauge family; omits one without lines.
     pub(super) fn gauges(
         &self,
-        to: &mut DescriptorEncoder<'_>,
+        encoder: &mut DescriptorEncoder<'_>,
         lines: impl IntoIterator<Item = (Labels, Value)>,
     ) -> fmt::Result {
-        self.write(to, MetricType::Gauge, lines)
+        self.write(encoder, MetricType::Gauge, lines)
     }
 
     pub(super) fn counters(
         &self,
-        to: &mut DescriptorEncoder<'_>,
+        encoder: &mut DescriptorEncoder<'_>,
         lines: impl IntoIterator<Item = (Labels, Value)>,
     ) -> fmt::Result {
-        self.write(to, MetricType::Counter, lines)
+        self.write(encoder, MetricType::Counter, lines)
     }
 
     pub(super) fn infos(
         &self,
-        to: &mut DescriptorEncoder<'_>,
+        encoder: &mut DescriptorEncoder<'_>,
         lines: impl IntoIterator<Item = Labels>,
     ) -> fmt::Result {
         let lines = lines.into_iter().map(|labels| (labels, Value::Integer(1)));
-        self.write(to, MetricType::Info, lines)
+        self.write(encoder, MetricType::Info, lines)
     }
 
     pub(super) fn write(
         &self,
-        to: &mut DescriptorEncoder<'_>,
+        encoder: &mut DescriptorEncoder<'_>,
         kind: MetricType,
         lines: impl IntoIterator<Item = (Labels, Value)>,
     ) -> fmt::Result {
@@ -74,7 +74,7 @@ impl FamilyDescriptor {
         let unit = self.unit.map(|unit| Unit::Other(unit.to_owned()));
         // The library appends a full stop to the help of its own families.
         let help = format!("{}.", self.help);
-        let mut family = to.encode_descriptor(self.name, &help, unit.as_ref(), kind)?;
+        let mut family = encoder.encode_descriptor(self.name, &help, unit.as_ref(), kind)?;
         for (labels, value) in lines {
             match (kind, labels.as_slice()) {
                 (MetricType::Info, _) => family.encode_info(&labels),
@@ -89,16 +89,16 @@ impl FamilyDescriptor {
 // === impl Value ===
 
 impl Value {
-    fn encode(self, kind: MetricType, to: &mut MetricEncoder<'_>) -> fmt::Result {
+    fn encode(self, kind: MetricType, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         match (kind, self) {
             (MetricType::Counter, Self::Integer(value)) => {
-                to.encode_counter::<NoLabelSet, _, u64>(&value, None)
+                encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
             }
             (MetricType::Counter, Self::Float(value)) => {
-                to.encode_counter::<NoLabelSet, _, f64>(&value, None)
+                encoder.encode_counter::<NoLabelSet, _, f64>(&value, None)
             }
-            (_, Self::Integer(value)) => to.encode_gauge(&value),
-            (_, Self::Float(value)) => to.encode_gauge(&value),
+            (_, Self::Integer(value)) => encoder.encode_gauge(&value),
+            (_, Self::Float(value)) => encoder.encode_gauge(&value),
         }
     }
 }

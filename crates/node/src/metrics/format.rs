@@ -23,16 +23,16 @@ impl Format {
     /// classic format. `*/*` expresses no preference.
     pub(crate) fn negotiate(header: &str) -> Self {
         let weight_of = |kind: &str| {
-            let of_kind = header.split(',').filter_map(|range| {
+            let weights = header.split(',').filter_map(|range| {
                 let mut parts = range.split(';').map(str::trim);
                 parts.next()?.eq_ignore_ascii_case(kind).then_some(())?;
                 let weight = parts.find_map(|part| part.strip_prefix("q="));
                 Some(weight.and_then(|weight| weight.parse().ok()).unwrap_or(1.0))
             });
-            of_kind.fold(0.0_f64, f64::max)
+            weights.fold(0.0_f64, f64::max)
         };
-        let open = weight_of(OPENMETRICS);
-        if open > 0.0 && open >= weight_of("text/plain") {
+        let openmetrics_weight = weight_of(OPENMETRICS);
+        if openmetrics_weight > 0.0 && openmetrics_weight >= weight_of("text/plain") {
             Self::OpenMetrics
         } else {
             Self::Classic
@@ -58,9 +58,9 @@ impl Format {
 
 /// Converts `OpenMetrics` to the classic format. There, counters have `_total` in the name of their family; infos,
 /// units and the end marker do not exist; help texts escape backslashes and line ends only.
-fn classic(open: &str) -> Result<String, fmt::Error> {
-    let (mut page, mut help) = (String::with_capacity(open.len()), "");
-    for line in open.lines() {
+fn classic(openmetrics: &str) -> Result<String, fmt::Error> {
+    let (mut page, mut help) = (String::with_capacity(openmetrics.len()), "");
+    for line in openmetrics.lines() {
         let words: Vec<_> = line.splitn(4, ' ').collect();
         match words.as_slice() {
             // The type on the next line determines the family's name.

@@ -62,7 +62,7 @@ const MEASURES: &[Measure<Sample>] = &[
     ),
     gauge(
         FamilyDescriptor::new("device_temperature", "Temperature of the chip").with_unit("celsius"),
-        |sample| sample.temperature_celsius.map(whole),
+        |sample| sample.temperature_celsius.map(integer),
     ),
     gauge(
         FamilyDescriptor::new("device_power", "Power that the board draws").with_unit("watts"),
@@ -92,11 +92,11 @@ const MEASURES: &[Measure<Sample>] = &[
         .with_label("reason", "power_brake"),
     gauge(
         FamilyDescriptor::new("device_pcie_link_generation", "PCIe generation of the link now"),
-        |sample| sample.pcie_generation.map(whole),
+        |sample| sample.pcie_generation.map(integer),
     ),
     gauge(
         FamilyDescriptor::new("device_pcie_link_width", "Lanes of the PCIe link now"),
-        |sample| sample.pcie_width.map(whole),
+        |sample| sample.pcie_width.map(integer),
     ),
     gauge(REMAPPING, |sample: &Sample| rows(sample, |rows| rows.pending.into()))
         .with_label("state", "pending"),
@@ -127,9 +127,9 @@ const MEASURES: &[Measure<Sample>] = &[
         .with_label("type", "corrected"),
     counter(ECC_ERRORS, |sample: &Sample| sample.uncorrected_errors.map(Value::Integer))
         .with_label("type", "uncorrected"),
-    counter(REMAPPED, |sample: &Sample| rows(sample, |rows| whole(rows.corrected)))
+    counter(REMAPPED, |sample: &Sample| rows(sample, |rows| integer(rows.corrected)))
         .with_label("type", "corrected"),
-    counter(REMAPPED, |sample: &Sample| rows(sample, |rows| whole(rows.uncorrected)))
+    counter(REMAPPED, |sample: &Sample| rows(sample, |rows| integer(rows.uncorrected)))
         .with_label("type", "uncorrected"),
     counter(
         FamilyDescriptor::new("device_nvlink_transmitted", "Data sent over all NVLinks")
@@ -183,20 +183,23 @@ const PORT_MEASURES: &[Measure<PortSample>] = &[
 ];
 
 /// Writes all families. Each sample has the labels of its device.
-pub(super) fn write(to: &mut DescriptorEncoder<'_>, samples: &[(Labels, Sample)]) -> fmt::Result {
+pub(super) fn write(
+    encoder: &mut DescriptorEncoder<'_>,
+    samples: &[(Labels, Sample)],
+) -> fmt::Result {
     let devices: Vec<_> = samples.iter().map(|(labels, sample)| (labels.clone(), sample)).collect();
-    families(to, MEASURES, &devices)?;
+    families(encoder, MEASURES, &devices)?;
     let ports = samples.iter().flat_map(|(device, sample)| {
         sample.ports.iter().map(move |port| {
-            let own = ("port", port.port.clone());
-            (device.iter().cloned().chain([own]).collect::<Labels>(), port)
+            let port_label = ("port", port.port.clone());
+            (device.iter().cloned().chain([port_label]).collect::<Labels>(), port)
         })
     });
-    families(to, PORT_MEASURES, &ports.collect::<Vec<_>>())
+    families(encoder, PORT_MEASURES, &ports.collect::<Vec<_>>())
 }
 
 fn families<S>(
-    to: &mut DescriptorEncoder<'_>,
+    encoder: &mut DescriptorEncoder<'_>,
     measures: &[Measure<S>],
     samples: &[(Labels, &S)],
 ) -> fmt::Result {
@@ -204,19 +207,19 @@ fn families<S>(
         let lines = samples.iter().flat_map(|(labels, sample)| {
             family.iter().filter_map(move |row| Some((row.labels(labels), (row.value)(sample)?)))
         });
-        family[0].family.write(to, family[0].kind, lines)?;
+        family[0].family.write(encoder, family[0].kind, lines)?;
     }
     Ok(())
 }
 
 // === impl Measure ===
 
-const fn gauge<S>(head: FamilyDescriptor, of: fn(&S) -> Option<Value>) -> Measure<S> {
-    Measure { family: head, kind: MetricType::Gauge, label: None, value: of }
+const fn gauge<S>(family: FamilyDescriptor, value: fn(&S) -> Option<Value>) -> Measure<S> {
+    Measure { family, kind: MetricType::Gauge, label: None, value }
 }
 
-const fn counter<S>(head: FamilyDescriptor, of: fn(&S) -> Option<Value>) -> Measure<S> {
-    Measure { family: head, kind: MetricType::Counter, label: None, value: of }
+const fn counter<S>(family: FamilyDescriptor, value: fn(&S) -> Option<Value>) -> Measure<S> {
+    Measure { family, kind: MetricType::Counter, label: None, value }
 }
 
 impl<S> Measure<S> {
@@ -225,8 +228,8 @@ impl<S> Measure<S> {
     }
 
     fn labels(&self, device: &Labels) -> Labels {
-        let own = self.label.map(|(label, value)| (label, value.to_owned()));
-        device.iter().cloned().chain(own).collect()
+        let own_label = self.label.map(|(label, value)| (label, value.to_owned()));
+        device.iter().cloned().chain(own_label).collect()
     }
 }
 
@@ -234,15 +237,15 @@ fn throttled(sample: &Sample, reason: ThrottleReason) -> Option<Value> {
     Some(sample.throttled.as_ref()?.contains(&reason).into())
 }
 
-fn rows(sample: &Sample, of: fn(RemappedRows) -> Value) -> Option<Value> {
-    sample.remapped_rows.map(of)
+fn rows(sample: &Sample, value: fn(RemappedRows) -> Value) -> Option<Value> {
+    sample.remapped_rows.map(value)
 }
 
-fn nvlinks(sample: &Sample, of: fn(NvLinkSample) -> Option<u64>) -> Option<Value> {
-    sample.nvlinks.and_then(of).map(Value::Integer)
+fn nvlinks(sample: &Sample, value: fn(NvLinkSample) -> Option<u64>) -> Option<Value> {
+    sample.nvlinks.and_then(value).map(Value::Integer)
 }
 
-fn whole(number: u32) -> Value {
+fn integer(number: u32) -> Value {
     Value::Integer(number.into())
 }
 

@@ -44,24 +44,24 @@ const SOURCE_STATES: [&str; 4] = ["starting", "ready", "absent", "failing"];
 // === impl NodeCollector ===
 
 impl Collector for NodeCollector {
-    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.0.state.borrow().clone();
         let inventory = &state.inventory;
-        GENERATION.gauges(&mut to, [(Vec::new(), Value::Integer(inventory.generation))])?;
+        GENERATION.gauges(&mut encoder, [(Vec::new(), Value::Integer(inventory.generation))])?;
         let profile = inventory.simulated.iter().map(|profile| ("profile", profile.clone()));
         let simulated = inventory.simulated.is_some().into();
-        SIMULATED.gauges(&mut to, [(profile.collect(), simulated)])?;
-        sources(&mut to, &state)?;
-        DISK_SLOW.gauges(&mut to, [(Vec::new(), state.disk_slow_since.is_some().into())])?;
-        self.resources(&mut to, &state)?;
+        SIMULATED.gauges(&mut encoder, [(profile.collect(), simulated)])?;
+        sources(&mut encoder, &state)?;
+        DISK_SLOW.gauges(&mut encoder, [(Vec::new(), state.disk_slow_since.is_some().into())])?;
+        self.resources(&mut encoder, &state)?;
         let holders = self.0.holders.borrow().clone();
-        let answered = holders.last_result.as_ref().map(Result::is_ok);
-        POD_RESOURCES_UP.gauges(&mut to, answered.map(|answered| (Vec::new(), answered.into())))
+        let is_up = holders.last_result.as_ref().map(Result::is_ok);
+        POD_RESOURCES_UP.gauges(&mut encoder, is_up.map(|is_up| (Vec::new(), is_up.into())))
     }
 }
 
 impl NodeCollector {
-    fn resources(&self, to: &mut DescriptorEncoder<'_>, state: &NodeState) -> fmt::Result {
+    fn resources(&self, encoder: &mut DescriptorEncoder<'_>, state: &NodeState) -> fmt::Result {
         let resources = state.resources();
         let counts = resources.iter().flat_map(|(name, (all, allocatable))| {
             let withheld = all.saturating_sub(*allocatable);
@@ -70,24 +70,24 @@ impl NodeCollector {
                 (labels, Value::Integer(count as u64))
             })
         });
-        RESOURCE.gauges(to, counts)?;
+        RESOURCE.gauges(encoder, counts)?;
         let registrations = self.0.registrations.borrow().clone();
         let registered = resources.keys().map(|name| {
             let registered = registrations.get(name) == Some(&RegistrationState::Registered);
             (vec![("resource", name.to_string())], registered.into())
         });
-        REGISTERED.gauges(to, registered)
+        REGISTERED.gauges(encoder, registered)
     }
 }
 
-fn sources(to: &mut DescriptorEncoder<'_>, state: &NodeState) -> fmt::Result {
-    let lines = state.inventory.sources.iter().flat_map(|(source, now)| {
+fn sources(encoder: &mut DescriptorEncoder<'_>, state: &NodeState) -> fmt::Result {
+    let lines = state.inventory.sources.iter().flat_map(|(source, current)| {
         SOURCE_STATES.map(|state| {
             let labels = vec![("source", source.clone()), ("state", state.to_owned())];
-            (labels, (state == name_of(now)).into())
+            (labels, (state == name_of(current)).into())
         })
     });
-    SOURCE.gauges(to, lines)
+    SOURCE.gauges(encoder, lines)
 }
 
 fn name_of(state: &SourceState) -> &'static str {

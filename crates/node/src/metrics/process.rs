@@ -38,13 +38,13 @@ impl ProcessCollector {
 }
 
 impl Collector for ProcessCollector {
-    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let OwnProcess { cpu_seconds, resident_bytes, open_fds, max_fds } = OwnProcess::read();
         let line = |value| (Vec::new(), value);
-        CPU.counters(&mut to, cpu_seconds.map(Value::Float).map(line))?;
-        RESIDENT.gauges(&mut to, resident_bytes.map(Value::Integer).map(line))?;
-        OPEN_FDS.gauges(&mut to, open_fds.map(Value::Integer).map(line))?;
-        MAX_FDS.gauges(&mut to, max_fds.map(Value::Integer).map(line))?;
-        START.gauges(&mut to, self.start_seconds.map(Value::Float).map(line))
+        CPU.counters(&mut encoder, cpu_seconds.map(Value::Float).map(line))?;
+        RESIDENT.gauges(&mut encoder, resident_bytes.map(Value::Integer).map(line))?;
+        OPEN_FDS.gauges(&mut encoder, open_fds.map(Value::Integer).map(line))?;
+        MAX_FDS.gauges(&mut encoder, max_fds.map(Value::Integer).map(line))?;
+        START.gauges(&mut encoder, self.start_seconds.map(Value::Float).map(line))
     }
 }

@@ -25,8 +25,8 @@ impl Transitions {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let counts = Self(CounterFamily::default());
         for &kind in DeviceKind::ALL {
-            for to in [HealthState::Healthy, HealthState::Unhealthy] {
-                counts.add(kind, to, 0);
+            for state in [HealthState::Healthy, HealthState::Unhealthy] {
+                counts.add(kind, state, 0);
             }
         }
         let help = "Changes of a device's health, by the state it came into";
@@ -36,10 +36,10 @@ impl Transitions {
 
     /// Compares consecutive snapshots until the channel closes.
     pub(crate) async fn count(&self, mut state: watch::Receiver<Arc<NodeState>>) {
-        let mut known = BTreeMap::new();
+        let mut previous = BTreeMap::new();
         loop {
-            let now = state.borrow_and_update().clone();
-            known = self.compare(&known, &now.inventory);
+            let current = state.borrow_and_update().clone();
+            previous = self.compare(&previous, &current.inventory);
             if state.changed().await.is_err() {
                 return;
             }
@@ -48,20 +48,20 @@ impl Transitions {
 
     fn compare(
         &self,
-        known: &BTreeMap<DeviceId, HealthState>,
-        now: &Inventory,
+        previous: &BTreeMap<DeviceId, HealthState>,
+        current: &Inventory,
     ) -> BTreeMap<DeviceId, HealthState> {
-        for device in &now.devices {
-            let (before, to) = (known.get(&device.id), device.health.state);
-            if to != HealthState::Unknown && before != Some(&to) {
-                self.add(device.kind, to, 1);
+        for device in &current.devices {
+            let (previous_state, state) = (previous.get(&device.id), device.health.state);
+            if state != HealthState::Unknown && previous_state != Some(&state) {
+                self.add(device.kind, state, 1);
             }
         }
-        now.devices.iter().map(|device| (device.id.clone(), device.health.state)).collect()
+        current.devices.iter().map(|device| (device.id.clone(), device.health.state)).collect()
     }
 
-    fn add(&self, kind: DeviceKind, to: HealthState, changes: u64) {
-        let labels = vec![("kind", kind.to_string()), ("to", to.to_string().to_lowercase())];
+    fn add(&self, kind: DeviceKind, state: HealthState, changes: u64) {
+        let labels = vec![("kind", kind.to_string()), ("to", state.to_string().to_lowercase())];
         self.0.get_or_create(&labels).inc_by(changes);
     }
 }

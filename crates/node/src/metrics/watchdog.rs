@@ -134,37 +134,39 @@ impl WatchdogMetrics {
 // === impl SharedGpuCollector ===
 
 impl Collector for SharedGpuCollector {
-    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let memory = self.memory.borrow().clone();
         let measured = memory
             .iter()
             .map(|(id, gpu)| (vec![("device", id.to_string())], gpu.is_measured.into()));
-        MEASURED.gauges(&mut to, measured)?;
+        MEASURED.gauges(&mut encoder, measured)?;
         let uncounted = memory.iter().filter_map(|(id, gpu)| {
             Some((vec![("device", id.to_string())], Value::Integer(gpu.uncounted_bytes?)))
         });
-        UNCOUNTED.gauges(&mut to, uncounted)?;
+        UNCOUNTED.gauges(&mut encoder, uncounted)?;
         if !self.shows_pods {
             return Ok(());
         }
         let limits =
-            || memory.iter().flat_map(|(id, gpu)| gpu.limits.iter().map(move |it| (id, it)));
+            || memory.iter().flat_map(|(id, gpu)| gpu.limits.iter().map(move |limit| (id, limit)));
         let memory_limits = limits().filter(|(_, limit)| limit.mib > 0).map(|(id, limit)| {
             let enforcement = ("enforcement", limit.enforcement.as_str().to_owned());
             let labels = limit.labels(id).into_iter().chain([enforcement]);
             (labels.collect(), limit.mib.saturating_mul(MIB))
         });
-        LIMIT.gauges(&mut to, summed(memory_limits).map(whole))?;
-        let containers =
-            || memory.iter().flat_map(|(id, gpu)| gpu.containers.iter().map(move |it| (id, it)));
-        let used = containers().map(|(id, used)| (used.labels(id), used.bytes));
-        USED.gauges(&mut to, summed(used).map(whole))?;
-        let requesting = limits().filter(|(_, limit)| limit.compute_percent > 0);
-        let shares = requesting.map(|(id, limit)| (limit.labels(id), limit.compute_percent.into()));
-        COMPUTE_REQUESTED.gauges(&mut to, summed(shares).map(ratio))?;
-        let time = containers()
-            .filter_map(|(id, used)| Some((used.labels(id), used.compute_percent?.into())));
-        COMPUTE_USED.gauges(&mut to, summed(time).map(ratio))
+        LIMIT.gauges(&mut encoder, summed(memory_limits).map(integer))?;
+        let containers = || {
+            memory.iter().flat_map(|(id, gpu)| gpu.containers.iter().map(move |usage| (id, usage)))
+        };
+        let memory_used = containers().map(|(id, usage)| (usage.labels(id), usage.bytes));
+        USED.gauges(&mut encoder, summed(memory_used).map(integer))?;
+        let with_request = limits().filter(|(_, limit)| limit.compute_percent > 0);
+        let shares =
+            with_request.map(|(id, limit)| (limit.labels(id), limit.compute_percent.into()));
+        COMPUTE_REQUESTED.gauges(&mut encoder, summed(shares).map(ratio))?;
+        let compute_used = containers()
+            .filter_map(|(id, usage)| Some((usage.labels(id), usage.compute_percent?.into())));
+        COMPUTE_USED.gauges(&mut encoder, summed(compute_used).map(ratio))
     }
 }
 
@@ -195,7 +197,7 @@ impl ContainerUse {
     }
 }
 
-fn whole((labels, value): (Labels, u64)) -> (Labels, Value) {
+fn integer((labels, value): (Labels, u64)) -> (Labels, Value) {
     (labels, Value::Integer(value))
 }
 
@@ -207,10 +209,10 @@ fn ratio((labels, percent): (Labels, u64)) -> (Labels, Value) {
 
 /// One line per set of labels: an ended pod and its successor may have the same.
 fn summed(lines: impl Iterator<Item = (Labels, u64)>) -> impl Iterator<Item = (Labels, u64)> {
-    let mut all: BTreeMap<Labels, u64> = BTreeMap::new();
+    let mut sums: BTreeMap<Labels, u64> = BTreeMap::new();
     for (labels, value) in lines {
-        let sum = all.entry(labels).or_default();
+        let sum = sums.entry(labels).or_default();
         *sum = sum.saturating_add(value);
     }
-    all.into_iter()
+    sums.into_iter()
 }

@@ -24,10 +24,10 @@ pub(super) fn reason(
     if offering.is_none() && !is_for_claims {
         return state.unclaimable_reason(id).map(|_| "configuration");
     }
-    if is_for_claims || offering.is_some_and(|it| it.obstacle.is_some()) {
-        let of_pods =
+    if is_for_claims || offering.is_some_and(|offering| offering.obstacle.is_some()) {
+        let pod_reason =
             || offering?.obstacle.as_ref().map(|_| external_reason(state, ledger, device));
-        return device_reason(state, device).or_else(of_pods);
+        return device_reason(state, device).or_else(pod_reason);
     }
     None
 }
@@ -41,7 +41,9 @@ fn device_reason(state: &NodeState, device: &Device) -> Option<&'static str> {
         HealthState::Unknown => Some("unknown"),
         HealthState::Healthy if state.failed_cleanups.contains_key(id) => Some("cleanup-failed"),
         HealthState::Healthy if state.pending_cleanups.contains_key(id) => Some("cleanup"),
-        HealthState::Healthy => state.obstacle(device).map(|it| it.kind.as_str()).or_else(node),
+        HealthState::Healthy => {
+            state.obstacle(device).map(|obstacle| obstacle.kind.as_str()).or_else(node)
+        }
     }
 }
 
@@ -117,8 +119,8 @@ mod tests {
         };
         assert_eq!(reason_of(Healthy, sentence, cleaned), Some("cleanup"));
         let leased = |state: &mut NodeState, _: &SharedLedger, _: &mut Device| {
-            let why = "another node holds it".to_owned();
-            state.claim_obstacles.insert(id(), Obstacle { kind: ObstacleKind::Lease, reason: why });
+            let reason = "another node holds it".to_owned();
+            state.claim_obstacles.insert(id(), Obstacle { kind: ObstacleKind::Lease, reason });
         };
         assert_eq!(reason_of(Healthy, sentence, leased), Some("lease"));
         let claimed = |_: &mut NodeState, ledger: &SharedLedger, _: &mut Device| {

@@ -9,26 +9,26 @@ pub(super) const KIND: &str = "gpu-fractioning.nvidia.com/Ready";
 
 /// The condition; `None` while the agent starts.
 pub(super) fn condition(nri: &NriState, state: &NodeState) -> Option<NodeCondition> {
-    let not =
+    let not_ready =
         |reason, message: String| NodeCondition { status: ConditionStatus::False, reason, message };
     if !state.inventory.is_complete() {
         return None;
     }
     let runtime = match nri {
         NriState::Connected(runtime) => runtime,
-        NriState::Disconnected(why) => {
+        NriState::Disconnected(reason) => {
             let message =
-                format!("no connection to NRI: {why}; enable NRI in the container runtime");
-            return Some(not("NriNotConnected", message));
+                format!("no connection to NRI: {reason}; enable NRI in the container runtime");
+            return Some(not_ready("NriNotConnected", message));
         }
     };
     if state.policy.memory_limits.hook.is_none() {
         let message = "memoryLimits.hook is not set: install windlass-hook and name its path";
-        return Some(not("HookNotConfigured", message.to_owned()));
+        return Some(not_ready("HookNotConfigured", message.to_owned()));
     }
     Some(match &state.limit_support.driver {
         None => return None,
-        Some(Err(why)) => not("DriverLimitsNoMemory", why.to_string()),
+        Some(Err(error)) => not_ready("DriverLimitsNoMemory", error.to_string()),
         Some(Ok(_)) => NodeCondition {
             status: ConditionStatus::True,
             reason: "MemoryLimited",

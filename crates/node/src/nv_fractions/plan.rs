@@ -68,7 +68,7 @@ const REQUESTS: [&str; 2] = ["NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_REQ
 const LIMITS: [&str; 2] = ["NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_LIMITS"];
 
 /// Variable by which NVIDIA's container runtime adds GPUs.
-const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
 /// Memory of each GPU of a request.
 pub(super) fn memory(
@@ -101,8 +101,8 @@ fn gpus<'a>(
     let chosen = match &request.gpus {
         RequestedGpus::All => gpus.values().copied().collect::<Vec<_>>(),
         RequestedGpus::Named(names) => {
-            let found = names.iter().map(|name| find_gpu(&gpus, name));
-            found.collect::<Result<Vec<_>, _>>()?
+            let named = names.iter().map(|name| find_gpu(&gpus, name));
+            named.collect::<Result<Vec<_>, _>>()?
         }
     };
     if chosen.is_empty() {
@@ -129,7 +129,7 @@ pub(super) fn plan(
         .collect();
     if let RequestedGpus::Named(_) = request.gpus {
         let ids: Vec<_> = gpus.iter().map(|gpu| gpu.device.as_str()).collect();
-        env.insert(VISIBLE.to_owned(), ids.join(","));
+        env.insert(VISIBLE_DEVICES.to_owned(), ids.join(","));
     }
     let create_runtime = limit.iter().map(HookLimit::hook).collect();
     Ok(Plan { limit, adjustment: Adjustment { env, create_runtime } })
@@ -147,8 +147,8 @@ fn find_gpu<'a>(
         let index: u32 = name.parse().ok()?;
         gpus.values().find(|gpu| gpu.index == index)
     };
-    let found = gpus.get(name).or_else(by_index).copied();
-    found.ok_or_else(|| FractionError::UnknownGpu(name.to_owned()))
+    let gpu = gpus.get(name).or_else(by_index).copied();
+    gpu.ok_or_else(|| FractionError::UnknownGpu(name.to_owned()))
 }
 
 fn gpu_memory(gpu: &Device, request: &FractionRequest) -> Result<GpuMemory, FractionError> {

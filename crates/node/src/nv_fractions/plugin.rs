@@ -54,14 +54,14 @@ impl FractionPlugin {
     ) -> Result<Adjustment, String> {
         let state = self.state.borrow().clone();
         // The id becomes a file name.
-        let is_plain =
+        let is_allowed =
             |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
         let id = container.id.clone();
-        if id.is_empty() || !id.chars().all(is_plain) {
+        if id.is_empty() || !id.chars().all(is_allowed) {
             return Err(format!("{id:?} is not a container id"));
         }
-        let planned = plan::plan(request, &state, &self.records.path(&id));
-        let Plan { limit, adjustment } = planned.map_err(|error| error.to_string())?;
+        let plan = plan::plan(request, &state, &self.records.path(&id));
+        let Plan { limit, adjustment } = plan.map_err(|error| error.to_string())?;
         if let Some(limit) = limit {
             let records = self.records.clone();
             blocking(move || records.write_or_remove(&id, Some(&limit.record))).await?;
@@ -74,8 +74,8 @@ impl FractionPlugin {
         let containers = self.containers.borrow().clone();
         let ids: Vec<_> = containers
             .values()
-            .filter(|it| is_removed(it))
-            .map(|it| it.container.id.clone())
+            .filter(|fraction| is_removed(fraction))
+            .map(|fraction| fraction.container.id.clone())
             .collect();
         if ids.is_empty() {
             return;
@@ -114,7 +114,9 @@ impl Plugin for FractionPlugin {
     async fn create_container(&mut self, container: Container) -> Result<Adjustment, String> {
         let adjusted = match self.request(&container) {
             Ok(None) => return Ok(Adjustment::default()),
-            Ok(Some(request)) => self.adjust(&container, &request).await.map(|it| (request, it)),
+            Ok(Some(request)) => {
+                self.adjust(&container, &request).await.map(|adjustment| (request, adjustment))
+            }
             Err(error) => Err(FractionError::FractionRequest(error).to_string()),
         };
         let (namespace, pod) = (&*container.pod.namespace, &*container.pod.name);
@@ -130,10 +132,10 @@ impl Plugin for FractionPlugin {
                 );
                 // Removes earlier containers of this name: the runtime sends no end event for a container whose
                 // creation failed.
-                let is_same = |it: &Fraction| {
-                    it.container.name == container.name
-                        && it.container.pod.uid == container.pod.uid
-                        && it.container.id != container.id
+                let is_same = |fraction: &Fraction| {
+                    fraction.container.name == container.name
+                        && fraction.container.pod.uid == container.pod.uid
+                        && fraction.container.id != container.id
                 };
                 self.remove(is_same).await;
                 let id = container.id.clone();
@@ -142,17 +144,23 @@ impl Plugin for FractionPlugin {
                 });
                 Ok(adjustment)
             }
-            Err(why) => {
-                tracing::warn!(namespace, pod, container = name, why, "GPU fraction refused");
-                Err(format!("windlass refuses container {name} of pod {namespace}/{pod}: {why}"))
+            Err(reason) => {
+                tracing::warn!(
+                    namespace,
+                    pod,
+                    container = name,
+                    why = reason,
+                    "GPU fraction refused"
+                );
+                Err(format!("windlass refuses container {name} of pod {namespace}/{pod}: {reason}"))
             }
         }
     }
 
     async fn handle_end(&mut self, ended: EndEvent) {
-        self.remove(|it| match &ended {
-            EndEvent::Container(id) => it.container.id == *id,
-            EndEvent::Sandbox(id) => it.container.pod.sandbox_id == *id,
+        self.remove(|fraction| match &ended {
+            EndEvent::Container(id) => fraction.container.id == *id,
+            EndEvent::Sandbox(id) => fraction.container.pod.sandbox_id == *id,
         })
         .await;
     }

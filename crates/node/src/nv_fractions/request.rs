@@ -79,9 +79,9 @@ impl FractionRequest {
         annotations: &BTreeMap<String, String>,
         prefix: &str,
     ) -> Result<Option<Self>, FractionRequestError> {
-        let key = |of: &str| format!("{prefix}{container}.{of}");
-        let memory = |of: &str| {
-            let key = key(of);
+        let key = |suffix: &str| format!("{prefix}{container}.{suffix}");
+        let memory = |suffix: &str| {
+            let key = key(suffix);
             annotations.get(&key).map(|value| mib(&key, value)).transpose()
         };
         let (request, limit) = (memory(REQUEST)?, memory(LIMIT)?);
@@ -100,12 +100,10 @@ impl FractionRequest {
         let devices = annotations.get(&key(DEVICES)).map_or("", |value| value.trim());
         let gpus = match devices {
             "" | "all" => RequestedGpus::All,
-            named => {
-                RequestedGpus::Named(named.split(',').map(|it| it.trim().to_owned()).collect())
-            }
+            list => RequestedGpus::Named(list.split(',').map(|id| id.trim().to_owned()).collect()),
         };
-        let at_least = Enforcement::required_by(annotations)?;
-        Ok(Some(Self { request_mib, limit_mib, gpus, min_enforcement: at_least }))
+        let min_enforcement = Enforcement::required_by(annotations)?;
+        Ok(Some(Self { request_mib, limit_mib, gpus, min_enforcement }))
     }
 }
 
@@ -128,9 +126,9 @@ mod tests {
     const PREFIX: &str = "nvidia.com/container.";
 
     fn parsed(annotations: &[(&str, &str)]) -> Result<Option<FractionRequest>, String> {
-        let all =
+        let prefixed =
             annotations.iter().map(|(key, value)| (format!("{PREFIX}{key}"), (*value).to_owned()));
-        FractionRequest::of("a", &all.collect(), PREFIX).map_err(|error| error.to_string())
+        FractionRequest::of("a", &prefixed.collect(), PREFIX).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -146,9 +144,13 @@ mod tests {
         ] {
             let request = request.map(|value| ("a.gpu-memory.request", value));
             let limit = limit.map(|value| ("a.gpu-memory.limit", value));
-            let both: Vec<_> = request.into_iter().chain(limit).collect();
-            let found = parsed(&both).expect("valid").expect("a request");
-            assert_eq!((found.request_mib, found.limit_mib), expected, "{both:?}");
+            let annotations: Vec<_> = request.into_iter().chain(limit).collect();
+            let parsed_request = parsed(&annotations).expect("valid").expect("a request");
+            assert_eq!(
+                (parsed_request.request_mib, parsed_request.limit_mib),
+                expected,
+                "{annotations:?}"
+            );
         }
     }
 
@@ -163,8 +165,8 @@ mod tests {
     #[test]
     fn gpus_are_the_schedulers_choice() {
         let gpus = |value| {
-            let found = parsed(&[("a.gpu-memory.limit", "1Gi"), ("a.gpus.devices", value)]);
-            found.expect("valid").expect("a request").gpus
+            let result = parsed(&[("a.gpu-memory.limit", "1Gi"), ("a.gpus.devices", value)]);
+            result.expect("valid").expect("a request").gpus
         };
         assert_eq!([gpus(" "), gpus("all")], [RequestedGpus::All, RequestedGpus::All]);
         assert_eq!(gpus("GPU-1, 3"), RequestedGpus::Named(vec!["GPU-1".into(), "3".into()]));
@@ -181,11 +183,11 @@ mod tests {
             assert!(limit(small).ends_with(&format!("{small} is less than 1 MiB")), "{small}");
         }
         let request = ("a.gpu-memory.request", "2Gi");
-        let above = parsed(&[request, ("a.gpu-memory.limit", "1Gi")]).expect_err("above");
-        assert!(above.contains("2048 MiB is above its limit of 1024 MiB"), "{above}");
+        let error = parsed(&[request, ("a.gpu-memory.limit", "1Gi")]).expect_err("above");
+        assert!(error.contains("2048 MiB is above its limit of 1024 MiB"), "{error}");
         for mode in ["sm-sharing", "", "fast"] {
-            let wrong = parsed(&[request, ("a.gpu-compute.mode", mode)]).expect_err(mode);
-            assert!(wrong.contains("is not offered on this node"), "{wrong}");
+            let error = parsed(&[request, ("a.gpu-compute.mode", mode)]).expect_err(mode);
+            assert!(error.contains("is not offered on this node"), "{error}");
         }
         assert!(parsed(&[request, ("a.gpu-compute.mode", "time-slicing")]).is_ok());
     }

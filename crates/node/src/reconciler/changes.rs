@@ -12,17 +12,17 @@ use windlass_resources::offers::{self, Fingerprints};
 /// Log message of a change after which devices may have to move to another resource; `None` for any
 /// other change. `allocated_hardware` has the hardware behind each id at its allocation.
 pub(super) fn migration_reason(
-    (before, now): (&Inventory, &Inventory),
+    (previous, current): (&Inventory, &Inventory),
     policy: &Policy,
     allocated_hardware: &Fingerprints,
 ) -> Option<&'static str> {
-    if mig_layouts(now) != mig_layouts(before) {
+    if mig_layouts(current) != mig_layouts(previous) {
         return Some("MIG layout changed: devices move once their holders release them");
     }
-    if offers::has_new_default(policy, before, now) {
+    if offers::has_new_default(policy, previous, current) {
         return Some("default resources changed: devices move once their holders release them");
     }
-    let has_new_id = offers::exposes_held_hardware(allocated_hardware, before, now);
+    let has_new_id = offers::exposes_held_hardware(allocated_hardware, previous, current);
     has_new_id.then_some("device ids changed: devices move once their holders release them")
 }
 
@@ -33,5 +33,5 @@ fn mig_layouts(inventory: &Inventory) -> BTreeMap<&DeviceId, (bool, BTreeSet<&De
         let parts = offers::present_parts(inventory, &gpu.id).map(|part| &part.id);
         (&gpu.id, (gpu.partitioned, parts.collect::<BTreeSet<_>>()))
     });
-    layouts.filter(|(_, (on, parts))| *on || !parts.is_empty()).collect()
+    layouts.filter(|(_, (is_partitioned, parts))| *is_partitioned || !parts.is_empty()).collect()
 }

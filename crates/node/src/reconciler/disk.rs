@@ -83,12 +83,12 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Creates the handle and the worker's end.
 pub(super) fn channel() -> (DiskHandle, DiskChannels) {
-    let (request, desired) = watch::channel(Arc::default());
-    let (publish, on_disk) = watch::channel(Arc::default());
-    let (work, busy) = watch::channel(None);
+    let (desired_sender, desired) = watch::channel(Arc::default());
+    let (state_sender, on_disk) = watch::channel(Arc::default());
+    let (busy_sender, busy_since) = watch::channel(None);
     (
-        DiskHandle { desired: request, on_disk, busy_since: busy },
-        DiskChannels { desired, on_disk: publish, busy_since: work },
+        DiskHandle { desired: desired_sender, on_disk, busy_since },
+        DiskChannels { desired, on_disk: state_sender, busy_since: busy_sender },
     )
 }
 
@@ -119,8 +119,8 @@ impl Disk {
                 let on_disk = disk.apply(desired);
                 (disk, on_disk)
             };
-            let (back, on_disk) = blocking(work).await;
-            disk = back;
+            let (worker, on_disk) = blocking(work).await;
+            disk = worker;
             channels.busy_since.send_replace(None);
             channels.on_disk.send_replace(Arc::new(on_disk));
         }
@@ -128,20 +128,16 @@ impl Disk {
 
     /// Writes the desired files. A failed write does not affect the other files.
     pub(super) fn apply(&mut self, desired: Arc<DesiredFiles>) -> DiskState {
-        let checked = self.check.run(&desired);
+        let check_result = self.check.run(&desired);
         let outdated = if self.infos.is_idle(&desired.infos) {
             OutdatedFiles::default()
         } else {
             self.infos.reconcile(&desired.infos)
         };
         self.fingerprints.write(&desired.allocated_hardware);
-        let devices = desired.inventory.devices.iter().map(|it| (it.id.clone(), it.clone()));
-        DiskState {
-            check_result: checked,
-            outdated,
-            devices: devices.collect(),
-            desired: Some(desired),
-        }
+        let devices =
+            desired.inventory.devices.iter().map(|device| (device.id.clone(), device.clone()));
+        DiskState { check_result, outdated, devices: devices.collect(), desired: Some(desired) }
     }
 }
 
@@ -193,8 +189,9 @@ impl DiskState {
     /// True if every file of the device is on disk as desired.
     pub(super) fn covers(&self, device: &Device, desired: &DesiredFiles) -> bool {
         let Some(written) = &self.desired else { return false };
-        let is_known = self.devices.get(&device.id).is_some_and(|known| is_same(known, device));
-        is_known
+        let is_unchanged =
+            self.devices.get(&device.id).is_some_and(|checked| is_same(checked, device));
+        is_unchanged
             && *written.policy == *desired.policy
             && self.has_current_info(device, desired)
             && written.replicas.get(&device.id) == desired.replicas.get(&device.id)
@@ -204,27 +201,37 @@ impl DiskState {
 }
 
 /// Waits until the pass exceeds its deadline; pending while idle.
-pub(super) async fn wait_until_slow(mut busy: watch::Receiver<Option<Instant>>) {
+pub(super) async fn wait_until_slow(mut busy_since: watch::Receiver<Option<Instant>>) {
     loop {
-        let due = busy.borrow_and_update().map(|since| since + DEADLINE);
-        let late = async {
+        let due = busy_since.borrow_and_update().map(|since| since + DEADLINE);
+        let deadline_passed = async {
             match due {
                 Some(due) if due > Instant::now() => sleep_until(due).await,
                 _ => pending().await,
             }
         };
         tokio::select! {
-            () = late => return,
-            changed = busy.changed() => if changed.is_err() { pending::<()>().await },
+            () = deadline_passed => return,
+            changed = busy_since.changed() => if changed.is_err() { pending::<()>().await },
         }
     }
 }
 
 /// Compares the properties that documents and fingerprints contain, without health and telemetry.
-pub(super) fn is_same(one: &Device, other: &Device) -> bool {
-    fn properties(it: &Device) -> impl PartialEq + '_ {
-        let partitioning = (&it.parent, it.part, it.partitioned, it.attributes.get(&MIG_PROFILE));
-        (it.kind, &it.source, it.index, &it.place, &it.origin, &it.nodes, &it.extras, partitioning)
+pub(super) fn is_same(device: &Device, other: &Device) -> bool {
+    fn properties(device: &Device) -> impl PartialEq + '_ {
+        let partitioning =
+            (&device.parent, device.part, device.partitioned, device.attributes.get(&MIG_PROFILE));
+        (
+            device.kind,
+            &device.source,
+            device.index,
+            &device.place,
+            &device.origin,
+            &device.nodes,
+            &device.extras,
+            partitioning,
+        )
     }
-    properties(one) == properties(other)
+    properties(device) == properties(other)
 }

@@ -45,12 +45,12 @@ pub(super) struct DiskCheckResult {
     pub(super) node_extras: NodeExtras,
     documents: Documents,
     pub(super) missing_parts: MissingParts,
-    unwritten: DocumentErrors,
+    document_errors: DocumentErrors,
     /// Devices with an MPS daemon or the remains of one.
     leftover_daemons: BTreeSet<DeviceId>,
     /// Devices whose nodes are missing.
-    absent: Absences,
-    means: LimitSupport,
+    absences: Absences,
+    limit_support: LimitSupport,
     /// GPUs whose replicas' limits are not on disk, with the reason.
     unwritten_limits: BTreeMap<DeviceId, String>,
 }
@@ -77,25 +77,32 @@ impl DiskCheck {
     pub(super) fn run(&mut self, desired: &DesiredFiles) -> DiskCheckResult {
         let DesiredFiles { inventory, policy, .. } = desired;
         let leftover_daemons = self.daemons.recorded_devices().into_iter().collect();
-        let (absent, means) = (self.absent(inventory), self.means());
-        let rules = LimitRules { policy, support: &means };
+        let absences = self.missing_nodes(inventory);
+        let limit_support = self.read_limit_support();
+        let rules = LimitRules { policy, support: &limit_support };
         let gpus_on_disk = || self.cdi.gpus_on_disk();
         let WrittenLimits { devices, failed } =
             self.replicas.reconcile(&desired.replicas, gpus_on_disk, inventory, rules);
-        let checked = self.check(inventory, policy, devices);
-        DiskCheckResult { leftover_daemons, absent, means, unwritten_limits: failed, ..checked }
+        let result = self.check(inventory, policy, devices);
+        DiskCheckResult {
+            leftover_daemons,
+            absences,
+            limit_support,
+            unwritten_limits: failed,
+            ..result
+        }
     }
 
-    fn means(&self) -> LimitSupport {
+    fn read_limit_support(&self) -> LimitSupport {
         self.driver.as_ref().map(LimitSupport::read).unwrap_or_default()
     }
 
-    fn absent(&self, inventory: &Inventory) -> Absences {
+    fn missing_nodes(&self, inventory: &Inventory) -> Absences {
         let present = inventory.devices.iter().filter(|device| !device.health.has_vanished());
-        let absent = present.filter_map(|device| {
+        let absences = present.filter_map(|device| {
             Some((device.id.clone(), presence::check(&self.roots, &device.nodes).err()?))
         });
-        absent.collect()
+        absences.collect()
     }
 
     fn check(
@@ -111,14 +118,14 @@ impl DiskCheck {
         }
         self.has_written = true;
         self.cdi.set_delivery(&policy.delivery);
-        let WriteOutcome { documents, extra_names, missing_parts, document_errors: unwritten } =
+        let WriteOutcome { documents, extra_names, missing_parts, document_errors } =
             self.cdi.write(inventory, limits);
         let node_extras = NodeExtras { cdi_extras: extra_names, ..node_extras };
         DiskCheckResult {
             node_extras,
             documents,
             missing_parts,
-            unwritten,
+            document_errors,
             ..DiskCheckResult::default()
         }
     }
@@ -132,24 +139,25 @@ impl DiskCheck {
 
     /// Dry run: checks documents without writing, as far as the caller's permissions allow.
     pub(super) fn dry_run(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
-        let (node_extras, absent) = (self.node_extras(policy), self.absent(inventory));
-        let known = DiskCheckResult { absent, means: self.means(), ..DiskCheckResult::default() };
+        let (node_extras, absences) = (self.node_extras(policy), self.missing_nodes(inventory));
+        let limit_support = self.read_limit_support();
+        let base = DiskCheckResult { absences, limit_support, ..DiskCheckResult::default() };
         if !policy.needs_documents() {
             let missing_parts = missing_channels(policy, &node_extras);
-            return DiskCheckResult { node_extras, missing_parts, ..known };
+            return DiskCheckResult { node_extras, missing_parts, ..base };
         }
         let missing_parts = self.cdi.generate(inventory).missing_parts;
-        let unwritten = self.cdi.read_only_errors(inventory);
-        DiskCheckResult { node_extras, missing_parts, unwritten, ..known }
+        let document_errors = self.cdi.read_only_errors(inventory);
+        DiskCheckResult { node_extras, missing_parts, document_errors, ..base }
     }
 
     fn node_extras(&self, policy: &Policy) -> NodeExtras {
-        let has = |node: &Path| self.roots.dev.exists(node);
-        let control = NVIDIA_NODES.iter().map(PathBuf::from).filter(|node| has(node));
+        let exists = |node: &Path| self.roots.dev.exists(node);
+        let control_nodes = NVIDIA_NODES.iter().map(PathBuf::from).filter(|node| exists(node));
         let channels = policy.delivery.imex.channels.iter().copied();
         NodeExtras {
-            control_nodes: control.collect(),
-            imex_channels: channels.filter(|channel| has(&imex_node(*channel))).collect(),
+            control_nodes: control_nodes.collect(),
+            imex_channels: channels.filter(|channel| exists(&imex_node(*channel))).collect(),
             cdi_extras: Vec::new(),
         }
     }
@@ -161,16 +169,16 @@ impl DiskCheckResult {
     /// Obstacle: a document that names the device, or the limits of its replicas, cannot be written.
     pub(super) fn document_obstacle(&self, device: &Device) -> Option<Obstacle> {
         let concerns = |kind: &Kind| self.node_extras.gets_names_of(device, kind);
-        let unwritten = self.unwritten.iter().find(|(kind, _)| concerns(kind));
-        let why = unwritten.map(|(_, error)| error.to_string());
-        let why = why.or_else(|| self.unwritten_limits.get(&device.id).cloned())?;
-        Some(Obstacle { kind: ObstacleKind::Document, reason: why })
+        let document_error = self.document_errors.iter().find(|(kind, _)| concerns(kind));
+        let reason = document_error.map(|(_, error)| error.to_string());
+        let reason = reason.or_else(|| self.unwritten_limits.get(&device.id).cloned())?;
+        Some(Obstacle { kind: ObstacleKind::Document, reason })
     }
 
     /// Obstacle: a node of the device is missing, or belongs to another device.
     pub(super) fn node_obstacle(&self, device: &Device) -> Option<Obstacle> {
-        let why = self.absent.get(&device.id)?.to_string();
-        Some(Obstacle { kind: ObstacleKind::DeviceNode, reason: why })
+        let reason = self.absences.get(&device.id)?.to_string();
+        Some(Obstacle { kind: ObstacleKind::DeviceNode, reason })
     }
 
     /// Obstacle: a required IMEX channel is missing.
@@ -181,8 +189,9 @@ impl DiskCheckResult {
         }
         let missing = imex.channels.difference(&self.node_extras.imex_channels).next()?;
         let node = imex_node(*missing);
-        let why = format!("IMEX channel {missing} is required, but {} is missing", node.display());
-        Some(Obstacle { kind: ObstacleKind::ImexChannel, reason: why })
+        let reason =
+            format!("IMEX channel {missing} is required, but {} is missing", node.display());
+        Some(Obstacle { kind: ObstacleKind::ImexChannel, reason })
     }
 
     /// Obstacle: an MPS daemon still runs from an earlier sharing method, and blocks other programs.
@@ -205,9 +214,9 @@ impl DiskCheckResult {
             node_extras: self.node_extras.clone(),
             documents: self.documents.clone(),
             missing_parts: self.missing_parts.clone(),
-            document_errors: self.unwritten.clone(),
-            absences: self.absent.clone(),
-            limit_support: self.means.clone(),
+            document_errors: self.document_errors.clone(),
+            absences: self.absences.clone(),
+            limit_support: self.limit_support.clone(),
             ..NodeState::default()
         }
     }

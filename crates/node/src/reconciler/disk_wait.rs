@@ -24,15 +24,16 @@ pub(super) fn waiting_for_disk(
     published: &NodeState,
     (desired, on_disk): (&DesiredFiles, &DiskState),
 ) -> BTreeSet<DeviceId> {
-    let (offered, before) = (offered(&plan.offers), offered(&published.offers));
+    let (offered, published_offers) = (offered(&plan.offers), offered(&published.offers));
     let has_same_delivery = published.policy.delivery == desired.policy.delivery;
     let is_as_published = |device: &Device| {
-        let has_same_offer =
-            offered.get(&device.id).is_none_or(|it| before.get(&device.id) == Some(it));
+        let has_same_offer = offered
+            .get(&device.id)
+            .is_none_or(|offer| published_offers.get(&device.id) == Some(offer));
         let is_claimable =
             !plan.claimable.contains_key(&device.id) || may_be_claimed(published, device);
-        let earlier = published.inventory.get(device.id.as_str());
-        let is_unchanged = earlier.is_some_and(|earlier| is_same(earlier, device));
+        let previous = published.inventory.get(device.id.as_str());
+        let is_unchanged = previous.is_some_and(|previous| is_same(previous, device));
         has_same_offer && is_claimable && is_unchanged && on_disk.has_current_info(device, desired)
     };
     let devices = desired.inventory.devices.iter().filter(|device| device.health.is_healthy());
@@ -42,22 +43,29 @@ pub(super) fn waiting_for_disk(
     let may_stay = |device: &&Device| {
         (has_same_delivery && is_as_published(device)) || on_disk.covers(device, desired)
     };
-    devices.filter(is_offered).filter(|it| !may_stay(it)).map(|device| device.id.clone()).collect()
+    devices
+        .filter(is_offered)
+        .filter(|device| !may_stay(device))
+        .map(|device| device.id.clone())
+        .collect()
 }
 
 /// True if a device lost its health, which is published without delay.
-pub(super) fn has_lost_health(before: &Inventory, now: &Inventory) -> bool {
-    let healthy = before.devices.iter().filter(|device| device.health.is_healthy());
-    let is_healthy =
-        |device: &Device| now.get(device.id.as_str()).is_some_and(|it| it.health.is_healthy());
+pub(super) fn has_lost_health(previous: &Inventory, current: &Inventory) -> bool {
+    let healthy = previous.devices.iter().filter(|device| device.health.is_healthy());
+    let is_healthy = |device: &Device| {
+        current.get(device.id.as_str()).is_some_and(|device| device.health.is_healthy())
+    };
     healthy.into_iter().any(|device| !is_healthy(device))
 }
 
 fn offered(offers: &Offers) -> Offered<'_> {
     let devices = offers.iter().flat_map(|(name, offer)| {
-        let offered =
-            offer.devices.iter().filter(|(_, it)| !matches!(it.state, Allocatability::Blocked(_)));
-        offered.map(move |(id, it)| (id, (name, it.sharing)))
+        let offered = offer
+            .devices
+            .iter()
+            .filter(|(_, device)| !matches!(device.state, Allocatability::Blocked(_)));
+        offered.map(move |(id, device)| (id, (name, device.sharing)))
     });
     devices.collect()
 }

@@ -28,11 +28,11 @@ pub(crate) fn dry_run(
     inventory.recorded = config.places.host().recorded();
     let delivery = policy.delivery.clone();
     let mut check = DiskCheck::new(&config.places, &config.mps, delivery, driver);
-    let checked = check.dry_run(&inventory, &policy);
+    let check_result = check.dry_run(&inventory, &policy);
     let cleanup_states = cleanup::recorded_states(&config.places);
     let cleanup_demand = cleanup::plans(&policy, &inventory, &|_| None);
     let checks = ObstacleChecks {
-        check_result: &checked,
+        check_result: &check_result,
         waiting_for_disk: &BTreeSet::new(),
         policy: &policy,
         lease: &|_| None,
@@ -46,8 +46,8 @@ pub(crate) fn dry_run(
         pools: &Pools::new(),
         fingerprints: &Fingerprints::new(),
         move_permission: MovePermission::Denied,
-        obstacle: &|device, _| checks.of_containers(device).map(|it| it.reason),
-        share_obstacle: &|device| checks.of_shares(device).map(|it| it.reason),
+        obstacle: &|device, _| checks.of_containers(device).map(|obstacle| obstacle.reason),
+        share_obstacle: &|device| checks.of_shares(device).map(|obstacle| obstacle.reason),
         cleanup: &|id| {
             cleanup_states.get(id).filter(|_| cleanup_demand.contains_key(id))?.obstacle()
         },
@@ -58,7 +58,7 @@ pub(crate) fn dry_run(
     NodeState {
         claim_obstacles: obstacles,
         topology,
-        ..checked.state(inventory, policy.clone(), plan)
+        ..check_result.state(inventory, policy.clone(), plan)
     }
 }
 

@@ -33,10 +33,11 @@ impl FingerprintFile {
         // After a reboot, containers that got CDI names resolve them again: old fingerprints no
         // longer apply. Device paths from the kubelet's checkpoint stay, and so do their
         // fingerprints.
-        let by_name = delivery.uses_cdi() && !delivery.pass_device_specs;
-        let still_applies = |boot| boot != Boot::Earlier || !by_name;
-        let earlier = self.file.load().filter(|it| still_applies(it.boot)).map(|it| it.content);
-        self.written = earlier.unwrap_or_default();
+        let uses_cdi_names = delivery.uses_cdi() && !delivery.pass_device_specs;
+        let still_applies = |boot| boot != Boot::Earlier || !uses_cdi_names;
+        let previous =
+            self.file.load().filter(|state| still_applies(state.boot)).map(|state| state.content);
+        self.written = previous.unwrap_or_default();
         self.written.clone()
     }
 
@@ -64,7 +65,7 @@ impl FingerprintFile {
 pub(crate) fn were_offered(places: &HostPaths) -> bool {
     let file = file(places);
     match file.load() {
-        Some(earlier) => earlier.boot != Boot::Earlier && !earlier.content.is_empty(),
+        Some(previous) => previous.boot != Boot::Earlier && !previous.content.is_empty(),
         None => file.path().exists(),
     }
 }
@@ -93,12 +94,12 @@ mod tests {
             state_dir,
             ..HostPaths::default()
         };
-        let boot = |id: &str| {
+        let set_boot = |id: &str| {
             let path = root.join(BOOT_ID.trim_start_matches('/'));
-            fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+            fs::create_dir_all(path.parent().expect("a folder")).expect("created");
             fs::write(path, id).expect("written");
         };
-        boot("one");
+        set_boot("one");
         let things =
             json!([{"node": "/dev/port0"}, {"function": "0000:1a:00.0"}, {"place": "10.0.0.7"}]);
         let port = json!({"source": "fpga", "things": things, "whole": null, "part": false});
@@ -113,7 +114,7 @@ mod tests {
             ("two", &by_names, &Fingerprints::new()),
             ("two", &by_nodes, &fingerprints),
         ] {
-            boot(id);
+            set_boot(id);
             assert_eq!(FingerprintFile::new(&places).load(delivery), *expected, "in boot {id}");
         }
     }

@@ -14,8 +14,8 @@ pub(super) struct Holdings(HeldIds);
 // === impl Holdings ===
 
 impl Holdings {
-    pub(super) fn new(held: HeldIds) -> Self {
-        Self(held)
+    pub(super) fn new(held_ids: HeldIds) -> Self {
+        Self(held_ids)
     }
 
     pub(super) fn held(&self) -> &HeldIds {
@@ -38,9 +38,9 @@ impl Holdings {
     }
 
     /// Drops released ids; ids that were allocated since are ignored.
-    pub(super) fn retain(&mut self, held: &HeldIds) {
+    pub(super) fn retain(&mut self, held_ids: &HeldIds) {
         self.0.retain(|name, ids| {
-            ids.retain(|id| held.get(name).is_some_and(|held| held.contains(id)));
+            ids.retain(|id| held_ids.get(name).is_some_and(|held| held.contains(id)));
             !ids.is_empty()
         });
     }
@@ -52,13 +52,13 @@ mod tests {
 
     #[test]
     fn released_ids_are_dropped_and_later_ids_are_ignored() {
-        let held = |ids: &[&str]| {
+        let held_ids = |ids: &[&str]| {
             let ids = ids.iter().map(ToString::to_string).collect();
             HeldIds::from([("nvidia.com/gpu".parse().expect("valid"), ids)])
         };
-        let mut holdings = Holdings::new(held(&["a", "b::1"]));
-        holdings.retain(&held(&["a", "c"]));
-        assert_eq!(holdings.held(), &held(&["a"]));
+        let mut holdings = Holdings::new(held_ids(&["a", "b::1"]));
+        holdings.retain(&held_ids(&["a", "c"]));
+        assert_eq!(holdings.held(), &held_ids(&["a"]));
         holdings.retain(&HeldIds::new());
         assert!(holdings.is_empty());
     }

@@ -45,23 +45,23 @@ impl ObstacleChecks<'_> {
     pub(super) fn of_claims(self, inventory: &Inventory) -> Obstacles {
         let devices = inventory.devices.iter().filter(|_| self.policy.dra.offer != DraOffer::Off);
         let obstacle = |device: &Device| {
-            let on_disk = self.of_shares(device)?;
-            Some((device.id.clone(), on_disk))
+            let obstacle = self.of_shares(device)?;
+            Some((device.id.clone(), obstacle))
         };
         devices.filter_map(obstacle).collect()
     }
 
     fn common(self, device: &Device) -> Option<Obstacle> {
         let lease = || {
-            let why = (self.lease)(device)?;
-            Some(Obstacle { kind: ObstacleKind::Lease, reason: why })
+            let reason = (self.lease)(device)?;
+            Some(Obstacle { kind: ObstacleKind::Lease, reason })
         };
-        let late = || {
-            let (kind, why) = (ObstacleKind::Document, WAITING_FOR_DISK.to_owned());
-            self.waiting_for_disk.contains(&device.id).then_some(Obstacle { kind, reason: why })
+        let disk = || {
+            let (kind, reason) = (ObstacleKind::Document, WAITING_FOR_DISK.to_owned());
+            self.waiting_for_disk.contains(&device.id).then_some(Obstacle { kind, reason })
         };
         let node = || self.check_result.node_obstacle(device);
-        late()
+        disk()
             .or_else(node)
             .or_else(|| self.check_result.imex_obstacle(self.policy, device))
             .or_else(lease)

@@ -66,11 +66,14 @@ impl Phase {
     /// Starts the wait after a state that withholds the devices was published.
     pub(super) fn start_wait(
         &mut self,
-        limit: Duration,
+        checkpoint_delay: Duration,
         allocatable: impl FnOnce() -> BTreeSet<DeviceId>,
     ) {
         if *self == Self::Withholding {
-            *self = Self::Settling { until: Deadline::after(limit), allocatable: allocatable() };
+            *self = Self::Settling {
+                until: Deadline::after(checkpoint_delay),
+                allocatable: allocatable(),
+            };
         }
     }
 
@@ -83,11 +86,11 @@ impl Phase {
         *self = Self::Reading { since: Instant::now(), allocatable: mem::take(allocatable) };
     }
 
-    /// Ends the wait with a checkpoint read at `read`. Returns the devices that were allocatable when the wait began,
-    /// or `None` without a matching wait.
-    pub(super) fn complete(&mut self, read: Option<Instant>) -> Option<BTreeSet<DeviceId>> {
+    /// Ends the wait with a checkpoint read at `read_at`. Returns the devices that were allocatable when the wait
+    /// began, or `None` without a matching wait.
+    pub(super) fn complete(&mut self, read_at: Option<Instant>) -> Option<BTreeSet<DeviceId>> {
         match self {
-            Self::Reading { since, allocatable } if read >= Some(*since) => {
+            Self::Reading { since, allocatable } if read_at >= Some(*since) => {
                 let allocatable = mem::take(allocatable);
                 *self = Self::Moving;
                 Some(allocatable)
@@ -97,9 +100,9 @@ impl Phase {
     }
 
     /// Starts the wait again after a failed read.
-    pub(super) fn restart_wait(&mut self, read: Option<Instant>, limit: Duration) {
-        if let Some(allocatable) = self.complete(read) {
-            *self = Self::Settling { until: Deadline::after(limit), allocatable };
+    pub(super) fn restart_wait(&mut self, read_at: Option<Instant>, checkpoint_delay: Duration) {
+        if let Some(allocatable) = self.complete(read_at) {
+            *self = Self::Settling { until: Deadline::after(checkpoint_delay), allocatable };
         }
     }
 
@@ -143,10 +146,10 @@ mod tests {
         assert_eq!(phase.moves(), MovePermission::Pending);
         let mut phase = settling();
         assert_eq!(phase.moves(), MovePermission::Pending);
-        let begun = Instant::now();
+        let start = Instant::now();
         phase.settle().await;
-        assert!(begun.elapsed() >= CHECKPOINT_DELAY, "{:?}", begun.elapsed());
-        assert_eq!(phase.complete(Some(begun)), None, "it was read before");
+        assert!(start.elapsed() >= CHECKPOINT_DELAY, "{:?}", start.elapsed());
+        assert_eq!(phase.complete(Some(start)), None, "it was read before");
         assert_eq!(
             phase.complete(Some(Instant::now())).map(|allocatable| allocatable.len()),
             Some(1)

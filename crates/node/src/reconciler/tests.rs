@@ -49,10 +49,10 @@ impl Rig {
     /// A node that offers its GPUs through both APIs.
     fn new() -> Self {
         let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
-        Self::of(Policy { dra, ..Policy::default() })
+        Self::with_policy(Policy { dra, ..Policy::default() })
     }
 
-    fn of(policy: Policy) -> Self {
+    fn with_policy(policy: Policy) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = |name: &str| folder.path().join(name);
         let config = Config {
@@ -67,12 +67,12 @@ impl Rig {
             policy,
             ..Config::default()
         };
-        let nothing = SourceSnapshot {
+        let no_devices = SourceSnapshot {
             states: [(SourceName::NVIDIA, SourceState::Ready("driver 1".to_owned()))].into(),
             simulated: None,
             devices: Vec::new(),
         };
-        let (source, snapshots) = watch::channel(nothing);
+        let (source, snapshots) = watch::channel(no_devices);
         let inputs = Inputs {
             wake: Arc::default(),
             allocations: allocations(&config),
@@ -83,32 +83,32 @@ impl Rig {
             ledger: SharedLedger::default().watch(),
             driver: None,
         };
-        let (publish, state) = watch::channel(Arc::default());
+        let (state_sender, state) = watch::channel(Arc::default());
         let outputs = Outputs {
-            state: publish,
+            state: state_sender,
             daemons: watch::channel(Arc::default()).0,
             cleanup_demand: watch::channel(Arc::default()).0,
             last_round: watch::channel(Instant::now()).0,
         };
         let mut reconciler = Reconciler::new(&config, vec![("nvidia", snapshots)], inputs, outputs);
-        let (disk, channels) = reconciler.worker.take().expect("just made");
+        let (disk, channels) = reconciler.worker.take().expect("a new reconciler has its worker");
         Self { reconciler, source, state, disk, channels, _folder: folder }
     }
 
     /// Replaces the devices and runs a round.
     fn discover(&mut self, devices: &[&Device]) {
         let devices = devices.iter().map(|device| (*device).clone()).collect();
-        self.source.send_modify(|known| known.devices = devices);
+        self.source.send_modify(|snapshot| snapshot.devices = devices);
         self.reconciler.refresh(Trigger::Change);
     }
 
     /// Starts a pass of the disk.
-    fn disk_begins(&self) {
+    fn begin_disk_pass(&self) {
         self.channels.busy_since.send_replace(Some(Instant::now()));
     }
 
     /// Ends the pass of the disk and runs a round.
-    fn disk_answers(&mut self) {
+    fn finish_disk_pass(&mut self) {
         let desired = self.channels.desired.borrow_and_update().clone();
         let on_disk = self.disk.apply(desired);
         self.channels.busy_since.send_replace(None);
@@ -120,29 +120,29 @@ impl Rig {
     fn allocatable(&self) -> Vec<(String, bool)> {
         let state = self.state.borrow();
         let offered = state.offers.values().flat_map(|offer| offer.list().collect::<Vec<_>>());
-        let allocatable = offered.filter(|it| it.state.obstacle().is_none()).map(|it| {
-            let device = state.inventory.get(&it.id).expect("a device");
-            (it.id.to_string(), state.obstacle(device).is_none())
+        let allocatable = offered.filter(|offer| offer.state.obstacle().is_none()).map(|offer| {
+            let device = state.inventory.get(&offer.id).expect("a device");
+            (offer.id.to_string(), state.obstacle(device).is_none())
         });
         allocatable.collect()
     }
 
     fn is_healthy(&self, device: &Device) -> bool {
         let state = self.state.borrow();
-        state.inventory.get(device.id.as_str()).expect("known").health.is_healthy()
+        state.inventory.get(device.id.as_str()).expect("a device of the node").health.is_healthy()
     }
 }
 
 fn gpu(id: &str) -> Device {
-    seen(id, &Observation::Passed)
+    observed_device(id, &Observation::Passed)
 }
 
-fn seen(id: &str, observation: &Observation) -> Device {
+fn observed_device(id: &str, observation: &Observation) -> Device {
     let mut tracker = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
     tracker.observe(observation, Timestamp::UNIX_EPOCH);
     let id = id.parse().expect("an id");
-    let new = Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, Timestamp::UNIX_EPOCH);
-    Device { health: tracker.health().clone(), ..new }
+    let healthy = Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, Timestamp::UNIX_EPOCH);
+    Device { health: tracker.health().clone(), ..healthy }
 }
 
 fn in_both_apis(ids: &[&str]) -> Vec<(String, bool)> {
@@ -152,22 +152,23 @@ fn in_both_apis(ids: &[&str]) -> Vec<(String, bool)> {
 #[tokio::test(start_paused = true)]
 async fn a_hanging_disk_delays_new_devices_and_no_change_of_existing_ones() {
     let mut rig = Rig::new();
-    let (one, two, three) = (gpu("GPU-1"), gpu("GPU-2"), gpu("GPU-3"));
-    rig.discover(&[&one, &two]);
+    let (first, second, third) = (gpu("GPU-1"), gpu("GPU-2"), gpu("GPU-3"));
+    rig.discover(&[&first, &second]);
     assert!(rig.allocatable().is_empty(), "nothing is written yet");
-    rig.disk_answers();
+    rig.finish_disk_pass();
     assert_eq!(rig.allocatable(), in_both_apis(&["GPU-1", "GPU-2"]));
 
-    rig.disk_begins();
-    let lost = seen("GPU-1", &Observation::Failed(Reason::Lost, "it fell off".to_owned()));
-    rig.discover(&[&lost, &two]);
+    rig.begin_disk_pass();
+    let lost =
+        observed_device("GPU-1", &Observation::Failed(Reason::Lost, "it fell off".to_owned()));
+    rig.discover(&[&lost, &second]);
     assert_eq!(
         rig.allocatable(),
         in_both_apis(&["GPU-2"]),
         "the loss is published at once; the other device is unchanged"
     );
 
-    rig.discover(&[&lost, &two, &three]);
+    rig.discover(&[&lost, &second, &third]);
     assert_eq!(rig.allocatable(), in_both_apis(&["GPU-2"]));
     assert_eq!(rig.state.borrow().inventory.devices.len(), 2, "a new device appears in one step");
     advance(DEADLINE).await;
@@ -175,11 +176,12 @@ async fn a_hanging_disk_delays_new_devices_and_no_change_of_existing_ones() {
     assert_eq!(rig.allocatable(), in_both_apis(&["GPU-2"]));
     assert_eq!(rig.state.borrow().inventory.devices.len(), 3);
     assert!(rig.state.borrow().disk_slow_since.is_some());
-    let failed = seen("GPU-2", &Observation::Fault(Reason::Xid(79), "XID 79".to_owned()));
-    rig.discover(&[&lost, &failed, &three]);
-    assert!(!rig.is_healthy(&two) && rig.allocatable().is_empty());
+    let failed =
+        observed_device("GPU-2", &Observation::Fault(Reason::Xid(79), "XID 79".to_owned()));
+    rig.discover(&[&lost, &failed, &third]);
+    assert!(!rig.is_healthy(&second) && rig.allocatable().is_empty());
 
-    rig.disk_answers();
+    rig.finish_disk_pass();
     assert_eq!(rig.allocatable(), in_both_apis(&["GPU-3"]));
     assert_eq!(rig.state.borrow().disk_slow_since, None);
 }
@@ -187,14 +189,14 @@ async fn a_hanging_disk_delays_new_devices_and_no_change_of_existing_ones() {
 #[tokio::test(start_paused = true)]
 async fn a_new_delivery_waits_for_the_disk_and_withholds_no_device_meanwhile() {
     let mut rig = Rig::new();
-    let one = gpu("GPU-1");
-    rig.discover(&[&one]);
-    rig.disk_answers();
+    let device = gpu("GPU-1");
+    rig.discover(&[&device]);
+    rig.finish_disk_pass();
     let mut policy = Policy::clone(&rig.reconciler.policy);
     policy.delivery.ids = DeviceIdStrategy::Index;
     rig.reconciler.policy = Arc::new(policy);
-    rig.disk_begins();
-    rig.discover(&[&one]);
+    rig.begin_disk_pass();
+    rig.discover(&[&device]);
     assert_eq!(
         rig.allocatable(),
         in_both_apis(&["GPU-1"]),
@@ -203,19 +205,19 @@ async fn a_new_delivery_waits_for_the_disk_and_withholds_no_device_meanwhile() {
     advance(DEADLINE).await;
     rig.reconciler.refresh(Trigger::Disk);
     assert!(rig.allocatable().is_empty(), "the disk is slow");
-    rig.disk_answers();
+    rig.finish_disk_pass();
     assert_eq!(rig.allocatable(), in_both_apis(&["GPU-1"]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_configuration_that_offers_no_device_of_the_node_is_reported() {
     let resources = Resources::Rules(Vec::new());
-    let mut rig = Rig::of(Policy { resources, ..Policy::default() });
+    let mut rig = Rig::with_policy(Policy { resources, ..Policy::default() });
     rig.discover(&[]);
-    rig.disk_answers();
+    rig.finish_disk_pass();
     assert_eq!(rig.state.borrow().no_offer_warning(), None, "there is nothing to offer");
     rig.discover(&[&gpu("GPU-1")]);
-    rig.disk_answers();
-    let why = rig.state.borrow().no_offer_warning().expect("a GPU is there");
-    assert!(why.starts_with("nothing is offered of 1 devices"), "{why}");
+    rig.finish_disk_pass();
+    let warning = rig.state.borrow().no_offer_warning().expect("a GPU is there");
+    assert!(warning.starts_with("nothing is offered of 1 devices"), "{warning}");
 }

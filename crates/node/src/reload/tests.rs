@@ -13,19 +13,19 @@ use windlass_migrate::{NvidiaPluginFlags, load, parse};
 
 use super::*;
 
-/// A reloader over a folder, with its outputs.
-struct World {
+/// A reloader over a folder, with its inputs and outputs.
+struct TestReloader {
     dir: tempfile::TempDir,
     policy: watch::Receiver<Arc<Policy>>,
     status: watch::Receiver<ReloadStatus>,
-    requested: watch::Sender<u64>,
+    requests: watch::Sender<u64>,
     label: watch::Sender<LabelValue>,
     loads: Receiver<()>,
 }
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-fn counted(file: PathBuf, loads: Sender<()>) -> LoadConfig {
+fn counting_load(file: PathBuf, loads: Sender<()>) -> LoadConfig {
     Arc::new(move |label| {
         // The receiver is dropped at the end of a test.
         let _ = loads.send(());
@@ -45,35 +45,35 @@ fn counted(file: PathBuf, loads: Sender<()>) -> LoadConfig {
 async fn with_reloader<F: Future<Output = ()>>(
     file: &str,
     prepare: impl FnOnce(&Path),
-    scenario: impl FnOnce(World) -> F,
+    scenario: impl FnOnce(TestReloader) -> F,
 ) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     prepare(dir.path());
     let (sender, loads) = channel();
-    let load = counted(dir.path().join(file), sender);
-    let started = load(&LabelValue::Unknown).expect("valid").0;
-    loads.recv().expect("the first");
-    let (requested, requested_receiver) = watch::channel(0);
+    let load = counting_load(dir.path().join(file), sender);
+    let initial = load(&LabelValue::Unknown).expect("valid").0;
+    loads.recv().expect("the first load");
+    let (requests, request_receiver) = watch::channel(0);
     let (label, label_receiver) = watch::channel(LabelValue::Unknown);
-    let triggers = ReloadTriggers { requests: requested_receiver, label: label_receiver };
+    let triggers = ReloadTriggers { requests: request_receiver, label: label_receiver };
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     let reloader =
-        Reloader::new(started, load, Some(dir.path()), triggers, clock).expect("watched");
-    let world = World {
+        Reloader::new(initial, load, Some(dir.path()), triggers, clock).expect("watched");
+    let test_reloader = TestReloader {
         policy: reloader.policy(),
         status: reloader.status(),
         dir,
-        requested,
+        requests,
         label,
         loads,
     };
     tokio::select! {
-        () = reloader.run(CancellationToken::new()) => panic!("it ended"),
-        () = scenario(world) => {}
+        () = reloader.run(CancellationToken::new()) => panic!("the reloader ended"),
+        () = scenario(test_reloader) => {}
     }
 }
 
-impl World {
+impl TestReloader {
     fn write(&self, name: &str, text: &str) {
         fs::write(self.dir.path().join(name), text).expect("written");
     }
@@ -83,8 +83,8 @@ impl World {
         drop(timeout(TIMEOUT, wait).await.expect("in time").expect("running"));
     }
 
-    async fn status(&mut self, of: impl FnMut(&ReloadStatus) -> bool) -> ReloadStatus {
-        let wait = self.status.wait_for(of);
+    async fn status(&mut self, condition: impl FnMut(&ReloadStatus) -> bool) -> ReloadStatus {
+        let wait = self.status.wait_for(condition);
         timeout(TIMEOUT, wait).await.expect("in time").expect("running").clone()
     }
 }
@@ -92,14 +92,14 @@ impl World {
 #[tokio::test]
 async fn a_file_that_is_written_or_replaced_is_followed() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "mig: none\n").expect("written");
-    with_reloader("w.yaml", prepare, async |mut world: World| {
-        assert_eq!(world.policy.borrow().mig, MigStrategy::None);
-        world.write("w.yaml", "mig: single\n");
-        world.until_mig_is(MigStrategy::Single).await;
-        world.write("new", "mig: mixed\n");
-        let path = |name: &str| world.dir.path().join(name);
+    with_reloader("w.yaml", prepare, async |mut reloader: TestReloader| {
+        assert_eq!(reloader.policy.borrow().mig, MigStrategy::None);
+        reloader.write("w.yaml", "mig: single\n");
+        reloader.until_mig_is(MigStrategy::Single).await;
+        reloader.write("new", "mig: mixed\n");
+        let path = |name: &str| reloader.dir.path().join(name);
         fs::rename(path("new"), path("w.yaml")).expect("renamed");
-        world.until_mig_is(MigStrategy::Mixed).await;
+        reloader.until_mig_is(MigStrategy::Mixed).await;
     })
     .await;
 }
@@ -115,13 +115,13 @@ async fn a_config_map_whose_link_is_swapped_is_followed() {
         symlink("..1", dir.join("..data")).expect("linked");
         symlink("..data/w.yaml", dir.join("w.yaml")).expect("linked");
     };
-    with_reloader("w.yaml", prepare, async |mut world: World| {
-        let dir = world.dir.path();
+    with_reloader("w.yaml", prepare, async |mut reloader: TestReloader| {
+        let dir = reloader.dir.path();
         version(dir, "..2", "mig: single\n");
         symlink("..2", dir.join("..data_tmp")).expect("linked");
         fs::rename(dir.join("..data_tmp"), dir.join("..data")).expect("swapped");
         fs::remove_dir_all(dir.join("..1")).expect("removed");
-        world.until_mig_is(MigStrategy::Single).await;
+        reloader.until_mig_is(MigStrategy::Single).await;
     })
     .await;
 }
@@ -129,25 +129,25 @@ async fn a_config_map_whose_link_is_swapped_is_followed() {
 #[tokio::test]
 async fn an_invalid_file_changes_nothing_and_is_reported_until_it_is_valid() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "mig: none\n").expect("written");
-    with_reloader("w.yaml", prepare, async |mut world: World| {
-        world.write("w.yaml", "mig: both\n");
-        let status = world.status(|status| status.error.is_some()).await;
+    with_reloader("w.yaml", prepare, async |mut reloader: TestReloader| {
+        reloader.write("w.yaml", "mig: both\n");
+        let status = reloader.status(|status| status.error.is_some()).await;
         let error = status.error.expect("waited for");
         assert!(error.contains("w.yaml:1: \"both\" is not a known value"), "{error}");
-        assert_eq!(world.policy.borrow().mig, MigStrategy::None);
-        fs::remove_file(world.dir.path().join("w.yaml")).expect("removed");
+        assert_eq!(reloader.policy.borrow().mig, MigStrategy::None);
+        fs::remove_file(reloader.dir.path().join("w.yaml")).expect("removed");
         let is_unreadable = |status: &ReloadStatus| {
             status.error.as_ref().is_some_and(|error| error.contains("cannot read"))
         };
-        world.status(is_unreadable).await;
+        reloader.status(is_unreadable).await;
         assert_eq!(
-            world.policy.borrow().mig,
+            reloader.policy.borrow().mig,
             MigStrategy::None,
             "the last valid policy stays in force"
         );
-        world.write("w.yaml", "mig: single\n");
-        world.until_mig_is(MigStrategy::Single).await;
-        world.status(|status| status.error.is_none()).await;
+        reloader.write("w.yaml", "mig: single\n");
+        reloader.until_mig_is(MigStrategy::Single).await;
+        reloader.status(|status| status.error.is_none()).await;
     })
     .await;
 }
@@ -155,23 +155,26 @@ async fn an_invalid_file_changes_nothing_and_is_reported_until_it_is_valid() {
 #[tokio::test]
 async fn an_empty_file_or_a_fifo_changes_nothing() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "mig: none\n").expect("written");
-    with_reloader("w.yaml", prepare, async |mut world: World| {
-        let file = world.dir.path().join("w.yaml");
-        let nothing = "says nothing: write `{}` for the defaults";
-        for (text, expected) in [("", nothing), ("# mig: single\n\n", nothing), ("---\n", nothing)]
-        {
-            world.write("w.yaml", text);
+    with_reloader("w.yaml", prepare, async |mut reloader: TestReloader| {
+        let file = reloader.dir.path().join("w.yaml");
+        let empty_file_error = "says nothing: write `{}` for the defaults";
+        for (text, expected) in [
+            ("", empty_file_error),
+            ("# mig: single\n\n", empty_file_error),
+            ("---\n", empty_file_error),
+        ] {
+            reloader.write("w.yaml", text);
             let is_shown = |status: &ReloadStatus| {
                 status.error.as_ref().is_some_and(|error| error.contains(expected))
             };
-            world.status(is_shown).await;
+            reloader.status(is_shown).await;
             assert_eq!(
-                world.policy.borrow().mig,
+                reloader.policy.borrow().mig,
                 MigStrategy::None,
                 "the last valid policy stays in force"
             );
-            world.write("w.yaml", "mig: none\n");
-            world.status(|status| status.error.is_none()).await;
+            reloader.write("w.yaml", "mig: none\n");
+            reloader.status(|status| status.error.is_none()).await;
         }
         fs::remove_file(&file).expect("removed");
         mknodat(CWD, &file, FileType::Fifo, Mode::RUSR, 0).expect("made");
@@ -181,15 +184,15 @@ async fn an_empty_file_or_a_fifo_changes_nothing() {
                 .as_ref()
                 .is_some_and(|error| error.contains("it is a FIFO, not a regular file"))
         };
-        world.status(is_shown).await;
+        reloader.status(is_shown).await;
         assert_eq!(
-            world.policy.borrow().mig,
+            reloader.policy.borrow().mig,
             MigStrategy::None,
             "the last valid policy stays in force"
         );
         fs::remove_file(&file).expect("removed");
-        world.write("w.yaml", "{}");
-        world.until_mig_is(MigStrategy::Mixed).await;
+        reloader.write("w.yaml", "{}");
+        reloader.until_mig_is(MigStrategy::Mixed).await;
     })
     .await;
 }
@@ -197,10 +200,10 @@ async fn an_empty_file_or_a_fifo_changes_nothing() {
 #[tokio::test]
 async fn keys_that_need_a_restart_are_named_and_the_others_are_followed() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
-    with_reloader("w.yaml", prepare, async |mut world: World| {
-        world.write("w.yaml", "mig: single\ncdiDir: /elsewhere\ndriver: {root: /d}\n");
-        world.until_mig_is(MigStrategy::Single).await;
-        let status = world.status(|status| !status.restart_keys.is_empty()).await;
+    with_reloader("w.yaml", prepare, async |mut reloader: TestReloader| {
+        reloader.write("w.yaml", "mig: single\ncdiDir: /elsewhere\ndriver: {root: /d}\n");
+        reloader.until_mig_is(MigStrategy::Single).await;
+        let status = reloader.status(|status| !status.restart_keys.is_empty()).await;
         assert_eq!(status.restart_keys, ["driver", "cdiDir"]);
     })
     .await;
@@ -209,12 +212,12 @@ async fn keys_that_need_a_restart_are_named_and_the_others_are_followed() {
 #[tokio::test]
 async fn the_drivers_name_needs_a_restart_and_stays_until_then() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
-    with_reloader("w.yaml", prepare, async |mut world: World| {
-        world.write("w.yaml", "mig: single\ndra: {driver: gpu.example.com}\n");
-        world.until_mig_is(MigStrategy::Single).await;
-        let status = world.status(|status| !status.restart_keys.is_empty()).await;
+    with_reloader("w.yaml", prepare, async |mut reloader: TestReloader| {
+        reloader.write("w.yaml", "mig: single\ndra: {driver: gpu.example.com}\n");
+        reloader.until_mig_is(MigStrategy::Single).await;
+        let status = reloader.status(|status| !status.restart_keys.is_empty()).await;
         assert_eq!(status.restart_keys, ["dra.driver"]);
-        assert_eq!(world.policy.borrow().dra.driver, Policy::default().dra.driver);
+        assert_eq!(reloader.policy.borrow().dra.driver, Policy::default().dra.driver);
     })
     .await;
 }
@@ -222,17 +225,17 @@ async fn the_drivers_name_needs_a_restart_and_stays_until_then() {
 #[tokio::test]
 async fn a_burst_of_writes_is_one_reload_and_a_request_is_served_at_once() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
-    with_reloader("w.yaml", prepare, async |mut world: World| {
+    with_reloader("w.yaml", prepare, async |mut reloader: TestReloader| {
         for _ in 0..20 {
-            world.write("w.yaml", "mig: none\n");
+            reloader.write("w.yaml", "mig: none\n");
         }
-        world.write("w.yaml", "mig: single\n");
-        world.until_mig_is(MigStrategy::Single).await;
-        assert_eq!(world.loads.try_iter().count(), 1);
-        let before = world.status.borrow().last_success;
-        world.requested.send_modify(|count| *count += 1);
-        world.status(|status| status.last_success > before).await;
-        assert_eq!(world.loads.try_iter().count(), 1);
+        reloader.write("w.yaml", "mig: single\n");
+        reloader.until_mig_is(MigStrategy::Single).await;
+        assert_eq!(reloader.loads.try_iter().count(), 1);
+        let before = reloader.status.borrow().last_success;
+        reloader.requests.send_modify(|count| *count += 1);
+        reloader.status(|status| status.last_success > before).await;
+        assert_eq!(reloader.loads.try_iter().count(), 1);
     })
     .await;
 }
@@ -243,15 +246,15 @@ async fn the_nodes_label_names_the_file() {
         fs::write(dir.join("default"), "mig: none\n").expect("written");
         fs::write(dir.join("whole"), "mig: single\n").expect("written");
     };
-    with_reloader("", prepare, async |mut world: World| {
-        assert_eq!(world.policy.borrow().mig, MigStrategy::None);
-        world.label.send_replace(LabelValue::Value("whole".into()));
-        world.until_mig_is(MigStrategy::Single).await;
-        world.label.send_replace(LabelValue::Value("gone".into()));
-        let status = world.status(|status| status.error.is_some()).await;
+    with_reloader("", prepare, async |mut reloader: TestReloader| {
+        assert_eq!(reloader.policy.borrow().mig, MigStrategy::None);
+        reloader.label.send_replace(LabelValue::Value("whole".into()));
+        reloader.until_mig_is(MigStrategy::Single).await;
+        reloader.label.send_replace(LabelValue::Value("gone".into()));
+        let status = reloader.status(|status| status.error.is_some()).await;
         assert!(status.error.expect("waited for").contains("has no file \"gone\""));
-        world.label.send_replace(LabelValue::Absent);
-        world.until_mig_is(MigStrategy::None).await;
+        reloader.label.send_replace(LabelValue::Absent);
+        reloader.until_mig_is(MigStrategy::None).await;
     })
     .await;
 }

@@ -20,7 +20,7 @@ pub(super) enum Choice {
 // === impl Choice ===
 
 impl Choice {
-    pub(super) fn of(devices: &[DeviceId], decided: &[DeviceId], why: Option<String>) -> Self {
+    pub(super) fn of(devices: &[DeviceId], decided: &[DeviceId], reason: Option<String>) -> Self {
         if decided.is_empty() {
             return Self::Undecided;
         }
@@ -29,7 +29,7 @@ impl Choice {
         }
         Self::Corrected {
             decided: first_few(decided, MAX_LOGGED_IDS),
-            why: why.unwrap_or_else(|| "its pod has another GPU already".to_owned()),
+            why: reason.unwrap_or_else(|| "its pod has another GPU already".to_owned()),
         }
     }
 
@@ -52,15 +52,15 @@ pub(super) fn decided(pod: &BoundPod, count: usize) -> Vec<DeviceId> {
             "placement not written by a Binding: the agent chooses a GPU"
         );
     }
-    let mut texts = PodPlacement::annotation_values(&pod.annotations);
-    texts.find_map(|text| parse_placement(pod, text, count)).unwrap_or_default()
+    let mut values = PodPlacement::annotation_values(&pod.annotations);
+    values.find_map(|text| parse_placement(pod, text, count)).unwrap_or_default()
 }
 
 /// GPUs of a placement, if it has `count` of them.
 fn parse_placement(pod: &BoundPod, text: &str, count: usize) -> Option<Vec<DeviceId>> {
     match PodPlacement::from_annotation(text) {
         Ok(PodPlacement { devices }) if devices.len() == count => {
-            Some(devices.into_iter().map(|it| it.id).collect())
+            Some(devices.into_iter().map(|gpu| gpu.id).collect())
         }
         Ok(PodPlacement { devices }) => {
             let gpus = devices.len();

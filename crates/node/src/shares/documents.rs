@@ -32,7 +32,7 @@ pub(super) struct ShareDocument {
 }
 
 /// Variable with the share as JSON. The agent reads it again: annotations need a newer CDI version.
-const VARIABLE: &str = "WINDLASS_SHARE";
+const SHARE_VARIABLE: &str = "WINDLASS_SHARE";
 
 /// Edits of a share's container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,30 +55,34 @@ impl ShareDocument {
         devices: &[DeviceId],
         edits: Edits<'_>,
     ) -> Option<Self> {
-        let (mut own, mut common) = (ContainerEdits::default(), ContainerEdits::default());
+        let (mut device_edits, mut common) = (ContainerEdits::default(), ContainerEdits::default());
         let mut limit = None;
-        if let Edits::Gpu(gpus, limited) = edits {
+        if let Edits::Gpu(gpus, hook_limit) = edits {
             common = gpus.container_edits.clone();
-            own.hooks.extend(limited.map(HookLimit::hook));
-            limit = limited.cloned();
+            device_edits.hooks.extend(hook_limit.map(HookLimit::hook));
+            limit = hook_limit.cloned();
             for id in devices {
                 let gpu = gpus.devices.iter().find(|device| device.name == id.as_str())?;
-                own.merge(gpu.container_edits.clone());
+                device_edits.merge(gpu.container_edits.clone());
             }
         }
         let record = serde_json::to_string(&hold).expect("strings and numbers are JSON");
-        own.env.push(format!("{VARIABLE}={record}"));
+        device_edits.env.push(format!("{SHARE_VARIABLE}={record}"));
         let ids: Vec<_> = devices.iter().map(DeviceId::as_str).collect();
-        own.env.push(format!("{}={}", resource_variable(resource), ids.join(",")));
-        let spec = Spec::new(&SHARE_KIND, vec![SpecDevice::new(name, own)], common);
+        device_edits.env.push(format!("{}={}", resource_variable(resource), ids.join(",")));
+        let spec = Spec::new(&SHARE_KIND, vec![SpecDevice::new(name, device_edits)], common);
         Some(Self { hold, spec, limit })
     }
 
     /// Name and share in a document that an agent wrote.
     fn from_spec(spec: Spec) -> Option<(String, Self)> {
         let device = spec.devices.first()?;
-        let prefix = format!("{VARIABLE}=");
-        let record = device.container_edits.env.iter().find_map(|it| it.strip_prefix(&prefix))?;
+        let prefix = format!("{SHARE_VARIABLE}=");
+        let record = device
+            .container_edits
+            .env
+            .iter()
+            .find_map(|variable| variable.strip_prefix(&prefix))?;
         let hold = serde_json::from_str(record).ok()?;
         Some((device.name.clone(), Self { hold, spec, limit: None }))
     }
@@ -104,16 +108,18 @@ impl ShareDocuments {
 
     /// Documents by name, and the names of unreadable ones. Blocks.
     pub(super) fn read(&self) -> (BTreeMap<String, ShareDocument>, BTreeSet<String>) {
-        let (mut all, mut unreadable) = (BTreeMap::new(), BTreeSet::new());
+        let (mut documents, mut unreadable) = (BTreeMap::new(), BTreeSet::new());
         for file in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let name = file.file_name().into_string().unwrap_or_default();
             let Some(name) = name_in(&name) else { continue };
             match windlass_cdi::read_document(&file.path()).and_then(ShareDocument::from_spec) {
-                Some((named, document)) if named == name => drop(all.insert(named, document)),
+                Some((document_name, document)) if document_name == name => {
+                    drop(documents.insert(document_name, document))
+                }
                 _ => drop(unreadable.insert(name.to_owned())),
             }
         }
-        (all, unreadable)
+        (documents, unreadable)
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -127,7 +133,7 @@ impl ShareDocuments {
         document: Option<&ShareDocument>,
     ) -> Result<(), String> {
         let path = self.path(name);
-        let done = match document {
+        let result = match document {
             // Only root may read it, because it names a pod.
             Some(document) => {
                 let text = windlass_cdi::to_json(&document.spec);
@@ -138,7 +144,7 @@ impl ShareDocuments {
                 _ => Ok(()),
             },
         };
-        done.map_err(|error| format!("cannot write CDI document {}: {error}", path.display()))
+        result.map_err(|error| format!("cannot write CDI document {}: {error}", path.display()))
     }
 }
 

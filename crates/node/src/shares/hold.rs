@@ -134,10 +134,10 @@ impl HeldGpu {
             return PlacedGpu::whole(self.device.clone());
         }
         let Amounts { memory_mib, compute_percent } = self.amounts;
-        let milli = compute_percent.saturating_mul(10);
-        let (mib, milli) = (u32::try_from(memory_mib), u16::try_from(milli));
-        let (mib, milli) = (mib.unwrap_or_default(), milli.unwrap_or_default());
-        PlacedGpu::share(self.device.clone(), mib, milli)
+        let compute_milli = compute_percent.saturating_mul(10);
+        let (mib, compute_milli) = (u32::try_from(memory_mib), u16::try_from(compute_milli));
+        let (mib, compute_milli) = (mib.unwrap_or_default(), compute_milli.unwrap_or_default());
+        PlacedGpu::share(self.device.clone(), mib, compute_milli)
     }
 }
 
@@ -153,10 +153,10 @@ impl Amounts {
         pod: &str,
         resources: &ShareResources,
     ) -> Self {
-        let is_virtual = |it: &ContainerIds| {
-            it.pod == pod
-                && resources.gpus.as_ref() == Some(&it.resource)
-                && it.ids.iter().any(|id| token_number(id).is_some())
+        let is_virtual = |container: &ContainerIds| {
+            container.pod == pod
+                && resources.gpus.as_ref() == Some(&container.resource)
+                && container.ids.iter().any(|id| token_number(id).is_some())
         };
         if containers.iter().any(is_virtual) {
             return Self::MAX;
@@ -172,11 +172,12 @@ impl Amounts {
         resources: &ShareResources,
     ) -> Self {
         let tokens = |resource: &Option<_>| {
-            let is_of_pod = |it: &&ContainerIds| {
-                it.pod == pod && resource.as_ref().is_some_and(|name| it.resource == *name)
+            let is_of_pod = |container: &&ContainerIds| {
+                container.pod == pod
+                    && resource.as_ref().is_some_and(|name| container.resource == *name)
             };
             let ids: BTreeSet<_> =
-                containers.iter().filter(is_of_pod).flat_map(|it| &it.ids).collect();
+                containers.iter().filter(is_of_pod).flat_map(|container| &container.ids).collect();
             ids.len() as u64
         };
         Self {

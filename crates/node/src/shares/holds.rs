@@ -69,8 +69,8 @@ impl Holds {
     ) -> Self {
         let mut pods: BTreeMap<String, BoundShare> = BTreeMap::new();
         for ShareDocument { hold, .. } in documents.values() {
-            let known = pods.get(&hold.pod.uid).map(|taken| taken.hold.first.amounts);
-            if known.is_none_or(|known| known.is_within(hold.first.amounts)) {
+            let amounts = pods.get(&hold.pod.uid).map(|share| share.hold.first.amounts);
+            if amounts.is_none_or(|amounts| amounts.is_within(hold.first.amounts)) {
                 pods.insert(
                     hold.pod.uid.clone(),
                     BoundShare { hold: hold.clone(), bound_at: None, unreported: None },
@@ -86,7 +86,10 @@ impl Holds {
         if self.unknown.is_some() {
             return;
         }
-        let uids = containers.iter().map(|it| &it.pod).filter(|uid| !self.pods.contains_key(*uid));
+        let uids = containers
+            .iter()
+            .map(|container| &container.pod)
+            .filter(|uid| !self.pods.contains_key(*uid));
         let amounts =
             |uid: &String| (uid.clone(), Amounts::upper_bound(containers, uid, resources));
         let has_amounts = |(_, amounts): &(String, Amounts)| *amounts != Amounts::default();
@@ -102,39 +105,44 @@ impl Holds {
 
     /// Amounts of pods whose GPUs are unknown.
     pub(super) fn unknown_amounts(&self) -> Amounts {
-        let all = self.unknown.iter().flat_map(BTreeMap::values);
-        all.fold(Amounts::default(), |sum, amounts| sum.saturating_add(*amounts))
+        let amounts = self.unknown.iter().flat_map(BTreeMap::values);
+        amounts.fold(Amounts::default(), |sum, amounts| sum.saturating_add(*amounts))
     }
 
     /// Drops a pod's share of a GPU that became unusable before any container started with it.
     pub(super) fn drop_unusable(&mut self, uid: &str, gpus: &ShareableGpus) -> Option<Hold> {
         let is_free = |id: &DeviceId| gpus.get(id).is_some_and(|gpu| gpu.obstacle.is_none());
         let is_usable = self.pods.get(uid)?.hold.devices().all(is_free);
-        let is_documented = self.documents.values().any(|it| it.hold.pod.uid == uid);
+        let is_documented = self.documents.values().any(|document| document.hold.pod.uid == uid);
         if is_usable || is_documented {
             return None;
         }
-        self.pods.remove(uid).map(|taken| taken.hold)
+        self.pods.remove(uid).map(|share| share.hold)
     }
 
     /// Drops the shares of pods that the checkpoint no longer has.
-    pub(super) fn release(&mut self, present: &CheckpointPods) -> EndedShares {
+    pub(super) fn release(&mut self, checkpoint: &CheckpointPods) -> EndedShares {
         if let Some(unknown) = &mut self.unknown {
-            unknown.retain(|uid, _| present.recorded.contains(uid));
+            unknown.retain(|uid, _| checkpoint.recorded.contains(uid));
         }
-        let ended = |(uid, taken): (&String, &BoundShare)| {
+        let ended = |(uid, share): (&String, &BoundShare)| {
             // A checkpoint that was read before the share was bound need not name its pod. Pod resources lag behind.
-            let is_newer = |by: Duration| taken.bound_at.is_none_or(|at| present.read_at > at + by);
-            let is_gone = !present.recorded.contains(uid) && is_newer(Duration::ZERO);
-            let is_released = !present.held.contains(uid) && is_newer(CHECKPOINT_GRACE);
+            let is_newer =
+                |margin: Duration| share.bound_at.is_none_or(|at| checkpoint.read_at > at + margin);
+            let is_gone = !checkpoint.recorded.contains(uid) && is_newer(Duration::ZERO);
+            let is_released = !checkpoint.held.contains(uid) && is_newer(CHECKPOINT_GRACE);
             (is_gone || is_released).then(|| uid.clone())
         };
         let uids: BTreeSet<_> = self.pods.iter().filter_map(ended).collect();
-        let is_of = |document: &ShareDocument| uids.contains(&document.hold.pod.uid);
-        let names = self.documents.iter().filter(|(_, it)| is_of(it)).map(|(name, _)| name.clone());
+        let has_ended = |document: &ShareDocument| uids.contains(&document.hold.pod.uid);
+        let names = self
+            .documents
+            .iter()
+            .filter(|(_, document)| has_ended(document))
+            .map(|(name, _)| name.clone());
         let names: Vec<_> = names.collect();
-        self.documents.retain(|_, document| !is_of(document));
-        let holds = uids.iter().filter_map(|uid| self.pods.remove(uid)).map(|taken| taken.hold);
+        self.documents.retain(|_, document| !has_ended(document));
+        let holds = uids.iter().filter_map(|uid| self.pods.remove(uid)).map(|share| share.hold);
         EndedShares { holds: holds.collect(), names }
     }
 }
@@ -145,13 +153,17 @@ impl CheckpointPods {
     /// Pods of a reading; `None` if the checkpoint could not be read.
     pub(super) fn of(allocations: &Allocations) -> Option<Self> {
         let (containers, held) = (allocations.containers()?, allocations.held_ids()?);
-        let is_held = |it: &&ContainerIds| {
-            held.get(&it.resource).is_some_and(|ids| !ids.is_disjoint(&it.ids))
+        let is_held = |container: &&ContainerIds| {
+            held.get(&container.resource).is_some_and(|ids| !ids.is_disjoint(&container.ids))
         };
         Some(Self {
             read_at: allocations.read_at()?,
-            recorded: containers.iter().map(|it| it.pod.clone()).collect(),
-            held: containers.iter().filter(is_held).map(|it| it.pod.clone()).collect(),
+            recorded: containers.iter().map(|container| container.pod.clone()).collect(),
+            held: containers
+                .iter()
+                .filter(is_held)
+                .map(|container| container.pod.clone())
+                .collect(),
         })
     }
 }

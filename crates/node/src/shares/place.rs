@@ -39,7 +39,7 @@ pub(super) struct Size {
 }
 
 /// All memory of a GPU.
-const ALL: ShareMemory = ShareMemory::Percent(100);
+const FULL_MEMORY: ShareMemory = ShareMemory::Percent(100);
 
 // === impl Size ===
 
@@ -55,7 +55,7 @@ impl Size {
     pub(super) fn of_virtual_gpus(request: PodRequest, tokens: usize) -> Self {
         match request {
             PodRequest::WholeGpus => {
-                Self { count: tokens, memory: ALL, compute_percent: FULL_COMPUTE_PERCENT }
+                Self { count: tokens, memory: FULL_MEMORY, compute_percent: FULL_COMPUTE_PERCENT }
             }
             PodRequest::Shares(GpuShares { count, memory, compute_percent }) => {
                 Self { count: usize::from(count), memory, compute_percent: compute_percent.into() }
@@ -71,7 +71,7 @@ impl Size {
     }
 
     fn is_whole(self) -> bool {
-        (self.memory, self.compute_percent) == (ALL, FULL_COMPUTE_PERCENT)
+        (self.memory, self.compute_percent) == (FULL_MEMORY, FULL_COMPUTE_PERCENT)
     }
 }
 
@@ -105,8 +105,8 @@ impl ShareRequest<'_> {
         fitting.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The best connected set that contains the decided GPUs that fit. Empty if the share is of one GPU or
-    /// of parts.
+    /// The best connected set that contains the decided GPUs that fit. Empty for a share of one GPU, or
+    /// of parts of GPUs.
     fn well_connected(&self, fitting: &[(Amounts, DeviceId)]) -> Vec<DeviceId> {
         if !self.size.is_whole() || self.size.count < 2 {
             return Vec::new();
@@ -117,7 +117,7 @@ impl ShareRequest<'_> {
         let (size, policy) = (self.size.count, Policy::default());
         let request =
             Request { available: &available, required: &required, near: &[], size, policy };
-        placement::choose(self.topology, request).map(|it| it.devices).unwrap_or_default()
+        placement::choose(self.topology, request).map(|choice| choice.devices).unwrap_or_default()
     }
 
     /// Reason why a decided GPU is not used.
@@ -137,12 +137,12 @@ impl ShareRequest<'_> {
 
     /// Amounts that are free on a GPU.
     fn free(&self, id: &DeviceId, gpu: &ShareableGpu) -> Amounts {
-        let all = Amounts { memory_mib: gpu.memory_mib, compute_percent: FULL_COMPUTE_PERCENT };
-        let used = self.ledger.portion(id).map_or_else(Amounts::default, |it| Amounts {
-            memory_mib: it.memory,
-            compute_percent: it.compute,
+        let total = Amounts { memory_mib: gpu.memory_mib, compute_percent: FULL_COMPUTE_PERCENT };
+        let usage = self.ledger.portion(id).map_or_else(Amounts::default, |portion| Amounts {
+            memory_mib: portion.memory,
+            compute_percent: portion.compute,
         });
-        all.saturating_sub(used.saturating_add(self.unknown))
+        total.saturating_sub(usage.saturating_add(self.unknown))
     }
 }
 
@@ -164,19 +164,21 @@ mod tests {
     /// GPUs of 80 GiB, with the GiB that pods use of each.
     fn node(gpus: &[(&str, u64)]) -> (ShareableGpus, Ledger) {
         let ledger = SharedLedger::default();
-        let of = gib(80).memory_mib;
-        for (gpu, used) in gpus.iter().filter(|(_, used)| *used > 0) {
-            let memory = gib(*used).memory_mib;
+        let total_mib = gib(80).memory_mib;
+        for (gpu, used_gib) in gpus.iter().filter(|(_, used_gib)| *used_gib > 0) {
+            let memory = gib(*used_gib).memory_mib;
             let method = ShareMethod::TimeSlicing;
-            let usage = ClaimUse::Portion(Portion { method, shares: 1, memory, of, compute: 0 });
+            let usage =
+                ClaimUse::Portion(Portion { method, shares: 1, memory, of: total_mib, compute: 0 });
             let claim = ClaimRef::of_share("ns", gpu, gpu);
             let overlap = Overlaps::default().overlap(&id(gpu));
             ledger.take_for_claim(&claim, &[(overlap, usage)]).expect("free");
         }
-        let all =
-            gpus.iter().map(|(gpu, _)| (id(gpu), ShareableGpu { memory_mib: of, obstacle: None }));
+        let shareable = gpus
+            .iter()
+            .map(|(gpu, _)| (id(gpu), ShareableGpu { memory_mib: total_mib, obstacle: None }));
         let ledger = ledger.watch().borrow().clone();
-        (all.collect(), ledger)
+        (shareable.collect(), ledger)
     }
 
     fn order(gpus: &[(&str, u64)], size: u64, unknown: u64, decided: Option<&str>) -> Vec<String> {

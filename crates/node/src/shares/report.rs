@@ -78,7 +78,7 @@ struct Replicas {
     pod_uids: BTreeSet<String>,
 }
 
-/// The node's facts about shares.
+/// Sources of the shares of a pod on this node.
 struct Facts<'a> {
     places: &'a HostPaths,
     node: &'a NodeState,
@@ -89,10 +89,10 @@ struct Facts<'a> {
 /// checkpoints. Blocks on reads of small files.
 pub fn shares_of(places: &HostPaths, node: &NodeState, pod: &PodHoldings) -> Vec<PodShare> {
     let limited = memory_limits::limited_holders(&places.state_dir, &places.host());
-    let facts = Facts { places, node, limited };
-    let mut shares = facts.by_amounts(pod);
-    shares.extend(facts.by_replicas(pod));
-    shares.extend(facts.by_claims(pod));
+    let sources = Facts { places, node, limited };
+    let mut shares = sources.by_amounts(pod);
+    shares.extend(sources.by_replicas(pod));
+    shares.extend(sources.by_claims(pod));
     shares
 }
 
@@ -126,7 +126,7 @@ impl Facts<'_> {
 
     /// Replicas with a given memory. A pod's containers count together.
     fn by_replicas(&self, pod: &PodHoldings) -> Vec<PodShare> {
-        let mut all: BTreeMap<DeviceId, Replicas> = BTreeMap::new();
+        let mut replicas_by_gpu: BTreeMap<DeviceId, Replicas> = BTreeMap::new();
         let checkpoint_devices = self.checkpoint_devices();
         for ((container, resource), ids) in &pod.devices {
             let mut offers = self.node.offers.iter();
@@ -134,18 +134,27 @@ impl Facts<'_> {
             for replica in ids.iter().filter_map(|id| id.parse::<ReplicaId>().ok()) {
                 let device = offer.and_then(|offer| offer.devices.get(&replica.device));
                 let shared = device.and_then(OfferedDevice::shared);
-                let Some(each) = shared.and_then(|shared| shared.memory_mib) else { continue };
-                let replicas = all.entry(replica.device.clone()).or_default();
+                let Some(replica_mib) = shared.and_then(|shared| shared.memory_mib) else {
+                    continue;
+                };
+                let replicas = replicas_by_gpu.entry(replica.device.clone()).or_default();
                 replicas.count += 1;
-                replicas.memory_mib += each;
+                replicas.memory_mib += replica_mib;
                 let id = replica.to_string();
-                let is_replica = |held: &&checkpoint::PodDevices| {
-                    held.container_name == *container
-                        && held.resource_name == *resource
-                        && held.device_ids.values().flatten().any(|held| *held == id)
+                let is_replica = |pod_devices: &&checkpoint::PodDevices| {
+                    pod_devices.container_name == *container
+                        && pod_devices.resource_name == *resource
+                        && pod_devices
+                            .device_ids
+                            .values()
+                            .flatten()
+                            .any(|device_id| *device_id == id)
                 };
                 replicas.pod_uids.extend(
-                    checkpoint_devices.iter().find(is_replica).map(|held| held.pod_uid.clone()),
+                    checkpoint_devices
+                        .iter()
+                        .find(is_replica)
+                        .map(|pod_devices| pod_devices.pod_uid.clone()),
                 );
             }
         }
@@ -164,37 +173,37 @@ impl Facts<'_> {
                 device,
             })
         };
-        all.into_iter().filter_map(share).collect()
+        replicas_by_gpu.into_iter().filter_map(share).collect()
     }
 
     /// Shares of the pod's claims.
     fn by_claims(&self, pod: &PodHoldings) -> Vec<PodShare> {
         let claims = ClaimFile::new(self.places).read().ok().flatten().unwrap_or_default();
-        let is_of_pod = |it: &&PreparedClaim| {
-            it.claim.namespace == pod.namespace && pod.claims.contains(&it.claim.name)
+        let is_of_pod = |claim: &&PreparedClaim| {
+            claim.claim.namespace == pod.namespace && pod.claims.contains(&claim.claim.name)
         };
         let mut shares = Vec::new();
         for claim in claims.values().filter(is_of_pod) {
-            let pod_uids = self.users(&claim.claim.uid);
-            for held in &claim.devices {
-                let Some((device, portion)) = held.device.as_ref().zip(held.portion()) else {
+            let pod_uids = self.pods_of_claim(&claim.claim.uid);
+            for device in &claim.devices {
+                let Some((id, portion)) = device.device.as_ref().zip(device.portion()) else {
                     continue;
                 };
                 shares.push(PodShare {
-                    device: device.clone(),
+                    device: id.clone(),
                     by: ShareKind::Claim(claim.claim.name.clone()),
                     pod_uids: pod_uids.clone(),
                     memory_mib: portion.memory,
                     of_mib: portion.of,
                     compute_percent: portion.compute,
-                    enforcement: self.of_claim(device, &claim.claim.uid, &portion),
+                    enforcement: self.claim_enforcement(id, &claim.claim.uid, &portion),
                 });
             }
         }
         shares
     }
 
-    fn of_claim(&self, device: &DeviceId, uid: &str, portion: &Portion) -> Enforcement {
+    fn claim_enforcement(&self, device: &DeviceId, uid: &str, portion: &Portion) -> Enforcement {
         match portion.method {
             ShareMethod::Mps => Enforcement::Mps,
             ShareMethod::TimeSlicing | ShareMethod::Driver | ShareMethod::Dmem => {
@@ -204,7 +213,7 @@ impl Facts<'_> {
     }
 
     fn by_hook_or_watchdog(&self, device: &DeviceId, holder: &str) -> Enforcement {
-        let by_hook = self.limited.get(device).and_then(|it| it.get(holder)).copied();
+        let by_hook = self.limited.get(device).and_then(|holders| holders.get(holder)).copied();
         let gpu = self.node.inventory.get(device.as_str());
         by_hook.unwrap_or_else(|| self.by_watchdog(gpu.and_then(Device::drm_pci_address)))
     }
@@ -230,13 +239,13 @@ impl Facts<'_> {
     }
 
     /// UIDs of the pods that use a claim, from the kubelet's checkpoint; none if it cannot be read.
-    fn users(&self, claim: &str) -> BTreeSet<String> {
+    fn pods_of_claim(&self, claim: &str) -> BTreeSet<String> {
         let path = self.places.kubelet_dir.join(dra::checkpoint::FILE);
         let text = read_regular_text(&path, Symlinks::Refused, MAX_BYTES).ok();
         let parsed =
             text.and_then(|text| dra::checkpoint::Checkpoint::parse_unverified(&text).ok());
         let claims = parsed.and_then(|checkpoint| checkpoint.claims).unwrap_or_default();
-        let own = claims.into_iter().find(|state| state.claim_uid == claim);
-        own.map(|state| state.pod_uids).unwrap_or_default()
+        let claim_state = claims.into_iter().find(|state| state.claim_uid == claim);
+        claim_state.map(|state| state.pod_uids).unwrap_or_default()
     }
 }

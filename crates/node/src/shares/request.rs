@@ -50,26 +50,31 @@ impl ContainerRequest {
         if !resources.names().any(|name| name == resource) {
             return Err(BindError::NotShared);
         }
-        let is_container = |it: &&ContainerIds| it.resource == *resource && it.ids == *ids;
+        let is_container =
+            |container: &&ContainerIds| container.resource == *resource && container.ids == *ids;
         let holders: Vec<_> = containers.iter().filter(is_container).collect();
-        let uids: BTreeSet<_> = holders.iter().map(|it| &it.pod).collect();
+        let uids: BTreeSet<_> = holders.iter().map(|holder| &holder.pod).collect();
         let [uid] = uids.iter().copied().collect::<Vec<_>>()[..] else {
             return Err(BindError::NoPod);
         };
         let has_memory = |holder: &&ContainerIds| {
-            containers.iter().any(|it| {
-                resources.memory.as_ref().is_some_and(|name| it.resource == *name)
-                    && (&it.pod, &it.container) == (&holder.pod, &holder.container)
+            containers.iter().any(|container| {
+                resources.memory.as_ref().is_some_and(|name| container.resource == *name)
+                    && (&container.pod, &container.container) == (&holder.pod, &holder.container)
             })
         };
         let amounts = Amounts::from_tokens(containers, uid, resources);
-        let virtual_gpus = containers.iter().filter(|it| {
-            it.pod == *uid && resources.gpus.as_ref().is_some_and(|name| it.resource == *name)
+        let virtual_gpus = containers.iter().filter(|container| {
+            container.pod == *uid
+                && resources.gpus.as_ref().is_some_and(|name| container.resource == *name)
         });
-        let of_pod: BTreeSet<_> = virtual_gpus.flat_map(|it| numbers(&it.ids)).collect();
-        let tokens = match (of_pod.is_empty(), amounts == Amounts::default()) {
+        let pod_tokens: BTreeSet<_> =
+            virtual_gpus.flat_map(|container| token_numbers(&container.ids)).collect();
+        let tokens = match (pod_tokens.is_empty(), amounts == Amounts::default()) {
             (true, _) => Tokens::Amounts(amounts),
-            (false, true) => Tokens::VirtualGpus { container: numbers(ids).collect(), pod: of_pod },
+            (false, true) => {
+                Tokens::VirtualGpus { container: token_numbers(ids).collect(), pod: pod_tokens }
+            }
             (false, false) => return Err(BindError::MixedResources),
         };
         Ok(Self {
@@ -97,17 +102,19 @@ impl ContainerRequest {
         match &self.tokens {
             Tokens::Amounts(_) => Some(gpus),
             // Shares may add up to whole GPUs.
-            Tokens::VirtualGpus { container: own, pod: of_pod }
-                if hold.first.is_whole() && gpus.len() == of_pod.len() =>
+            Tokens::VirtualGpus { container: container_tokens, pod: pod_tokens }
+                if hold.first.is_whole() && gpus.len() == pod_tokens.len() =>
             {
-                let position = |number| of_pod.iter().position(|it| it == number);
-                own.iter().map(|number| gpus.get(position(number)?).copied()).collect()
+                let position = |number| pod_tokens.iter().position(|token| token == number);
+                container_tokens.iter().map(|number| gpus.get(position(number)?).copied()).collect()
             }
-            Tokens::VirtualGpus { container: own, .. } => gpus.get(..own.len()).map(<[_]>::to_vec),
+            Tokens::VirtualGpus { container: container_tokens, .. } => {
+                gpus.get(..container_tokens.len()).map(<[_]>::to_vec)
+            }
         }
     }
 }
 
-fn numbers(ids: &BTreeSet<String>) -> impl Iterator<Item = u32> {
+fn token_numbers(ids: &BTreeSet<String>) -> impl Iterator<Item = u32> {
     ids.iter().filter_map(|id| token_number(id))
 }

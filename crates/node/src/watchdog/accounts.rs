@@ -37,7 +37,7 @@ struct Account {
 /// An action against an excess.
 #[derive(Clone, Copy, Debug)]
 struct LastAction {
-    at: Instant,
+    taken_at: Instant,
     /// Memory in use, in bytes.
     bytes: u64,
 }
@@ -50,8 +50,8 @@ pub(super) struct Violation {
     pub(super) usage: Usage,
 }
 
-/// Value of [`Account::excess_count`] that is a violation. One or two measurements may show a program that has ended and whose
-/// memory the driver still counts.
+/// Value of [`Account::excess_count`] that is a violation. One or two measurements may show a program that has ended
+/// and whose memory the driver still counts.
 const VIOLATION_THRESHOLD: u32 = 3;
 
 /// Tolerance above a limit: one part in 50 of it, and at least 256 MiB. The driver's own allocations for a program vary
@@ -82,7 +82,7 @@ impl Accounts {
         now: Instant,
         repeats: bool,
     ) -> Vec<Violation> {
-        self.0.retain(|(known, holders), _| known != device || used.contains_key(holders));
+        self.0.retain(|(measured, holders), _| measured != device || used.contains_key(holders));
         let mut violations = Vec::new();
         while let Some((holders, usage)) = used.pop_first() {
             let key = (device.clone(), holders);
@@ -97,26 +97,26 @@ impl Accounts {
 
     /// True if holders of a GPU are above their limits, or were at one of the last measurements.
     pub(super) fn is_near_violation(&self, device: &DeviceId) -> bool {
-        self.0.iter().any(|((known, _), account)| known == device && account.excess_count > 0)
+        self.0.iter().any(|((measured, _), account)| measured == device && account.excess_count > 0)
     }
 
     /// Drops the measurements of a GPU that could not be measured.
     pub(super) fn drop_measurement(&mut self, device: &DeviceId) {
-        self.0.retain(|(known, _), _| known != device);
+        self.0.retain(|(measured, _), _| measured != device);
     }
 
     /// Claims above their memory. Their usage is that of the last action: a claim's condition changes with an action,
     /// not with each measurement.
     pub(super) fn excesses(&self) -> MemoryExcesses {
-        let mut all = MemoryExcesses::new();
+        let mut excesses = MemoryExcesses::new();
         for ((device, holders), account) in &self.0 {
             let Some(LastAction { bytes, .. }) = account.last_action else { continue };
             let excess =
                 MemoryExcess { used_mib: bytes / MIB, limit_mib: account.usage.limit_bytes / MIB };
             let claims = holders.iter().filter(|holder| !holder.is_share());
-            all.extend(claims.map(|claim| ((claim.uid.clone(), device.clone()), excess)));
+            excesses.extend(claims.map(|claim| ((claim.uid.clone(), device.clone()), excess)));
         }
-        all
+        excesses
     }
 
     /// Latest usage of the holders on each GPU.
@@ -145,11 +145,11 @@ impl Account {
         self.excess_count = (self.excess_count + 1).min(VIOLATION_THRESHOLD);
         let is_due = self
             .last_action
-            .is_none_or(|last_action| repeats && now - last_action.at >= REPEAT_DELAY);
+            .is_none_or(|last_action| repeats && now - last_action.taken_at >= REPEAT_DELAY);
         if self.excess_count < VIOLATION_THRESHOLD || !is_due {
             return false;
         }
-        self.last_action = Some(LastAction { at: now, bytes: self.usage.bytes() });
+        self.last_action = Some(LastAction { taken_at: now, bytes: self.usage.bytes() });
         true
     }
 }
@@ -170,8 +170,8 @@ impl Usage {
 
     /// Time in which kernels of the processes ran, in percent of the GPU's time.
     pub(super) fn compute_percent(&self) -> u32 {
-        let all = self.processes.iter().filter_map(|process| process.compute_percent);
-        all.fold(0, u32::saturating_add)
+        let percents = self.processes.iter().filter_map(|process| process.compute_percent);
+        percents.fold(0, u32::saturating_add)
     }
 
     /// True above the limit and its tolerance. Holders of compute alone have no limit of memory.
@@ -211,49 +211,51 @@ mod tests {
 
     /// Holders in violation after each measurement of one a second.
     fn violations(measurements: &[&[(&str, u64)]], repeats: bool) -> Vec<Vec<Holders>> {
-        let (mut accounts, begun) = (Accounts::default(), Instant::now());
-        let one = |(second, pods): (u64, &&[(&str, u64)])| {
-            let now = begun + Duration::from_secs(second);
-            let found = accounts.record(&gpu(), used(pods), now, repeats);
-            found.into_iter().map(|violation| violation.holders).collect()
+        let (mut accounts, start) = (Accounts::default(), Instant::now());
+        let measure = |(second, pods): (u64, &&[(&str, u64)])| {
+            let now = start + Duration::from_secs(second);
+            let new_violations = accounts.record(&gpu(), used(pods), now, repeats);
+            new_violations.into_iter().map(|violation| violation.holders).collect()
         };
-        (0..).zip(measurements).map(one).collect()
+        (0..).zip(measurements).map(measure).collect()
     }
 
     #[tokio::test]
     async fn three_measurements_above_the_limit_are_a_violation() {
-        let over = 9 * GIB;
-        let both: &[_] = &[("a", over), ("b", 8 * GIB)];
-        let found = violations(&[both; 4], true);
-        assert_eq!(found, [vec![], vec![], vec![pod("a")], vec![]], "and it is reported once");
-        let (above, below): (&[_], &[_]) = (&[("a", over)], &[("a", GIB)]);
-        let found = violations(&[above, above, below, above, below, above], true);
-        assert_eq!(found.concat(), []);
+        let above_limit = 9 * GIB;
+        let memory_of_pods: &[_] = &[("a", above_limit), ("b", 8 * GIB)];
+        let violating = violations(&[memory_of_pods; 4], true);
+        assert_eq!(violating, [vec![], vec![], vec![pod("a")], vec![]], "and it is reported once");
+        let (above, below): (&[_], &[_]) = (&[("a", above_limit)], &[("a", GIB)]);
+        let violating = violations(&[above, above, below, above, below, above], true);
+        assert_eq!(violating.concat(), []);
         // A program that drops below its limit now and then is still a violation.
-        let found = violations(&[above, above, below, above, above], true);
-        assert_eq!(found.concat(), [pod("a")]);
+        let violating = violations(&[above, above, below, above, above], true);
+        assert_eq!(violating.concat(), [pod("a")]);
         // A program that ended and was started again is another violation.
-        let over: &[_] = &[("a", over)];
-        let found = violations(&[over, over, over, &[], over, over, over], true);
-        assert_eq!(found.concat(), [pod("a"), pod("a")]);
+        let above: &[_] = &[("a", above_limit)];
+        let violating = violations(&[above, above, above, &[], above, above, above], true);
+        assert_eq!(violating.concat(), [pod("a"), pod("a")]);
     }
 
     #[tokio::test]
     async fn the_drivers_own_allocations_are_tolerated() {
         let tolerated: &[_] = &[("a", 8 * GIB + (256 << 20))];
         assert_eq!(violations(&[tolerated; 5], true).concat(), []);
-        let more: &[_] = &[("a", 8 * GIB + (257 << 20))];
-        assert_eq!(violations(&[more; 5], true).concat(), [pod("a")]);
+        let excessive: &[_] = &[("a", 8 * GIB + (257 << 20))];
+        assert_eq!(violations(&[excessive; 5], true).concat(), [pod("a")]);
     }
 
     #[tokio::test]
     async fn an_action_without_effect_is_repeated() {
-        let over: &[_] = &[("a", 9 * GIB)];
-        let found = violations(&[over; 100], true);
-        let times: Vec<_> = (0..).zip(&found).filter(|(_, found)| !found.is_empty()).collect();
-        let seconds: Vec<_> = times.into_iter().map(|(second, _): (u64, _)| second).collect();
+        let above: &[_] = &[("a", 9 * GIB)];
+        let rounds = violations(&[above; 100], true);
+        let violating_rounds: Vec<_> =
+            (0..).zip(&rounds).filter(|(_, violating)| !violating.is_empty()).collect();
+        let seconds: Vec<_> =
+            violating_rounds.into_iter().map(|(second, _): (u64, _)| second).collect();
         assert_eq!(seconds, [2, 47, 92]);
-        assert_eq!(violations(&[over; 100], false).concat(), [pod("a")], "a report is enough");
+        assert_eq!(violations(&[above; 100], false).concat(), [pod("a")], "a report is enough");
     }
 
     #[tokio::test]

@@ -40,18 +40,18 @@ impl Actions {
         violation: Violation,
         mut tenants: BTreeMap<String, BoundPod>,
     ) {
-        let pods = violation.usage.processes.iter().map(|it| it.container.pod.clone());
+        let pods = violation.usage.processes.iter().map(|process| process.container.pod.clone());
         let pods: BTreeSet<_> = pods.collect();
         let Violation { device, holders, usage } = violation;
-        let (used, limit) = (usage.bytes() / MIB, usage.limit_bytes / MIB);
+        let (used_mib, limit_mib) = (usage.bytes() / MIB, usage.limit_bytes / MIB);
         let names: Vec<_> = holders.iter().map(ToString::to_string).collect();
         let holders = names.join(", ");
         self.metrics.count_violation(action.as_str());
         tracing::warn!(
             %device,
             holders,
-            used_mib = used,
-            limit_mib = limit,
+            used_mib,
+            limit_mib,
             action = action.as_str(),
             "pod uses more memory of a GPU than its share"
         );
@@ -68,7 +68,8 @@ impl Actions {
                 self.kill(usage.processes).await
             }
         };
-        let note = format!("{used} MiB of {device} in use, its share is {limit} MiB: {outcome}");
+        let note =
+            format!("{used_mib} MiB of {device} in use, its share is {limit_mib} MiB: {outcome}");
         self.look_up(&pods, &mut tenants).await;
         for pod in tenants.values() {
             self.warn(pod, "GpuMemoryExceeded", action, &note).await;
@@ -142,8 +143,8 @@ impl Actions {
     /// Terminates the clients through the MPS daemon first: killing one while it uses the GPU can end the others.
     async fn terminate(&self, device: &DeviceId, processes: &[GpuProcess]) {
         let clients: Vec<_> = processes.iter().collect();
-        let terminated = self.mps.terminate(device, &self.host, &clients, TERMINATION).await;
-        if let Err(error) = terminated {
+        let result = self.mps.terminate(device, &self.host, &clients, TERMINATION).await;
+        if let Err(error) = result {
             tracing::warn!(%device, error, "MPS client not terminated before its process is killed");
         }
     }

@@ -63,14 +63,15 @@ impl ComputeAccounts {
     pub(super) fn record(
         &mut self,
         device: &DeviceId,
-        used: &BTreeMap<Holders, Usage>,
+        usage_by_holders: &BTreeMap<Holders, Usage>,
         limits: &GpuLimits,
     ) -> Vec<ComputeExcess> {
         let averages = self.0.entry(device.clone()).or_default();
-        for holders in used.keys() {
+        for holders in usage_by_holders.keys() {
             averages.entry(holders.clone()).or_default();
         }
-        let active = used.values().map(Usage::compute_percent).filter(|percent| *percent > 0);
+        let active =
+            usage_by_holders.values().map(Usage::compute_percent).filter(|percent| *percent > 0);
         let (count, percent) = active
             .fold((0, 0), |(count, sum), percent| (count + 1, u32::saturating_add(sum, percent)));
         let is_contended = count > 1 && percent >= BUSY_PERCENT;
@@ -79,15 +80,19 @@ impl ComputeAccounts {
             let Some(share) = limits.combined(holders).and_then(Limit::time_share) else {
                 continue;
             };
-            let percent = used.get(holders).map_or(0, Usage::compute_percent);
+            let percent = usage_by_holders.get(holders).map_or(0, Usage::compute_percent);
             // Time that no other holder wants is no excess.
             average.measure(if is_contended { percent } else { percent.min(share) });
             let is_new = average.is_new(share);
-            if let Some(usage) = used.get(holders).filter(|_| is_new) {
+            if let Some(usage) = usage_by_holders.get(holders).filter(|_| is_new) {
                 excesses.push(ComputeExcess {
                     device: device.clone(),
                     holders: holders.clone(),
-                    pods: usage.processes.iter().map(|it| it.container.pod.clone()).collect(),
+                    pods: usage
+                        .processes
+                        .iter()
+                        .map(|process| process.container.pod.clone())
+                        .collect(),
                     percent: average.percent,
                     share,
                 });
@@ -106,10 +111,10 @@ impl Average {
 
     /// True if the use is far above the share, and was not reported since it was last near the share.
     fn is_new(&mut self, share: u32) -> bool {
-        let above = self.percent - f64::from(share);
-        let is_far = above >= EXCESS_PERCENT && self.percent >= f64::from(share) * EXCESS_FACTOR;
+        let excess = self.percent - f64::from(share);
+        let is_far = excess >= EXCESS_PERCENT && self.percent >= f64::from(share) * EXCESS_FACTOR;
         let is_new = is_far && !self.is_reported;
-        self.is_reported = above > EXCESS_PERCENT / 2.0 && (self.is_reported || is_new);
+        self.is_reported = excess > EXCESS_PERCENT / 2.0 && (self.is_reported || is_new);
         is_new
     }
 }
@@ -129,7 +134,7 @@ mod tests {
     fn reported(
         accounts: &mut ComputeAccounts,
         measurements: u32,
-        used: &[(&str, u32)],
+        percents: &[(&str, u32)],
     ) -> Vec<(String, u32)> {
         let gpu = "GPU-a".parse().expect("an id");
         let limit = Limit { mib: 1, compute_percent: 25, is_mps: false };
@@ -141,9 +146,10 @@ mod tests {
                 GpuProcess { pid: 1, container, memory_bytes: 0, compute_percent: Some(*percent) };
             (pod(name), Usage { processes: vec![process], ..Usage::none_of(limit) })
         };
-        let used = used.iter().map(usage).collect();
-        let all = (0..measurements).flat_map(|_| accounts.record(&gpu, &used, &limits));
-        all.map(|it| (it.pods.into_iter().collect::<String>(), it.share)).collect()
+        let usage_by_pods = percents.iter().map(usage).collect();
+        let excesses =
+            (0..measurements).flat_map(|_| accounts.record(&gpu, &usage_by_pods, &limits));
+        excesses.map(|excess| (excess.pods.into_iter().collect::<String>(), excess.share)).collect()
     }
 
     #[test]

@@ -37,26 +37,30 @@ pub(super) type Holders = BTreeSet<ClaimRef>;
 
 /// Limits of the shares by amounts in the ledger.
 pub(super) fn limits(ledger: &Ledger) -> Limits {
-    let mut all = Limits::new();
+    let mut limits = Limits::new();
     for (device, holds) in ledger.claims() {
         let portions = holds.values().filter_map(|hold| Some((hold.claim(), hold.portion()?)));
-        let parts = portions.filter(|(_, portion)| portion.memory < portion.of);
-        for (claim, portion) in parts {
-            let gpu = all.entry(device.clone()).or_default();
+        let partial_shares = portions.filter(|(_, portion)| portion.memory < portion.of);
+        for (claim, portion) in partial_shares {
+            let gpu = limits.entry(device.clone()).or_default();
             gpu.0.insert(claim.clone(), Limit::of(&portion));
         }
     }
-    all
+    limits
 }
 
 /// Adds the limits of the replicas that containers hold. They count per pod; each replica counts once, because later
 /// containers reuse those of an init container.
-pub(super) fn add_replicas(all: &mut Limits, allocations: &Allocations, state: &NodeState) {
-    let (held, containers) = (allocations.held_ids(), allocations.containers().unwrap_or_default());
+pub(super) fn add_replicas(limits: &mut Limits, allocations: &Allocations, state: &NodeState) {
+    let (held_ids, containers) =
+        (allocations.held_ids(), allocations.containers().unwrap_or_default());
     let mut counted = BTreeSet::new();
     for container in containers {
-        let held = held.and_then(|held| held.get(&container.resource));
-        let ids = container.ids.iter().filter(|id| held.is_some_and(|held| held.contains(*id)));
+        let held_ids_of_resource = held_ids.and_then(|ids| ids.get(&container.resource));
+        let ids = container
+            .ids
+            .iter()
+            .filter(|id| held_ids_of_resource.is_some_and(|ids| ids.contains(*id)));
         for id in ids.filter(|id| counted.insert((&container.pod, *id))) {
             let Ok(replica) = id.parse::<ReplicaId>() else { continue };
             let Some(mib) = state.replica_memory.get(&replica.device) else { continue };
@@ -65,15 +69,15 @@ pub(super) fn add_replicas(all: &mut Limits, allocations: &Allocations, state: &
             let shared = device.and_then(OfferedDevice::shared);
             let is_mps = shared.is_some_and(|shared| shared.method == SharingMethod::Mps);
             let holder = ClaimRef::of_share("", &container.pod, &container.pod);
-            all.entry(replica.device).or_default().add_memory(holder, *mib, is_mps);
+            limits.entry(replica.device).or_default().add_memory(holder, *mib, is_mps);
         }
     }
 }
 
 /// Adds the limits of pods with GPU fractions.
-pub(super) fn add_fractions(all: &mut Limits, fractions: &FractionLimits) {
+pub(super) fn add_fractions(limits: &mut Limits, fractions: &FractionLimits) {
     for (device, pods) in fractions {
-        let gpu = all.entry(device.clone()).or_default();
+        let gpu = limits.entry(device.clone()).or_default();
         for (holder, mib) in pods {
             gpu.add_memory(holder.clone(), *mib, false);
         }
@@ -84,10 +88,10 @@ pub(super) fn add_fractions(all: &mut Limits, fractions: &FractionLimits) {
 pub(super) fn merge_overlapping<'a>(sets: impl Iterator<Item = &'a Holders>) -> Vec<Holders> {
     let mut groups: Vec<Holders> = Vec::new();
     for set in sets {
-        let (overlapping, mut rest): (Vec<_>, Vec<_>) =
+        let (overlapping, mut disjoint): (Vec<_>, Vec<_>) =
             groups.into_iter().partition(|group| !group.is_disjoint(set));
-        rest.push(overlapping.into_iter().flatten().chain(set.iter().cloned()).collect());
-        groups = rest;
+        disjoint.push(overlapping.into_iter().flatten().chain(set.iter().cloned()).collect());
+        groups = disjoint;
     }
     groups
 }
@@ -97,8 +101,8 @@ pub(super) fn merge_overlapping<'a>(sets: impl Iterator<Item = &'a Holders>) -> 
 impl GpuLimits {
     /// Adds memory to a holder's limit.
     fn add_memory(&mut self, holder: ClaimRef, mib: u64, is_mps: bool) {
-        let none = Limit { mib: 0, compute_percent: 0, is_mps };
-        self.0.entry(holder).or_insert(none).mib += mib;
+        let zero = Limit { mib: 0, compute_percent: 0, is_mps };
+        self.0.entry(holder).or_insert(zero).mib += mib;
     }
 
     /// The pod's own share; `None` if it has none.
@@ -112,10 +116,10 @@ impl GpuLimits {
         namespace: &'a str,
         names: &'a [String],
     ) -> impl Iterator<Item = &'a ClaimRef> {
-        let is_one = move |holder: &&ClaimRef| {
+        let is_named = move |holder: &&ClaimRef| {
             !holder.is_share() && holder.namespace == namespace && names.contains(&holder.name)
         };
-        self.0.keys().filter(is_one)
+        self.0.keys().filter(is_named)
     }
 
     /// All limits.
@@ -130,11 +134,12 @@ impl GpuLimits {
 
     /// Limit of these holders together; `None` without any.
     pub(super) fn combined(&self, holders: &Holders) -> Option<Limit> {
-        let all = holders.iter().map(|holder| self.0.get(holder)).collect::<Option<Vec<_>>>()?;
-        let (mib, is_mps) = (all.iter().map(|it| it.mib).sum(), all.iter().any(|it| it.is_mps));
+        let limits = holders.iter().map(|holder| self.0.get(holder)).collect::<Option<Vec<_>>>()?;
+        let (mib, is_mps) =
+            (limits.iter().map(|limit| limit.mib).sum(), limits.iter().any(|limit| limit.is_mps));
         // A holder without a compute request may use the whole GPU's compute.
-        let all_request = all.iter().all(|it| it.compute_percent > 0);
-        let compute = all.iter().map(|it| it.compute_percent).sum();
+        let all_request = limits.iter().all(|limit| limit.compute_percent > 0);
+        let compute = limits.iter().map(|limit| limit.compute_percent).sum();
         let compute_percent = if all_request { compute } else { 0 };
         (mib > 0 || compute_percent > 0).then_some(Limit { mib, compute_percent, is_mps })
     }

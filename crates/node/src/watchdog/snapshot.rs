@@ -46,12 +46,12 @@ pub(super) struct GpuStates {
 struct Uncounted {
     bytes: u64,
     /// Number of consecutive measurements of at least [`UNCOUNTED_THRESHOLD`].
-    times: u32,
+    repeats: u32,
 }
 
 /// Number of intervals for which a measurement is recent, and the shortest such time.
 const RECENT_INTERVALS: u32 = 3;
-const RECENT: Duration = Duration::from_secs(5);
+const MIN_MAX_AGE: Duration = Duration::from_secs(5);
 
 /// Uncounted memory in bytes that exceeds the driver's own, and the number of consecutive measurements before it is
 /// logged: an ending program leaves the driver's list before its memory is free.
@@ -93,7 +93,7 @@ pub(super) fn snapshot(
 impl GpuStates {
     pub(super) fn configure(&mut self, action: WatchdogAction, interval: Duration) {
         self.is_enforcing = action.is_enforcing();
-        self.max_age = (interval * RECENT_INTERVALS).max(RECENT);
+        self.max_age = (interval * RECENT_INTERVALS).max(MIN_MAX_AGE);
     }
 
     /// Drops GPUs without limits.
@@ -116,7 +116,7 @@ impl GpuStates {
 
     /// True if the running measurement takes longer than a measurement stays recent.
     pub(super) fn is_overdue(&self, device: &DeviceId) -> bool {
-        self.started_at.get(device).is_none_or(|at| at.elapsed() >= self.max_age)
+        self.started_at.get(device).is_none_or(|started_at| started_at.elapsed() >= self.max_age)
     }
 
     /// Records a measurement; true if the previous one failed.
@@ -127,34 +127,37 @@ impl GpuStates {
 
     /// Records the uncounted memory of a GPU, and logs once when it becomes large.
     pub(super) fn record_uncounted(&mut self, device: &DeviceId, bytes: Option<u64>) {
-        let last = self.uncounted.remove(device).unwrap_or_default();
+        let previous = self.uncounted.remove(device).unwrap_or_default();
         let Some(bytes) = bytes else { return };
-        let times = if bytes < UNCOUNTED_THRESHOLD { 0 } else { last.times.saturating_add(1) };
-        self.uncounted.insert(device.clone(), Uncounted { bytes, times });
-        if times == UNCOUNTED_REPEATS {
+        let repeats =
+            if bytes < UNCOUNTED_THRESHOLD { 0 } else { previous.repeats.saturating_add(1) };
+        self.uncounted.insert(device.clone(), Uncounted { bytes, repeats });
+        if repeats == UNCOUNTED_REPEATS {
             let mib = bytes >> 20;
             tracing::warn!(%device, mib, "memory of a shared GPU that the driver counts for no process: perhaps managed memory");
         }
     }
 
     /// Records that a GPU cannot be measured; true if the reason is new.
-    pub(super) fn record_failure(&mut self, device: &DeviceId, why: &str) -> bool {
+    pub(super) fn record_failure(&mut self, device: &DeviceId, reason: &str) -> bool {
         self.measured.remove(device);
         self.uncounted.remove(device);
-        self.unmeasured.insert(device.clone(), why.to_owned()).is_none_or(|known| known != why)
+        self.unmeasured
+            .insert(device.clone(), reason.to_owned())
+            .is_none_or(|previous| previous != reason)
     }
 
     /// Sets the pods whose memory cannot be measured, with their reasons, and the UIDs of their claims. Logs new pods.
     pub(super) fn set_hidden(&mut self, pods: &BTreeMap<String, String>, claims: BTreeSet<String>) {
-        for (pod, why) in pods.iter().filter(|(pod, _)| !self.hidden.contains(*pod)) {
-            tracing::warn!(pod, why, "memory of a pod on a shared GPU not measured");
+        for (pod, reason) in pods.iter().filter(|(pod, _)| !self.hidden.contains(*pod)) {
+            tracing::warn!(pod, why = reason, "memory of a pod on a shared GPU not measured");
         }
         self.hidden = pods.keys().cloned().chain(claims).collect();
     }
 
     /// True if the latest measurement is recent.
     fn is_measured(&self, device: &DeviceId) -> bool {
-        self.measured.get(device).is_some_and(|at| at.elapsed() < self.max_age)
+        self.measured.get(device).is_some_and(|measured_at| measured_at.elapsed() < self.max_age)
     }
 
     /// True if all processes of a holder are known. Those of an unidentified pod may count for any claim.
@@ -172,10 +175,10 @@ impl GpuStates {
 
     /// The strongest enforcement that was verified for a holder.
     fn enforcement(&self, device: &DeviceId, holder: &ClaimRef, limit: Limit) -> Enforcement {
-        let of_gpu = self.limited.get(device);
+        let limited_holders = self.limited.get(device);
         let uid = holder.pod_of_share().unwrap_or(&holder.uid);
-        if let Some(by) = of_gpu.and_then(|holders| holders.get(uid)) {
-            *by
+        if let Some(enforcement) = limited_holders.and_then(|holders| holders.get(uid)) {
+            *enforcement
         } else if limit.is_mps {
             Enforcement::Mps
         } else if self.is_watched(device, holder, uid) {
@@ -187,23 +190,24 @@ impl GpuStates {
 }
 
 fn containers(device: &DeviceId, accounts: &Accounts, tenants: &Tenants) -> Vec<ContainerUse> {
-    let usages = accounts.usages().filter(|(known, ..)| *known == device);
-    let mut all: BTreeMap<_, (u64, Option<u32>)> = BTreeMap::new();
+    let usages = accounts.usages().filter(|(measured_device, ..)| *measured_device == device);
+    let mut use_by_container: BTreeMap<_, (u64, Option<u32>)> = BTreeMap::new();
     for process in usages.flat_map(|(.., usage)| &usage.processes) {
-        let (bytes, compute) = all.entry(&process.container).or_default();
+        let (bytes, compute) = use_by_container.entry(&process.container).or_default();
         *bytes = bytes.saturating_add(process.memory_bytes);
         *compute =
             compute.iter().chain(&process.compute_percent).copied().reduce(u32::saturating_add);
     }
-    let memory = |(container, (bytes, compute_percent)): (&ContainerId, (u64, Option<u32>))| {
-        let pod = tenants.get(&container.pod).map(|tenant| &tenant.pod);
-        ContainerUse {
-            namespace: pod.map(|pod| pod.namespace.clone()).unwrap_or_default(),
-            pod: pod.map_or_else(|| container.pod.clone(), |pod| pod.name.clone()),
-            container: tenants.container(container).unwrap_or(&container.id).to_owned(),
-            bytes,
-            compute_percent,
-        }
-    };
-    all.into_iter().map(memory).collect()
+    let container_use =
+        |(container, (bytes, compute_percent)): (&ContainerId, (u64, Option<u32>))| {
+            let pod = tenants.get(&container.pod).map(|tenant| &tenant.pod);
+            ContainerUse {
+                namespace: pod.map(|pod| pod.namespace.clone()).unwrap_or_default(),
+                pod: pod.map_or_else(|| container.pod.clone(), |pod| pod.name.clone()),
+                container: tenants.container(container).unwrap_or(&container.id).to_owned(),
+                bytes,
+                compute_percent,
+            }
+        };
+    use_by_container.into_iter().map(container_use).collect()
 }

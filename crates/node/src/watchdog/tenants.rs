@@ -30,7 +30,7 @@ pub(super) struct Tenant {
 struct CachedPod {
     /// `None` if the pod was not found, or if no lookup succeeded.
     tenant: Option<Tenant>,
-    at: Instant,
+    looked_up_at: Instant,
 }
 
 /// Pause before a pod is looked up again because the pod or its container was unknown. The kubelet reports a started
@@ -62,8 +62,8 @@ impl Tenants {
     pub(super) fn with_name(&self, holder: &ClaimRef) -> ClaimRef {
         let uid = holder.pod_of_share().filter(|_| holder.namespace.is_empty());
         let pod = uid.and_then(|uid| Some(&self.get(uid)?.pod));
-        let named = pod.map(|pod| ClaimRef::of_share(&pod.namespace, &pod.name, &pod.uid));
-        named.unwrap_or_else(|| holder.clone())
+        let named_holder = pod.map(|pod| ClaimRef::of_share(&pod.namespace, &pod.name, &pod.uid));
+        named_holder.unwrap_or_else(|| holder.clone())
     }
 
     /// Name of a container, if it is known.
@@ -88,16 +88,17 @@ impl Tenants {
 
     /// Pods that use a claim with a limit on this GPU.
     pub(super) fn users<'a>(&'a self, gpu: &'a GpuLimits) -> impl Iterator<Item = &'a String> {
-        let tenants = self.cached.iter().filter_map(|(uid, it)| Some((uid, it.tenant.as_ref()?)));
-        let uses = |Tenant { pod, details: parts }: &Tenant| {
-            gpu.claims(&pod.namespace, &parts.claims).next().is_some()
+        let tenants =
+            self.cached.iter().filter_map(|(uid, cached)| Some((uid, cached.tenant.as_ref()?)));
+        let uses = |Tenant { pod, details }: &Tenant| {
+            gpu.claims(&pod.namespace, &details.claims).next().is_some()
         };
         tenants.filter(move |(_, tenant)| uses(tenant)).map(|(uid, _)| uid)
     }
 
     fn look_up(&mut self, uid: &str) {
         let is_recent =
-            self.cached.get(uid).is_some_and(|cached| cached.at.elapsed() < RETRY_DELAY);
+            self.cached.get(uid).is_some_and(|cached| cached.looked_up_at.elapsed() < RETRY_DELAY);
         let uid = uid.to_owned();
         if let Some(api) = self.api.clone()
             && !is_recent
@@ -112,16 +113,16 @@ impl Tenants {
     /// Waits for the next finished lookup.
     pub(super) async fn next(&mut self) {
         match self.lookups.join_next().await {
-            Some((uid, found)) => {
+            Some((uid, lookup)) => {
                 self.running -= 1;
-                let found = found.inspect_err(|error| {
+                let lookup = lookup.inspect_err(|error| {
                     let error = causes(error);
                     tracing::debug!(uid, error, "pod on a shared GPU not looked up");
                 });
                 // A failed lookup keeps the earlier answer.
-                let cached = self.cached.remove(&uid).and_then(|cached| cached.tenant);
-                let tenant = found.unwrap_or(cached);
-                self.cached.insert(uid, CachedPod { tenant, at: Instant::now() });
+                let cached_tenant = self.cached.remove(&uid).and_then(|cached| cached.tenant);
+                let tenant = lookup.unwrap_or(cached_tenant);
+                self.cached.insert(uid, CachedPod { tenant, looked_up_at: Instant::now() });
             }
             None => std::future::pending().await,
         }
@@ -135,6 +136,6 @@ impl Tenants {
 
 async fn look_up(api: &Pods, uid: &str) -> Result<Option<Tenant>, ClusterError> {
     let Some(pod) = api.find(uid).await? else { return Ok(None) };
-    let parts = api.details(&pod).await?;
-    Ok(parts.map(|parts| Tenant { pod, details: parts }))
+    let details = api.details(&pod).await?;
+    Ok(details.map(|details| Tenant { pod, details }))
 }

@@ -15,7 +15,7 @@ use crate::{HeldIds, ledger::Overlaps};
 const DELAY: Duration = Duration::from_secs(2);
 
 /// Delay of a kubelet that waits for other plugins before it writes its checkpoint.
-const LATE: Duration = Duration::from_secs(25);
+const SLOW_WRITE_DELAY: Duration = Duration::from_secs(25);
 
 /// Time after a kubelet start in which the API server has sent it no pods. Its checkpoint keeps old entries.
 const WITHOUT_PODS: Duration = Duration::from_secs(15);
@@ -62,7 +62,7 @@ struct Node {
     /// Ids in the kubelet's checkpoint.
     checkpoint: HeldIds,
     /// Latest time at which the kubelet writes its pending allocations.
-    due: Option<Instant>,
+    write_due: Option<Instant>,
     without_pods_until: Instant,
     reading: Option<(Instant, HeldIds)>,
     /// Start of the agent.
@@ -78,7 +78,7 @@ impl Node {
             pods: Vec::new(),
             claims: BTreeMap::new(),
             checkpoint: HeldIds::new(),
-            due: None,
+            write_due: None,
             without_pods_until: now,
             reading: None,
             started: now,
@@ -90,7 +90,7 @@ impl Node {
             Step::Allocate(nth) if !self.pods.contains(&nth) => {
                 if self.allocate(nth) {
                     self.pods.push(nth);
-                    self.due.get_or_insert(Instant::now() + LATE);
+                    self.write_due.get_or_insert(Instant::now() + SLOW_WRITE_DELAY);
                 }
             }
             Step::AllocateRejected(nth) if !self.pods.contains(&nth) => {
@@ -128,17 +128,17 @@ impl Node {
         if self.claims.contains_key(&name) {
             return;
         }
-        let taken: Vec<_> =
+        let uses: Vec<_> =
             devices.iter().map(|(nth, usage)| (self.overlap(CLAIMABLE[*nth]), *usage)).collect();
-        if self.ledger.take_for_claim(&claim(&name.to_string()), &taken).is_ok() {
-            let devices = taken.into_iter().map(|(it, usage)| (it.device, usage));
+        if self.ledger.take_for_claim(&claim(&name.to_string()), &uses).is_ok() {
+            let devices = uses.into_iter().map(|(overlap, usage)| (overlap.device, usage));
             self.claims.insert(name, devices.collect());
         }
     }
 
     /// Writes the checkpoint. Before `without_pods_until` it keeps the entries of deleted pods.
     fn write(&mut self) {
-        self.due = None;
+        self.write_due = None;
         if Instant::now() >= self.without_pods_until {
             self.checkpoint = HeldIds::new();
         }
@@ -158,7 +158,7 @@ impl Node {
 
     /// Reports the checkpoint to the ledger, as the agent's follower does.
     fn end_read(&mut self) {
-        let Some((begun, checkpoint)) = self.reading.take() else { return };
+        let Some((read_at, checkpoint)) = self.reading.take() else { return };
         let mut recorded = RecordedDevices::from_held_ids(&checkpoint);
         if !self.ledger.watch().borrow().is_complete() {
             for pool in &recorded.pools {
@@ -166,12 +166,12 @@ impl Node {
                 recorded.devices.extend(devices.map(|device: DeviceId| (device, pool.clone())));
             }
         }
-        self.ledger.apply_checkpoint(&recorded, begun, DELAY);
+        self.ledger.apply_checkpoint(&recorded, read_at, DELAY);
     }
 
     /// Restarts the agent. The kubelet writes within `DELAY`, as a new agent assumes.
     fn restart(&mut self) {
-        self.due = self.due.map(|due| due.min(Instant::now() + DELAY));
+        self.write_due = self.write_due.map(|due| due.min(Instant::now() + DELAY));
         self.ledger = SharedLedger::with_unknown_containers();
         self.reading = None;
         self.started = Instant::now();
@@ -184,7 +184,7 @@ impl Node {
     /// Advances the time. The kubelet writes when a write is due.
     async fn pass(&mut self, time: Duration) {
         let end = Instant::now() + time;
-        if let Some(due) = self.due.filter(|due| *due <= end) {
+        if let Some(due) = self.write_due.filter(|due| *due <= end) {
             advance(due - Instant::now()).await;
             self.write();
         }
@@ -198,9 +198,10 @@ impl Node {
     fn owners_through_both(&self) -> Option<String> {
         let claims = self.claims.values().flatten().filter(|(_, usage)| *usage != ClaimUse::Admin);
         let claimed: BTreeSet<_> = claims.map(|(device, _)| device).collect();
-        let mut held = self.pods.iter().flat_map(|nth| OFFERED[*nth].1);
-        let both = held.find(|id| self.overlap(id).all().any(|id| claimed.contains(id)));
-        both.map(ToString::to_string)
+        let mut held_ids = self.pods.iter().flat_map(|nth| OFFERED[*nth].1);
+        let contested_id =
+            held_ids.find(|id| self.overlap(id).all().any(|id| claimed.contains(id)));
+        contested_id.map(ToString::to_string)
     }
 }
 
@@ -215,8 +216,8 @@ fn overlaps() -> Overlaps {
         let parent = ["part", "rest"].contains(id).then(|| "whole".parse().expect("an id"));
         let node = ["one", "other"].contains(id).then(|| DeviceNode::new("/dev/thing"));
         let id = id.parse().expect("an id");
-        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
-        Device { parent, nodes: node.into_iter().collect(), ..new }
+        let device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        Device { parent, nodes: node.into_iter().collect(), ..device }
     };
     let devices = CLAIMABLE.iter().map(device).collect();
     Overlaps::from_inventory(&Inventory { devices, ..Inventory::default() })
@@ -246,11 +247,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 async fn run_steps(steps: Vec<Step>) -> usize {
     let (mut node, mut prepared) = (Node::new(), 0);
     for (nth, step) in steps.into_iter().enumerate() {
-        let (before, shown) = (node.claims.len(), format!("{step:?}"));
+        let (claim_count, description) = (node.claims.len(), format!("{step:?}"));
         node.step(step).await;
-        prepared += usize::from(node.claims.len() > before);
-        let both = node.owners_through_both();
-        assert_eq!(both, None, "after step {nth}, {shown}");
+        prepared += usize::from(node.claims.len() > claim_count);
+        let contested_id = node.owners_through_both();
+        assert_eq!(contested_id, None, "after step {nth}, {description}");
     }
     node.check_all_released().await;
     prepared
@@ -267,10 +268,10 @@ impl Node {
             self.step(step).await;
         }
         self.step(Step::ReadEnds).await;
-        let apart =
+        let disjoint =
             CLAIMABLE.iter().enumerate().filter(|(_, id)| **id != "whole" && **id != "other");
-        let all = apart.map(|(nth, _)| (nth, ClaimUse::Exclusive)).collect();
-        self.step(Step::Prepare(0, all)).await;
+        let devices = disjoint.map(|(nth, _)| (nth, ClaimUse::Exclusive)).collect();
+        self.step(Step::Prepare(0, devices)).await;
         assert!(self.claims.contains_key(&0), "{:?}", self.ledger.watch().borrow());
     }
 }

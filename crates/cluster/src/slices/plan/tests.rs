@@ -26,7 +26,7 @@ fn plan(existing: &[ResourceSlice], devices: &[&str]) -> Vec<String> {
     let slices: Vec<_> = devices.iter().map(|device| content(device)).collect();
     let existing: Vec<_> = existing.iter().collect();
     let is_up_to_date =
-        |at: usize, slice: &ResourceSlice| SliceContent::of(slice).is_same_as(&slices[at]);
+        |index: usize, slice: &ResourceSlice| SliceContent::of(slice).is_same_as(&slices[index]);
     let desired = DesiredPool { name: POOL, slices: &slices };
     let plan = PoolPlan::new(&owner, desired, &existing, is_up_to_date);
     let name = |slice: &ResourceSlice| {
@@ -37,23 +37,25 @@ fn plan(existing: &[ResourceSlice], devices: &[&str]) -> Vec<String> {
     let version = |slice: &ResourceSlice| {
         format!("{}/{}", slice.spec.pool.generation, slice.spec.pool.resource_slice_count)
     };
-    let updates = plan.update.iter().map(|(_, it)| format!("~ {} {}", name(it), version(it)));
-    let creates = plan.create.iter().map(|(_, it)| format!("+ {} {}", name(it), version(it)));
+    let updates =
+        plan.update.iter().map(|(_, slice)| format!("~ {} {}", name(slice), version(slice)));
+    let creates =
+        plan.create.iter().map(|(_, slice)| format!("+ {} {}", name(slice), version(slice)));
     deletes.chain(updates).chain(creates).collect()
 }
 
 #[test]
 fn only_a_single_change_in_place_keeps_the_generation() {
-    let one = published("00000-a", "a", (3, 1));
-    let two = [published("00000-a", "a", (3, 2)), published("00001-b", "b", (3, 2))];
+    let single = published("00000-a", "a", (3, 1));
+    let pair = [published("00000-a", "a", (3, 2)), published("00001-b", "b", (3, 2))];
     for (case, existing, devices, expected) in [
         ("no slice exists", &[][..], &["a"][..], &["+ 00000-d-n1- 1/1"][..]),
-        ("all slices are up to date", &two, &["a", "b"], &[]),
-        ("one differs", &two, &["a", "x"], &["~ 00001-b 3/2"]),
-        ("two differ", &two, &["b", "a"], &["~ 00000-a 4/2", "~ 00001-b 4/2"]),
-        ("one more", &[one], &["a", "b"], &["~ 00000-a 4/2", "+ 00001-d-n1- 4/2"]),
-        ("one less", &two, &["a"], &["- 00001-b", "~ 00000-a 3/1"]),
-        ("no slice is desired", &two, &[], &["- 00000-a", "- 00001-b"]),
+        ("all slices are up to date", &pair, &["a", "b"], &[]),
+        ("one differs", &pair, &["a", "x"], &["~ 00001-b 3/2"]),
+        ("two differ", &pair, &["b", "a"], &["~ 00000-a 4/2", "~ 00001-b 4/2"]),
+        ("one more", &[single], &["a", "b"], &["~ 00000-a 4/2", "+ 00001-d-n1- 4/2"]),
+        ("one less", &pair, &["a"], &["- 00001-b", "~ 00000-a 3/1"]),
+        ("no slice is desired", &pair, &[], &["- 00000-a", "- 00001-b"]),
     ] {
         assert_eq!(plan(existing, devices), expected, "{case}");
     }

@@ -6,13 +6,13 @@ use windlass_allocations::ledger::ClaimRef;
 
 use super::*;
 
-const NOTHING: RecordedStage = None;
+const ABSENT: RecordedStage = None;
 
 /// A transition: old state, input, new state, action.
 type Row = (State, Input, State, Action);
 
-fn why() -> String {
-    "why".to_owned()
+fn err() -> String {
+    "error".to_owned()
 }
 
 fn claim() -> Box<Claim> {
@@ -23,7 +23,7 @@ fn claim() -> Box<Claim> {
 }
 
 fn states(deadline: Deadline) -> Vec<State> {
-    let mut all = vec![
+    let mut states = vec![
         State::Comparing,
         State::Completing,
         State::Checking,
@@ -32,18 +32,18 @@ fn states(deadline: Deadline) -> Vec<State> {
         State::Idle(COMPLETED),
         State::UndoingSteps(COMPLETED),
     ];
-    for recorded in [NOTHING, STARTED] {
-        all.extend([
-            State::Idle(recorded),
-            State::Reading(recorded, None),
-            State::Reading(recorded, Some(deadline)),
-            State::Waiting(recorded, deadline),
-            State::ChangingMig(recorded),
-            State::Executing(recorded),
-            State::UndoingSteps(recorded),
+    for stage in [ABSENT, STARTED] {
+        states.extend([
+            State::Idle(stage),
+            State::Reading(stage, None),
+            State::Reading(stage, Some(deadline)),
+            State::Waiting(stage, deadline),
+            State::ChangingMig(stage),
+            State::Executing(stage),
+            State::UndoingSteps(stage),
         ]);
     }
-    all
+    states
 }
 
 fn inputs(deadline: Deadline) -> Vec<Input> {
@@ -61,24 +61,25 @@ fn inputs(deadline: Deadline) -> Vec<Input> {
         Input::Abandoned,
         Input::MigChanged(claim()),
         Input::Done,
-        Input::Failed(why().into()),
-        Input::RecordFailed(why()),
+        Input::Failed(err().into()),
+        Input::RecordFailed(err()),
     ]
 }
 
 /// Transitions of the preparation of a claim with this stage in its record.
-fn preparing(before: RecordedStage, deadline: Deadline) -> Vec<Row> {
-    let refuse = || Action::Refuse(why().into());
-    let (idle, started) = (State::Idle(before), State::Idle(STARTED));
-    let (waiting, executing) = (State::Waiting(before, deadline), State::Executing(before));
-    let (changing, again) = (State::ChangingMig(before), State::Reading(before, Some(deadline)));
-    let unrecorded = match before {
-        None => (State::Idle(NOTHING), Action::RollBack(why())),
+fn preparing(stage: RecordedStage, deadline: Deadline) -> Vec<Row> {
+    let refuse = || Action::Refuse(err().into());
+    let (idle, started) = (State::Idle(stage), State::Idle(STARTED));
+    let (waiting, executing) = (State::Waiting(stage, deadline), State::Executing(stage));
+    let (changing, reading_again) =
+        (State::ChangingMig(stage), State::Reading(stage, Some(deadline)));
+    let unrecorded = match stage {
+        None => (State::Idle(ABSENT), Action::RollBack(err())),
         Some(_) => (started, refuse()),
     };
     let mut rows = vec![
-        (idle, Input::Prepare, State::Reading(before, None), Action::Read),
-        (waiting, Input::Released(deadline), again, Action::Read),
+        (idle, Input::Prepare, State::Reading(stage, None), Action::Read),
+        (waiting, Input::Released(deadline), reading_again, Action::Read),
         (waiting, Input::Release, idle, Action::Abandon),
         (waiting, Input::Abandoned, idle, Action::Abandon),
         (
@@ -88,26 +89,26 @@ fn preparing(before: RecordedStage, deadline: Deadline) -> Vec<Row> {
             Action::Replan(claim()),
         ),
         (changing, Input::Planned, executing, Action::Execute),
-        (changing, Input::Failed(why().into()), started, refuse()),
-        (changing, Input::RecordFailed(why()), unrecorded.0, unrecorded.1.clone()),
+        (changing, Input::Failed(err().into()), started, refuse()),
+        (changing, Input::RecordFailed(err()), unrecorded.0, unrecorded.1.clone()),
         (executing, Input::Done, State::Completing, Action::Record),
-        (executing, Input::Failed(why().into()), started, refuse()),
-        (executing, Input::RecordFailed(why()), unrecorded.0, unrecorded.1),
+        (executing, Input::Failed(err().into()), started, refuse()),
+        (executing, Input::RecordFailed(err()), unrecorded.0, unrecorded.1),
     ];
-    for reading in [State::Reading(before, None), again] {
-        let held = || (Blocker::ShareHolders, deadline);
+    for reading in [State::Reading(stage, None), reading_again] {
+        let blocked = || (Blocker::ShareHolders, deadline);
         rows.extend([
-            (reading, Input::Reallocated, State::UndoingSteps(before), Action::UndoSteps),
+            (reading, Input::Reallocated, State::UndoingSteps(stage), Action::UndoSteps),
             (reading, Input::ClaimRead(claim()), reading, Action::Plan(claim())),
             (reading, Input::Planned, executing, Action::Execute),
             (reading, Input::NeedsMigChange(claim()), changing, Action::ChangeMig(claim())),
             (
                 reading,
-                Input::Blocked(held().0, held().1),
+                Input::Blocked(blocked().0, blocked().1),
                 waiting,
-                Action::Wait(held().0, held().1),
+                Action::Wait(blocked().0, blocked().1),
             ),
-            (reading, Input::Failed(why().into()), idle, refuse()),
+            (reading, Input::Failed(err().into()), idle, refuse()),
         ]);
     }
     rows
@@ -115,52 +116,52 @@ fn preparing(before: RecordedStage, deadline: Deadline) -> Vec<Row> {
 
 /// All transitions that change the state or have an action.
 fn rows(deadline: Deadline) -> Vec<Row> {
-    let refuse = || Action::Refuse(why().into());
-    let (nothing, started) = (State::Idle(NOTHING), State::Idle(STARTED));
+    let refuse = || Action::Refuse(err().into());
+    let (unrecorded, started) = (State::Idle(ABSENT), State::Idle(STARTED));
     let completed = State::Idle(COMPLETED);
     let mut rows = vec![
         (State::Completing, Input::Done, completed, Action::Reply),
-        (State::Completing, Input::RecordFailed(why()), started, refuse()),
+        (State::Completing, Input::RecordFailed(err()), started, refuse()),
         (completed, Input::Prepare, State::Comparing, Action::Compare),
         (State::Comparing, Input::Unchanged, State::Checking, Action::Execute),
         (State::Comparing, Input::Reallocated, State::UndoingSteps(COMPLETED), Action::UndoSteps),
         (State::Checking, Input::Done, completed, Action::Reply),
-        (State::Checking, Input::Failed(why().into()), completed, refuse()),
+        (State::Checking, Input::Failed(err().into()), completed, refuse()),
         (completed, Input::Check, State::Restoring, Action::Restore),
         (State::Restoring, Input::Done, completed, Action::LogDocumentError(None)),
         (
             State::Restoring,
-            Input::Failed(why().into()),
+            Input::Failed(err().into()),
             completed,
-            Action::LogDocumentError(Some(why())),
+            Action::LogDocumentError(Some(err())),
         ),
-        (State::UndoingSteps(NOTHING), Input::Done, nothing, Action::Release),
+        (State::UndoingSteps(ABSENT), Input::Done, unrecorded, Action::Release),
         (
-            State::UndoingSteps(NOTHING),
-            Input::Failed(why().into()),
-            nothing,
-            Action::RefuseRelease(why()),
+            State::UndoingSteps(ABSENT),
+            Input::Failed(err().into()),
+            unrecorded,
+            Action::RefuseRelease(err()),
         ),
-        (State::DroppingRecord, Input::Done, nothing, Action::Release),
-        (State::DroppingRecord, Input::RecordFailed(why()), started, Action::RefuseRelease(why())),
+        (State::DroppingRecord, Input::Done, unrecorded, Action::Release),
+        (State::DroppingRecord, Input::RecordFailed(err()), started, Action::RefuseRelease(err())),
     ];
-    for before in [NOTHING, STARTED] {
-        rows.extend(preparing(before, deadline));
+    for stage in [ABSENT, STARTED] {
+        rows.extend(preparing(stage, deadline));
     }
-    for known in [STARTED, COMPLETED] {
+    for stage in [STARTED, COMPLETED] {
         rows.extend([
-            (State::UndoingSteps(known), Input::Done, State::DroppingRecord, Action::Record),
+            (State::UndoingSteps(stage), Input::Done, State::DroppingRecord, Action::Record),
             (
-                State::UndoingSteps(known),
-                Input::Failed(why().into()),
+                State::UndoingSteps(stage),
+                Input::Failed(err().into()),
                 started,
-                Action::RefuseRelease(why()),
+                Action::RefuseRelease(err()),
             ),
         ]);
     }
-    for known in [NOTHING, STARTED, COMPLETED] {
-        let removing = State::UndoingSteps(known);
-        rows.push((State::Idle(known), Input::Release, removing, Action::UndoSteps));
+    for stage in [ABSENT, STARTED, COMPLETED] {
+        let undoing = State::UndoingSteps(stage);
+        rows.push((State::Idle(stage), Input::Release, undoing, Action::UndoSteps));
     }
     rows
 }
@@ -171,9 +172,10 @@ fn every_transition_is_in_the_table_and_late_inputs_change_nothing() {
     let mut rows = rows(deadline);
     for state in states(deadline) {
         for input in inputs(deadline) {
-            let row = rows.iter().position(|(from, by, ..)| *from == state && *by == input);
-            let (to, action) = row.map_or((state, Action::None), |at| {
-                let (_, _, to, action) = rows.swap_remove(at);
+            let row =
+                rows.iter().position(|(from, received, ..)| *from == state && *received == input);
+            let (to, action) = row.map_or((state, Action::None), |index| {
+                let (_, _, to, action) = rows.swap_remove(index);
                 (to, action)
             });
             assert_eq!(state.transition(input.clone()), (to, action), "{state:?} {input:?}");

@@ -32,13 +32,13 @@ fn contents(state: &NodeState) -> Vec<SliceContent> {
 }
 
 fn published(contents: &[SliceContent]) -> Vec<ResourceSlice> {
-    let slice = |(at, content): (usize, &SliceContent)| {
-        let some = |list: Value| if list == json!([]) { Value::Null } else { list };
+    let slice = |(index, content): (usize, &SliceContent)| {
+        let non_empty = |list: Value| if list == json!([]) { Value::Null } else { list };
         from_json(json!({
-            "metadata": {"name": format!("{at:05x}-n1")},
+            "metadata": {"name": format!("{index:05x}-n1")},
             "spec": {
-                "driver": "windlass.dev", "nodeName": "n1", "devices": some(json!(content.devices)),
-                "sharedCounters": some(json!(content.shared_counters)),
+                "driver": "windlass.dev", "nodeName": "n1", "devices": non_empty(json!(content.devices)),
+                "sharedCounters": non_empty(json!(content.shared_counters)),
                 "pool": {"name": "n1/nvidia", "generation": 1, "resourceSliceCount": contents.len()},
             },
         }))
@@ -63,24 +63,24 @@ fn placed_on(state: &NodeState, requested: &[&str]) -> String {
     let (classes, node): ([DeviceClass; 2], Node) =
         (["mig", "gpu"].map(class), from_json(json!({"metadata": {"name": "n1"}})));
     let mut allocated: Vec<ResourceClaim> = Vec::new();
-    let place = |(at, request): (usize, &&str)| {
-        let name = format!("c{at}");
+    let allocate_claim = |(index, request): (usize, &&str)| {
+        let name = format!("c{index}");
         let mut claim: ResourceClaim = from_json(json!({
             "metadata": {"name": name, "namespace": "ns", "uid": name},
             "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly(request)}]}},
         }));
-        let supply = AllocationInput { classes: &classes, slices: &slices, claims: &allocated };
-        let Ok(mut results) = allocate(std::slice::from_ref(&claim), supply, &node) else {
+        let input = AllocationInput { classes: &classes, slices: &slices, claims: &allocated };
+        let Ok(mut results) = allocate(std::slice::from_ref(&claim), input, &node) else {
             return "-".to_owned();
         };
         let result = json!(results.remove(0));
         claim.status = Some(from_json(json!({"allocation": result})));
         allocated.push(claim);
         let device = result["devices"]["results"][0]["device"].as_str().expect("a name");
-        let (gpu, place) = device.split_once("-mig-").unwrap_or((device, "whole"));
-        format!("{}:{place}", gpu["gpu-".len()..][..8].trim_start_matches('0'))
+        let (gpu, placement) = device.split_once("-mig-").unwrap_or((device, "whole"));
+        format!("{}:{placement}", gpu["gpu-".len()..][..8].trim_start_matches('0'))
     };
-    requested.iter().enumerate().map(place).collect::<Vec<_>>().join(" ")
+    requested.iter().enumerate().map(allocate_claim).collect::<Vec<_>>().join(" ")
 }
 
 fn exactly(request: &str) -> Value {
@@ -97,12 +97,15 @@ fn exactly(request: &str) -> Value {
 
 #[test]
 fn a_gpu_is_filled_without_overlaps_before_the_next_is_begun() {
-    let seven = "1:1g-10gb-19-6 1:1g-10gb-19-5 1:1g-10gb-19-4 1:1g-10gb-19-3 1:1g-10gb-19-2 \
+    let seven_of_the_smallest = "1:1g-10gb-19-6 1:1g-10gb-19-5 1:1g-10gb-19-4 1:1g-10gb-19-3 1:1g-10gb-19-2 \
                  1:1g-10gb-19-1 1:1g-10gb-19-0";
-    let with_gpus = |text: &str| text.replace("1:", ":");
+    let with_one_gpu = |text: &str| text.replace("1:", ":");
     let placed_on_one = placed(1, &["1g.10gb"; 8]);
-    assert_eq!(placed_on_one, format!("{} -", with_gpus(seven)));
-    assert_eq!(placed(2, &["1g.10gb"; 8]), format!("{} 1:1g-10gb-19-6", with_gpus(seven)));
+    assert_eq!(placed_on_one, format!("{} -", with_one_gpu(seven_of_the_smallest)));
+    assert_eq!(
+        placed(2, &["1g.10gb"; 8]),
+        format!("{} 1:1g-10gb-19-6", with_one_gpu(seven_of_the_smallest))
+    );
     for halves in [["3g.40gb", "4g.40gb", "1g.10gb"], ["4g.40gb", "3g.40gb", "1g.10gb"]] {
         let outcome = placed(1, &halves);
         assert!(outcome.ends_with(" -") && !outcome.starts_with('-'), "{outcome}");
@@ -126,11 +129,11 @@ fn small_profiles_leave_room_for_large_ones_and_media_engines_are_allocated_once
 #[test]
 fn more_than_eight_gpus_have_their_counters_in_more_than_one_slice() {
     let contents = contents(&node_with_partitions(h100(10)));
-    let sizes = contents.iter().map(|it| (it.shared_counters.len(), it.devices.len()));
+    let sizes = contents.iter().map(|slice| (slice.shared_counters.len(), slice.devices.len()));
     let expected: Vec<_> = [(8, 0), (2, 0)].into_iter().chain([(0, 25); 10]).collect();
     assert_eq!(sizes.collect::<Vec<_>>(), expected);
-    let last = placed(10, &["7g.80gb"; 10]);
-    assert!(last.ends_with(" 9:7g-80gb-0-0"), "{last}");
+    let placements = placed(10, &["7g.80gb"; 10]);
+    assert!(placements.ends_with(" 9:7g-80gb-0-0"), "{placements}");
 }
 
 #[test]
@@ -138,8 +141,10 @@ fn full_gpus_are_allocated_from_the_last_and_partitions_from_the_first_without_o
     let state = node_switching_mig_mode(h100(3), Vec::new());
     let requested = ["gpu", "4g.40gb", "gpu", "gpu", "3g.40gb", "1g.10gb"];
     assert_eq!(placed_on(&state, &requested), "2:whole :4g-40gb-5-0 1:whole - :3g-40gb-9-4 -");
-    let sizes: Vec<_> =
-        contents(&state).iter().map(|it| (it.shared_counters.len(), it.devices.len())).collect();
+    let sizes: Vec<_> = contents(&state)
+        .iter()
+        .map(|slice| (slice.shared_counters.len(), slice.devices.len()))
+        .collect();
     assert_eq!(sizes, [(3, 0), (0, 25), (0, 25), (0, 25), (0, 3)]);
 }
 
