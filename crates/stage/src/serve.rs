@@ -71,7 +71,7 @@ impl Builder {
     }
 }
 
-// === impl Bound ===
+// === impl BoundStage ===
 
 impl BoundStage {
     async fn new(builder: Builder) -> Result<Self, ServeError> {
