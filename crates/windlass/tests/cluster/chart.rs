@@ -100,8 +100,8 @@ fn the_chart_is_installed_updated_rolled_back_and_removed_without_a_trace() {
 
     for overlay in folders("overlays") {
         let values = Path::new(CHART).join("../../overlays").join(&overlay).join("values.yaml");
-        let updated = release.apply(&["--values", values.to_str().expect("text")]);
-        updated.unwrap_or_else(|error| panic!("{overlay}: {error}"));
+        let result = release.apply(&["--values", values.to_str().expect("text")]);
+        result.unwrap_or_else(|error| panic!("{overlay}: {error}"));
     }
     release.helm(&["uninstall", "windlass"]).expect("removed");
     assert_eq!(outside_objects(), [""; 0]);
