@@ -38,8 +38,8 @@ impl Fixture {
         let folder = builder.prefix("wl").tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
         let fixture = Self { folder: folder.expect("a temporary folder") };
         let machine = fixture.path("machine");
-        let created = run(&["machine", "create", &machine, "--machine", "t4-edge"]);
-        assert!(created.status.success(), "{}", stderr(&created));
+        let output = run(&["machine", "create", &machine, "--machine", "t4-edge"]);
+        assert!(output.status.success(), "{}", stderr(&output));
         fixture
     }
 
@@ -144,9 +144,9 @@ fn a_missing_path_is_misuse() {
 #[test]
 fn a_host_without_devices_is_reported_with_the_reason_of_each_source() {
     let fixture = Fixture::new();
-    let empty = fixture.path("empty");
-    fs::create_dir(&empty).expect("created");
-    let output = run(&["cdi", "generate", "--host-root", &empty]);
+    let empty_root = fixture.path("empty");
+    fs::create_dir(&empty_root).expect("created");
+    let output = run(&["cdi", "generate", "--host-root", &empty_root]);
     assert_eq!(output.status.code(), Some(1));
     let errors = stderr(&output);
     assert!(errors.contains("this host has no device for a CDI document:\n  amd "), "{errors}");

@@ -77,10 +77,10 @@ fn the_demo_supports_other_kinds_of_devices_and_cleans_boards_between_pods() {
         "AMD7 is Healthy again",
         "2 resources registered again",
     ];
-    let mut remaining = stdout.as_str();
+    let mut remaining_output = stdout.as_str();
     for expected in messages {
-        let split = remaining.split_once(expected);
-        remaining = split.unwrap_or_else(|| panic!("no {expected} in order:\n{stdout}")).1;
+        let split = remaining_output.split_once(expected);
+        remaining_output = split.unwrap_or_else(|| panic!("no {expected} in order:\n{stdout}")).1;
     }
 }
 
@@ -395,7 +395,7 @@ fn help_and_version_exit_with_success() {
 
 #[test]
 fn the_version_command_prints_the_same_as_the_flag() {
-    let [flag, command] = ["--version", "version"].map(|word| text(&run(&[word]).stdout));
+    let [flag, command] = ["--version", "version"].map(|argument| text(&run(&[argument]).stdout));
     assert!(flag.contains("\nfeatures: ") && flag == command, "{command}");
 }
 
@@ -544,27 +544,27 @@ fn the_agent_starts_without_a_kubelet_and_ends_gracefully_at_sigterm() {
 fn a_second_agent_is_refused_and_the_first_keeps_serving() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
-    let mut first = Node::start(&folder, &host);
-    first.wait_for_message("serving");
-    let mut second = Node::start(&folder, &host);
-    assert_eq!(second.wait().code(), Some(1));
-    first.signal("TERM");
-    assert_eq!(first.wait().code(), Some(0));
+    let mut first_agent = Node::start(&folder, &host);
+    first_agent.wait_for_message("serving");
+    let mut second_agent = Node::start(&folder, &host);
+    assert_eq!(second_agent.wait().code(), Some(1));
+    first_agent.signal("TERM");
+    assert_eq!(first_agent.wait().code(), Some(0));
 }
 
 #[test]
 fn an_agent_with_the_take_over_variable_stands_by_and_then_serves() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
-    let mut first = Node::start(&folder, &host);
-    first.wait_for_message("serving");
-    let mut second = Node::start_with(&folder, &host, &[("WINDLASS_TAKE_OVER", "true")]);
-    second.wait_for_message("another agent serves: standing by until it ends");
-    first.signal("TERM");
-    assert_eq!(first.wait().code(), Some(0));
-    second.wait_for_message("serving");
-    second.signal("TERM");
-    assert_eq!(second.wait().code(), Some(0));
+    let mut first_agent = Node::start(&folder, &host);
+    first_agent.wait_for_message("serving");
+    let mut second_agent = Node::start_with(&folder, &host, &[("WINDLASS_TAKE_OVER", "true")]);
+    second_agent.wait_for_message("another agent serves: standing by until it ends");
+    first_agent.signal("TERM");
+    assert_eq!(first_agent.wait().code(), Some(0));
+    second_agent.wait_for_message("serving");
+    second_agent.signal("TERM");
+    assert_eq!(second_agent.wait().code(), Some(0));
 }
 
 #[test]

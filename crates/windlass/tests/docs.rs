@@ -91,11 +91,11 @@ const SCHEMA: &str = "crates/windlass/src/commands/config/schema.json";
 /// `WINDLASS_BLESS=1` rewrites the file.
 #[test]
 fn the_schema_that_the_program_prints_is_current() {
-    let current = serde_json::to_string_pretty(&schema()).expect("JSON") + "\n";
+    let current_schema = serde_json::to_string_pretty(&schema()).expect("JSON") + "\n";
     if env::var_os("WINDLASS_BLESS").is_some() {
-        fs::write(root().join(SCHEMA), &current).expect("the schema is written");
+        fs::write(root().join(SCHEMA), &current_schema).expect("the schema is written");
     }
-    assert!(current == page(SCHEMA), "WINDLASS_BLESS=1 rewrites {SCHEMA}");
+    assert!(current_schema == page(SCHEMA), "WINDLASS_BLESS=1 rewrites {SCHEMA}");
 }
 
 #[test]

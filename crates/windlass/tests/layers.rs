@@ -161,8 +161,8 @@ fn module_graph(name: &str) -> ModuleGraph {
             let name = target(&path, module)?;
             Some(reexports.get(&name).cloned().unwrap_or(name))
         });
-        let other_modules =
-            used_modules.filter(|other| modules.contains(other) && *other != module[0]);
+        let other_modules = used_modules
+            .filter(|used_module| modules.contains(used_module) && *used_module != module[0]);
         module_graph.entry(module[0].clone()).or_default().extend(other_modules);
     }
     module_graph
@@ -171,13 +171,14 @@ fn module_graph(name: &str) -> ModuleGraph {
 /// Modules in or between cycles. Repeatedly removes modules that use no other module, or that no other module uses.
 fn cycles(mut module_graph: ModuleGraph) -> Vec<String> {
     loop {
-        let used: BTreeSet<_> = module_graph.values().flatten().cloned().collect();
+        let used_modules: BTreeSet<_> = module_graph.values().flatten().cloned().collect();
         let previous_len = module_graph.len();
-        module_graph
-            .retain(|module, dependencies| !dependencies.is_empty() && used.contains(module));
-        let remaining: BTreeSet<_> = module_graph.keys().cloned().collect();
+        module_graph.retain(|module, dependencies| {
+            !dependencies.is_empty() && used_modules.contains(module)
+        });
+        let remaining_modules: BTreeSet<_> = module_graph.keys().cloned().collect();
         for dependencies in module_graph.values_mut() {
-            dependencies.retain(|dependency| remaining.contains(dependency));
+            dependencies.retain(|dependency| remaining_modules.contains(dependency));
         }
         if module_graph.len() == previous_len {
             return module_graph.into_keys().collect();

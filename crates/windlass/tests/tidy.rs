@@ -273,8 +273,8 @@ fn the_architecture_is_short_and_names_every_crate() {
 #[test]
 fn every_test_that_the_documentation_names_exists() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let read = |page: &&str| fs::read_to_string(root.join(page)).expect("a text file");
-    let text = PAGES.iter().map(read).collect::<Vec<_>>().join("\n");
+    let read_page = |page: &&str| fs::read_to_string(root.join(page)).expect("a text file");
+    let text = PAGES.iter().map(read_page).collect::<Vec<_>>().join("\n");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let spans = text.split('`').filter_map(|span| span.split_once(" :: "));
     // Omit the page's example of a reference.
@@ -357,7 +357,7 @@ const REPEATABLE_NAMES: [&str; 7] =
 #[test]
 fn a_public_type_name_occurs_once_in_a_crate() {
     let mut paths = BTreeMap::<(String, String), BTreeSet<String>>::new();
-    let mut repeated = BTreeSet::new();
+    let mut repeated_names = BTreeSet::new();
     for Source { path, text } in sources() {
         let (member, _) = path.split_once('/').expect("below a crate");
         for name in text.lines().filter_map(public_type) {
@@ -365,13 +365,13 @@ fn a_public_type_name_occurs_once_in_a_crate() {
             let declaring_files = paths.entry(key.clone()).or_default();
             let is_excused = REPEATABLE_NAMES.contains(&name) || is_test(&path);
             if !declaring_files.is_empty() && !is_excused {
-                repeated.insert(key);
+                repeated_names.insert(key);
             }
             declaring_files.insert(path.clone());
         }
     }
-    let repeated: Vec<_> = repeated.iter().map(|key| (&key.1, &paths[key])).collect();
-    assert!(repeated.is_empty(), "one name, one type: {repeated:#?}");
+    let repeated_names: Vec<_> = repeated_names.iter().map(|key| (&key.1, &paths[key])).collect();
+    assert!(repeated_names.is_empty(), "one name, one type: {repeated_names:#?}");
 }
 
 /// Name of the type that a line declares as visible outside of its module.

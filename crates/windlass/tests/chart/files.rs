@@ -34,7 +34,7 @@ fn below(folder: &Path) -> BTreeSet<PathBuf> {
         let path = entry.expect("readable").path();
         let name = PathBuf::from(path.file_name().expect("a name"));
         if path.is_dir() {
-            files.extend(below(&path).into_iter().map(|inner| name.join(inner)));
+            files.extend(below(&path).into_iter().map(|nested_path| name.join(nested_path)));
         } else {
             files.insert(name);
         }
@@ -119,8 +119,8 @@ fn check_keys(values: &Value, schema: &Value, root: &Value, path: &str) {
     assert_eq!(schema["additionalProperties"], false, "{path} may have any key");
     let Some(keys) = values.as_object().filter(|keys| !keys.is_empty()) else { return };
     // Helm passes `global` to subcharts.
-    let known: BTreeSet<_> = properties.keys().filter(|key| *key != "global").collect();
-    assert_eq!(keys.keys().collect::<BTreeSet<_>>(), known, "{path}");
+    let known_keys: BTreeSet<_> = properties.keys().filter(|key| *key != "global").collect();
+    assert_eq!(keys.keys().collect::<BTreeSet<_>>(), known_keys, "{path}");
     for (key, value) in keys {
         check_keys(value, &properties[key], root, &format!("{path}.{key}"));
     }

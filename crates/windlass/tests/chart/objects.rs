@@ -141,9 +141,9 @@ fn overlay(options: &[&str], values: &str, config: &str) -> TempDir {
     let overlay = folder();
     // A kustomization must name others by relative paths.
     let path = overlay.path().canonicalize().expect("an existing path");
-    let up: PathBuf = path.components().skip(1).map(|_| "..").collect();
+    let root_prefix: PathBuf = path.components().skip(1).map(|_| "..").collect();
     let deploy = Path::new(DEPLOY).canonicalize().expect("an existing path");
-    let deploy = up.join(deploy.strip_prefix("/").expect("absolute"));
+    let deploy = root_prefix.join(deploy.strip_prefix("/").expect("absolute"));
     let options: Vec<_> =
         options.iter().map(|option| deploy.join("options").join(option)).collect();
     let map = json!({
@@ -185,9 +185,9 @@ fn configuration(text: &str) -> Value {
 fn sort_lists(value: &mut Value) {
     match value {
         Value::Object(fields) => fields.values_mut().for_each(sort_lists),
-        Value::Array(items) => {
-            items.iter_mut().for_each(sort_lists);
-            items.sort_by_key(Value::to_string);
+        Value::Array(values) => {
+            values.iter_mut().for_each(sort_lists);
+            values.sort_by_key(Value::to_string);
         }
         // One of the programs drops the end of line of a one-line string.
         Value::String(text) => *text = text.trim_end().to_owned(),
@@ -264,8 +264,12 @@ fn every_option_gives_the_same_objects_by_helm_and_by_kustomize() {
 fn without_a_value_the_chart_gives_the_plain_manifest() {
     let Some((helm, kubectl)) = programs() else { return };
     let overlay = overlay(&[], "{}", "");
-    let plain = build_with_kustomize(&kubectl, &Path::new(DEPLOY).join("node"));
-    assert_same(plain, render_with_helm(&helm, &overlay.path().join("values.yaml")), "plain");
+    let plain_objects = build_with_kustomize(&kubectl, &Path::new(DEPLOY).join("node"));
+    assert_same(
+        plain_objects,
+        render_with_helm(&helm, &overlay.path().join("values.yaml")),
+        "plain",
+    );
 }
 
 #[test]
@@ -282,11 +286,10 @@ fn every_object_and_policy_uses_the_release_namespace() {
     let overlay = overlay(&[], ALL_AS_VALUES, "");
     let values = overlay.path().join("values.yaml");
     let flags = ["--values", values.to_str().expect("text"), "--set", "scheduler.enabled=true"];
-    let rendered =
-        render(&helm, &[&["--namespace", "accelerators"], &flags[..], &CLUSTER].concat());
-    let rendered = rendered.expect("accepted");
-    assert!(!rendered.contains(NAMESPACE), "an object is in {NAMESPACE}");
-    assert!(rendered.contains("system:serviceaccount:accelerators:windlass"));
+    let output = render(&helm, &[&["--namespace", "accelerators"], &flags[..], &CLUSTER].concat());
+    let output = output.expect("accepted");
+    assert!(!output.contains(NAMESPACE), "an object is in {NAMESPACE}");
+    assert!(output.contains("system:serviceaccount:accelerators:windlass"));
 }
 
 #[test]
@@ -297,8 +300,8 @@ fn a_configuration_of_nvidias_plugin_reaches_the_agent_unchanged() {
     let text = "version: v1 # ours\nflags: {migStrategy: mixed}";
     fs::write(&path, text).expect("written");
     let file = format!("config={}", path.display());
-    let rendered = render(&helm, &[&["--set-file", file.as_str()], &CLUSTER[..]].concat());
-    let objects = objects(&rendered.expect("accepted"));
+    let output = render(&helm, &[&["--set-file", file.as_str()], &CLUSTER[..]].concat());
+    let objects = objects(&output.expect("accepted"));
     let map = objects.iter().find(|object| object["kind"] == "ConfigMap").expect("a ConfigMap");
     let config = map["data"]["config.yaml"].as_str().expect("text");
     assert_eq!(config.trim(), text);

@@ -100,6 +100,6 @@ fn the_word_off_stays_a_string() {
     let path = folder.path().join("values.yaml");
     let values = "config: {dra: {offer: off}, watchdog: {action: off}}";
     fs::write(&path, values).expect("written");
-    let rendered = render(&helm, &["--values", path.to_str().expect("text")]).expect("accepted");
-    assert_eq!(rendered.matches("\"off\"").count(), 2, "{rendered}");
+    let output = render(&helm, &["--values", path.to_str().expect("text")]).expect("accepted");
+    assert_eq!(output.matches("\"off\"").count(), 2, "{output}");
 }

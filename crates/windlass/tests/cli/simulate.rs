@@ -77,9 +77,9 @@ fn every_policy_runs_with_every_seed_and_equal_seeds_give_equal_results() {
     assert_eq!(names, expected);
     for policy in policies {
         let classes = policy["classes"].as_array().expect("classes");
-        let arrived: u64 = classes.iter().filter_map(|class| class["arrived"].as_u64()).sum();
+        let arrived_count: u64 = classes.iter().filter_map(|class| class["arrived"].as_u64()).sum();
         // Each seed simulates each pod of the trace, and copies of it.
-        assert!(arrived > 3 * 5, "{policy}");
+        assert!(arrived_count > 3 * 5, "{policy}");
         let last_point =
             policy["allocated"].as_array().and_then(|points| points.last()).expect("a curve");
         assert!(

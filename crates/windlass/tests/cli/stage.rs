@@ -131,13 +131,13 @@ async fn every_item_of_killed_and_drained_processes_ends() {
     let addresses = [&killed_replica.address, &drained_replica.address, &other_replica.address]
         .map(String::as_str);
     let mut source = source("detect", addresses.join(",").parse().expect("addresses"));
-    let sending = async {
+    let send_items = async {
         for _ in 0..600 {
             with_timeout(source.send(vec![0; 1000].into(), None)).await;
         }
         with_timeout(source.finish()).await;
     };
-    let ending = async {
+    let collect_ends = async {
         let mut ends = wait_for_ends(&mut listener, 150).await;
         drop(killed_replica);
         ends.append(&mut wait_for_ends(&mut listener, 150).await);
@@ -145,7 +145,7 @@ async fn every_item_of_killed_and_drained_processes_ends() {
         ends.append(&mut wait_for_ends(&mut listener, 300).await);
         ends
     };
-    let ((), ends) = tokio::join!(sending, ending);
+    let ((), ends) = tokio::join!(send_items, collect_ends);
     let failures: Vec<_> = ends.values().filter_map(|end| end.failure.as_ref()).collect();
     // Items of the killed replica: a window from the source, the queue, one in work, two that wait, and a window to the
     // store.

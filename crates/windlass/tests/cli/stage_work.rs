@@ -165,9 +165,11 @@ async fn spikes_run_on_the_allocated_board() {
         fs::write(&path, flits(words)).expect("a folder of its own");
         path.display().to_string()
     };
-    let (network, sync) = (file("net.bin", &[1, 2, 3]), file("sync.bin", &[8, 9]));
-    let (east, sync) = (format!("east={}", file("east.bin", &[4])), format!("east={sync}"));
-    let arguments = ["--network", &network, "--network", &east, "--run-with", &sync, "--darwin3"];
+    let (network, sync_file) = (file("net.bin", &[1, 2, 3]), file("sync.bin", &[8, 9]));
+    let (east_flag, sync_flag) =
+        (format!("east={}", file("east.bin", &[4])), format!("east={sync_file}"));
+    let arguments =
+        ["--network", &network, "--network", &east_flag, "--run-with", &sync_flag, "--darwin3"];
     let data = board.data().to_string();
     let mut pipeline = TestPipeline::start(&arguments, &[("DARWIN3_ENDPOINTS", &data)]).await;
     assert_eq!(board.take_events(), [], "the board was called before the first item");
@@ -183,7 +185,7 @@ async fn spikes_run_on_the_allocated_board() {
     assert_eq!(board.take_events(), expected);
 
     // Networks of the vendor may put their results at the east edge.
-    let arguments = ["--darwin3", &data, "--run-with", &sync, "--result-edge", "east"];
+    let arguments = ["--darwin3", &data, "--run-with", &sync_flag, "--result-edge", "east"];
     let mut pipeline = TestPipeline::start(&arguments, &[]).await;
     assert_eq!(pipeline.result(&spikes).await, Ok(flits(&[8, 9])));
     assert!(!board.is_wedged());
@@ -195,14 +197,14 @@ const LISTEN: &str = "0A";
 /// Unread bytes in the connections to a port of this machine.
 fn unread_bytes(port: u16) -> usize {
     let table = fs::read_to_string("/proc/net/tcp").expect("readable");
-    let unread = table.lines().filter_map(|line| {
+    let byte_counts = table.lines().filter_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
         let (local, state, queues) = (fields.next()?, fields.nth(1)?, fields.next()?);
         let is_connection = local.ends_with(&format!(":{port:04X}")) && state != LISTEN;
-        let (_, unread) = queues.split_once(':').filter(|_| is_connection)?;
-        usize::from_str_radix(unread, 16).ok()
+        let (_, byte_count) = queues.split_once(':').filter(|_| is_connection)?;
+        usize::from_str_radix(byte_count, 16).ok()
     });
-    unread.sum()
+    byte_counts.sum()
 }
 
 /// Does not kill a stage between connect and send: after that kill, no program can send the board a whole message.

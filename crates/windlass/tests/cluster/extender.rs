@@ -332,7 +332,7 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
     let bound_counts = async || (nodes_of("one").len(), nodes_of("two").len());
     let has_one = async || [(size, 0), (0, size)].contains(&bound_counts().await);
     eventually(BIND_LIMIT, true, has_one).await;
-    let winner = if bound_counts().await.0 == size { "one" } else { "two" };
+    let bound_gang = if bound_counts().await.0 == size { "one" } else { "two" };
     // A gang with a missing pod gets no node, although it would fit.
     apply_all(&[gang_pod("small", 0, 3, RACK), gang_pod("small", 1, 3, RACK)]);
     let refusals =
@@ -346,10 +346,10 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
         |node: &String| node[node.len() - 2..].parse::<usize>().expect("two digits") / RACK_NODES;
     assert!(nodes.iter().all(|node| rack(node) == rack(&nodes[0])), "{nodes:?}");
     // The other gang starts once the first is deleted.
-    let label = format!("windlass.dev/gang in ({winner},small)");
+    let label = format!("windlass.dev/gang in ({bound_gang},small)");
     kubectl(&["delete", "pods", "-l", &label, "--force", "--grace-period=0", "--wait=false"]);
-    let loser = if winner == "one" { "two" } else { "one" };
-    eventually(BIND_LIMIT, size, async || nodes_of(loser).len()).await;
+    let waiting_gang = if bound_gang == "one" { "two" } else { "one" };
+    eventually(BIND_LIMIT, size, async || nodes_of(waiting_gang).len()).await;
     assert_eq!(rig.metric("windlass_cluster_conflicts "), 0);
     drop(rig);
     drop(hollow_nodes);

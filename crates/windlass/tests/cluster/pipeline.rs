@@ -72,12 +72,13 @@ fn pipeline(name_server: Option<&str>) -> Value {
     stages[2]["replicas"] = 2.into();
     let metrics = ["--metrics", METRICS].map(Value::from);
     stages[2]["command"].as_array_mut().expect("words").extend(metrics);
-    let mut act = stage("act", "1ms", "1");
-    act["output"] = Value::Null;
+    let mut act_stage = stage("act", "1ms", "1");
+    act_stage["output"] = Value::Null;
     let links = ["camera", "decode", "detect", "act"];
     let links = links.windows(2).map(|pair| json!({"from": pair[0], "to": pair[1]}));
     let links: Vec<_> = links.collect();
-    json!({"name": "windlass-e2e", "stages": [stages[0], stages[1], stages[2], act], "links": links})
+    let stages = json!([stages[0], stages[1], stages[2], act_stage]);
+    json!({"name": "windlass-e2e", "stages": stages, "links": links})
 }
 
 /// Items of a measurement: sent, arrived, failed by reason, and without a result or an error.

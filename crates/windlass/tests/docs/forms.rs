@@ -28,15 +28,15 @@ fn every_form_for_issues_has_a_name_and_fields_with_labels() {
     let forms = forms();
     assert!(forms.len() >= 3, "only {} forms", forms.len());
     for (name, form) in forms {
-        let has =
+        let has_text =
             |value: &Value, key: &str| value[key].as_str().is_some_and(|text| !text.is_empty());
-        assert!(has(&form, "name") && has(&form, "description"), "{name}");
+        assert!(has_text(&form, "name") && has_text(&form, "description"), "{name}");
         let fields = form["body"].as_array().unwrap_or_else(|| panic!("{name} has no body"));
         let mut ids = BTreeSet::new();
         for field in fields {
             let (kind, attributes) = (field["type"].as_str(), &field["attributes"]);
             let required_key = if kind == Some("markdown") { "value" } else { "label" };
-            assert!(has(attributes, required_key), "{name}: {field}");
+            assert!(has_text(attributes, required_key), "{name}: {field}");
             let known_types = ["markdown", "input", "textarea", "dropdown", "checkboxes"];
             assert!(kind.is_some_and(|kind| known_types.contains(&kind)), "{name}: {field}");
             let is_new = field["id"].as_str().is_none_or(|id| ids.insert(id.to_owned()));

@@ -10,11 +10,14 @@ fn every_page_names_its_readers_and_is_in_the_index() {
     for (name, page) in pages() {
         let Some(path) = name.strip_prefix("docs/") else { continue };
         let lines: Vec<_> = page.lines().take(4).collect();
-        let begins = |index: usize, prefix: &str| {
+        let line_starts_with = |index: usize, prefix: &str| {
             lines.get(index).is_some_and(|line| line.starts_with(prefix))
         };
-        assert!(begins(0, "# ") && begins(2, "For "), "{name} begins without its readers");
-        assert!(begins(3, "It answers "), "{name} begins without what it answers");
+        assert!(
+            line_starts_with(0, "# ") && line_starts_with(2, "For "),
+            "{name} begins without its readers"
+        );
+        assert!(line_starts_with(3, "It answers "), "{name} begins without what it answers");
         let is_listed = path == "README.md" || index.contains(&format!("]({path})"));
         assert!(is_listed, "docs/README.md lacks {path}");
     }
@@ -64,7 +67,7 @@ fn the_front_page_is_short() {
 #[test]
 fn every_link_leads_to_a_file_and_a_heading() {
     let root_pages = ROOT_PAGES.map(|name| (name.to_owned(), page(name)));
-    let mut broken = Vec::new();
+    let mut broken_links = Vec::new();
     for (name, text) in pages().into_iter().chain(root_pages) {
         for target in links(&text) {
             let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
@@ -77,9 +80,9 @@ fn every_link_leads_to_a_file_and_a_heading() {
             let is_there =
                 file.exists() && (anchor.is_empty() || anchors(&linked_text).contains(anchor));
             if !is_there {
-                broken.push(format!("{name}: {target}"));
+                broken_links.push(format!("{name}: {target}"));
             }
         }
     }
-    assert!(broken.is_empty(), "{broken:#?}");
+    assert!(broken_links.is_empty(), "{broken_links:#?}");
 }

@@ -120,8 +120,10 @@ fn plain(literal: &str) -> String {
         .map(|(index, line)| if index == 0 { line } else { line.trim_start() });
     let joined = joined.collect::<String>().replace("\\\"", "\"");
     let mut parts = joined.split('{');
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| text + "…" + part.split_once('}').map_or("", |(_, rest)| rest))
+    let first_part = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first_part, |text, part| {
+        text + "…" + part.split_once('}').map_or("", |(_, rest)| rest)
+    })
 }
 
 /// The page's rows by their messages; each has a cause and a remedy.
@@ -140,12 +142,13 @@ fn documented_messages() -> BTreeSet<String> {
 #[test]
 fn every_warning_and_error_of_the_agent_has_a_row_and_every_row_a_message() {
     let (logged, rows) = (logged_messages(), documented_messages());
-    let missing = logged.iter().filter(|(message, _)| !rows.contains(*message));
-    let missing: Vec<_> = missing.map(|(message, file)| format!("{message:?} of {file}")).collect();
-    let stale: Vec<_> = rows.iter().filter(|row| !logged.contains_key(*row)).collect();
+    let missing_rows = logged.iter().filter(|(message, _)| !rows.contains(*message));
+    let missing_rows: Vec<_> =
+        missing_rows.map(|(message, file)| format!("{message:?} of {file}")).collect();
+    let stale_rows: Vec<_> = rows.iter().filter(|row| !logged.contains_key(*row)).collect();
     assert!(
-        missing.is_empty() && stale.is_empty(),
-        "docs/troubleshooting.md lacks {missing:#?}\nand has rows that nothing logs: {stale:#?}"
+        missing_rows.is_empty() && stale_rows.is_empty(),
+        "docs/troubleshooting.md lacks {missing_rows:#?}\nand has rows that nothing logs: {stale_rows:#?}"
     );
     assert!(logged.len() > 50, "only {} messages were found", logged.len());
 }

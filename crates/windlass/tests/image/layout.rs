@@ -156,10 +156,10 @@ fn equal_inputs_give_equal_images() {
     if !has_debian() {
         return;
     }
-    let images = ["0", "4102444800"].map(|modified| {
+    let images = ["0", "4102444800"].map(|modification_time| {
         let folder = program::folder();
         let program = fake_program("cluster", folder.path());
-        let date = format!("@{modified}");
+        let date = format!("@{modification_time}");
         output_of(Command::new("touch").args(["-d", &date]).arg(&program));
         assert!(make(&program, folder.path(), None).status.success());
         ["image.tar", "image.cdx.json"]
@@ -219,12 +219,16 @@ fn the_list_of_parts_has_crates_as_locked_with_licences_that_are_expressions() {
             continue;
         }
         crates += 1;
-        let locked = lock["package"].as_array().expect("packages").iter().find(|package| {
+        let locked_package = lock["package"].as_array().expect("packages").iter().find(|package| {
             package["name"].as_str() == part["name"].as_str()
                 && package["version"].as_str() == part["version"].as_str()
         });
-        let sum = locked.unwrap_or_else(|| panic!("{part} is not locked")).get("checksum");
-        assert_eq!(sum.and_then(|sum| sum.as_str()), part["hashes"][0]["content"].as_str());
+        let checksum =
+            locked_package.unwrap_or_else(|| panic!("{part} is not locked")).get("checksum");
+        assert_eq!(
+            checksum.and_then(|checksum| checksum.as_str()),
+            part["hashes"][0]["content"].as_str()
+        );
         let licence = part["licenses"][0]["expression"].as_str().expect("a licence");
         assert!(spdx::Expression::parse(licence).is_ok(), "{part}");
     }

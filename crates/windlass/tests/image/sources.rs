@@ -69,14 +69,14 @@ fn copied_paths() -> Vec<PathBuf> {
 
 #[test]
 fn the_image_is_built_from_all_files_that_are_compiled_into_the_program() {
-    let (mut files, copied) = (Vec::new(), copied_paths());
+    let (mut files, copied_paths) = (Vec::new(), copied_paths());
     sources(&root().join("crates"), &mut files);
-    let missing: Vec<_> = files
+    let missing_files: Vec<_> = files
         .iter()
         .flat_map(|file| included_files(file).into_iter().map(move |path| (file, path)))
-        .filter(|(_, path)| !copied.iter().any(|copied_path| path.starts_with(copied_path)))
+        .filter(|(_, path)| !copied_paths.iter().any(|copied_path| path.starts_with(copied_path)))
         .collect();
-    assert!(missing.is_empty(), "deploy/Dockerfile does not copy {missing:#?}");
+    assert!(missing_files.is_empty(), "deploy/Dockerfile does not copy {missing_files:#?}");
     let includes = |name: &str| {
         files.iter().flat_map(|file| included_files(file)).any(|path| path.ends_with(name))
     };

@@ -70,18 +70,19 @@ fn write_section(page: &mut String, machine: &Machine, section: &MachineQuestion
 /// Connections between GPUs, NUMA nodes, and nearest NICs; parts in place of NICs on a partitioned machine.
 fn matrix(machine: &Machine) -> Vec<String> {
     let mut gpus = machine.pool.clone();
-    gpus.dedup_by_key(|at| machine.devices[*at].place.pci);
+    gpus.dedup_by_key(|index| machine.devices[*index].place.pci);
     let is_partitioned = has_parts(machine);
-    let name = |at: usize| machine.devices[at].index.to_string();
+    let name = |index: usize| machine.devices[index].index.to_string();
     let mut heading = vec![String::new()];
-    heading.extend(gpus.iter().map(|&at| name(at)));
+    heading.extend(gpus.iter().map(|&index| name(index)));
     heading.extend(["NUMA", if is_partitioned { "parts" } else { "NIC" }].map(str::to_owned));
-    let row = |&at: &usize| {
-        let connection = |other| machine.topology.connection(at, other).to_string();
-        let cell = |&other: &usize| if other == at { "X".to_owned() } else { connection(other) };
-        let numa = machine.devices[at].place.numa_node;
-        let last_cell = if is_partitioned { parts(machine, at) } else { nearest_nics(machine, at) };
-        let cells = [name(at)].into_iter().chain(gpus.iter().map(cell));
+    let row = |&index: &usize| {
+        let connection = |other| machine.topology.connection(index, other).to_string();
+        let cell = |&other: &usize| if other == index { "X".to_owned() } else { connection(other) };
+        let numa = machine.devices[index].place.numa_node;
+        let last_cell =
+            if is_partitioned { parts(machine, index) } else { nearest_nics(machine, index) };
+        let cells = [name(index)].into_iter().chain(gpus.iter().map(cell));
         cells
             .chain([numa.map_or_else(|| "-".to_owned(), |node| node.to_string()), last_cell])
             .collect()
@@ -94,23 +95,26 @@ fn matrix(machine: &Machine) -> Vec<String> {
 
 /// True if the machine's pool has parts of GPUs.
 fn has_parts(machine: &Machine) -> bool {
-    machine.pool.iter().any(|&at| machine.devices[at].part.is_some())
+    machine.pool.iter().any(|&index| machine.devices[index].part.is_some())
 }
 
 fn parts(machine: &Machine, gpu: usize) -> String {
     let pci = machine.devices[gpu].place.pci;
-    let pool_devices = machine.pool.iter().map(|&at| &machine.devices[at]);
+    let pool_devices = machine.pool.iter().map(|&index| &machine.devices[index]);
     list(machine, pool_devices.filter(|device| device.place.pci == pci).map(|device| &device.id))
 }
 
 fn nearest_nics(machine: &Machine, gpu: usize) -> String {
-    let level =
-        |at: usize| PcieLevel::between(&machine.devices[gpu].place, &machine.devices[at].place);
+    let level = |index: usize| {
+        PcieLevel::between(&machine.devices[gpu].place, &machine.devices[index].place)
+    };
     let devices = machine.devices.iter().enumerate();
-    let nics = devices.filter(|(_, device)| device.kind == DeviceKind::Nic).map(|(at, _)| at);
-    let Some(nearest) = nics.clone().map(level).min() else { return "-".to_owned() };
-    let names = nics.filter(|&at| level(at) == nearest).map(|at| label(&machine.devices[at]));
-    format!("{nearest} {}", names.collect::<Vec<_>>().join(" "))
+    let nics = devices.filter(|(_, device)| device.kind == DeviceKind::Nic).map(|(index, _)| index);
+    let Some(nearest_level) = nics.clone().map(level).min() else { return "-".to_owned() };
+    let names = nics
+        .filter(|&index| level(index) == nearest_level)
+        .map(|index| label(&machine.devices[index]));
+    format!("{nearest_level} {}", names.collect::<Vec<_>>().join(" "))
 }
 
 fn row(machine: &Machine, question: Question) -> [String; 5] {
@@ -139,13 +143,13 @@ fn row(machine: &Machine, question: Question) -> [String; 5] {
 
 fn text(machine: &Machine, question: Question) -> String {
     let Question { policy, size, free, required, near } = question;
-    let pool = machine.pool.iter().map(|&at| &machine.devices[at].id);
+    let pool = machine.pool.iter().map(|&index| &machine.devices[index].id);
     let is_short = free != "all" || has_parts(machine);
     let free = if is_short { free.to_owned() } else { list(machine, pool) };
     let policy = if policy == Policy::Aligned { String::new() } else { format!("{policy}: ") };
-    let clause = |word, list: &str| match list {
+    let clause = |keyword, list: &str| match list {
         "" => String::new(),
-        list => format!(" {word} {list}"),
+        list => format!(" {keyword} {list}"),
     };
     format!("{policy}{size} of {free}{}{}", clause("with", required), clause("near", near))
 }

@@ -43,17 +43,17 @@ impl Enumeration<'_> {
     fn answer(&self) -> u64 {
         let (_, sets) = self.best.as_ref().expect("a partition");
         let full = sets.iter().copied().filter(|set| set.count_ones() as usize == self.size);
-        let better =
+        let better_set =
             |best: u64, set| if self.pairs.sum(set) > self.pairs.sum(best) { set } else { best };
-        full.reduce(better).expect("enough are free")
+        full.reduce(better_set).expect("enough are free")
     }
 }
 
 /// All subsets: those with the lowest device before those without it.
 fn subsets(devices: u64) -> Vec<u64> {
     let Some(lowest) = bit_indices(devices).next() else { return vec![0] };
-    let others = subsets(devices & !(1 << lowest));
-    others.iter().map(|set| set | 1 << lowest).chain(others.iter().copied()).collect()
+    let other_subsets = subsets(devices & !(1 << lowest));
+    other_subsets.iter().map(|set| set | 1 << lowest).chain(other_subsets.iter().copied()).collect()
 }
 
 #[tokio::test]

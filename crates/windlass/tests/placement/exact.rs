@@ -71,10 +71,10 @@ async fn every_answer_is_exact() {
 #[tokio::test]
 async fn the_order_of_the_devices_does_not_matter() {
     for machine in every_machine().await.iter().chain([&by_hand::with_random_links(1)]) {
-        let mut reordered = machine.devices.clone();
-        reordered.rotate_left(machine.devices.len() / 3);
-        reordered.reverse();
-        let topology = Topology::from_devices(&reordered);
+        let mut reordered_devices = machine.devices.clone();
+        reordered_devices.rotate_left(machine.devices.len() / 3);
+        reordered_devices.reverse();
+        let topology = Topology::from_devices(&reordered_devices);
         for question in questions(machine).into_iter().step_by(7) {
             let expected = ask(&machine.topology, machine, question);
             assert_eq!(ask(&topology, machine, question), expected, "{question:?}");

@@ -24,16 +24,16 @@ async fn jobs_are_connected_as_well_as_by_other_strategies() {
     let pcie_proximity: Figure = |score| score.pcie_proximity;
     for machine in every_machine().await {
         let outcome = simulate(machine, SEQUENCES);
-        let ours = outcome.aligned;
+        let aligned = outcome.aligned;
         for baseline in [outcome.first_fit, outcome.random] {
             let is_as_good =
-                is_as_good(&ours, &baseline, &[connections, optimal, worst, pcie_proximity]);
-            assert!(is_as_good, "{}: ours {ours:?}, the baseline's {baseline:?}", machine.name);
+                is_as_good(&aligned, &baseline, &[connections, optimal, worst, pcie_proximity]);
+            assert!(is_as_good, "{}: {aligned:?}, the baseline's {baseline:?}", machine.name);
         }
         // Without `pcie_proximity`: on a DGX-1, best-effort is 0.3 points better there, with worse connections.
         if let Some(best_effort) = outcome.best_effort {
-            let is_as_good = is_as_good(&ours, &best_effort, &[connections, optimal, worst]);
-            assert!(is_as_good, "{}: ours {ours:?}, best-effort's {best_effort:?}", machine.name);
+            let is_as_good = is_as_good(&aligned, &best_effort, &[connections, optimal, worst]);
+            assert!(is_as_good, "{}: {aligned:?}, best-effort's {best_effort:?}", machine.name);
         }
         assert!((0.5..0.8).contains(&outcome.load), "{}: {}", machine.name, outcome.load);
     }

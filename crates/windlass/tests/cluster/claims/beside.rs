@@ -104,10 +104,16 @@ fn running_pods(logs: &Logs) -> Vec<String> {
 }
 
 /// Creates pods up to `PODS`, and at most `BATCH`. Returns the number of new pods.
-fn create_missing_pods(running: usize, logs: &Logs, created: usize, rng: &mut Rng) -> usize {
-    let missing = PODS.saturating_sub(running).min(BATCH);
-    let pods: Vec<_> =
-        (created..created + missing).map(|n| logs.pod(&random_pod(rng, n))).collect();
+fn create_missing_pods(
+    running_count: usize,
+    logs: &Logs,
+    created_count: usize,
+    rng: &mut Rng,
+) -> usize {
+    let missing = PODS.saturating_sub(running_count).min(BATCH);
+    let pods: Vec<_> = (created_count..created_count + missing)
+        .map(|number| logs.pod(&random_pod(rng, number)))
+        .collect();
     if !pods.is_empty() {
         apply(&pods.join("---\n"));
     }
@@ -120,15 +126,15 @@ async fn a_claimed_gpu_never_has_another_owner_beside_the_device_plugin() {
     rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
     let logs = Logs::on(&rig.node, "beside");
-    let (mut rng, mut created, start) = (Rng::new(6), 0, Instant::now());
+    let (mut rng, mut created_count, start) = (Rng::new(6), 0, Instant::now());
     let mut disruptions = DISRUPTIONS.into_iter().cycle().zip(1..).peekable();
     while start.elapsed() < duration() {
-        let running = running_pods(&logs);
-        created += create_missing_pods(running.len(), &logs, created, &mut rng);
+        let running_names = running_pods(&logs);
+        created_count += create_missing_pods(running_names.len(), &logs, created_count, &mut rng);
         let is_due = |(_, number): &(Disruption, u32)| start.elapsed() > INTERVAL * *number;
         if let Some((disruption, _)) = disruptions.next_if(is_due) {
             trigger_sync(&["-l", &logs.label]);
-            disruption.apply_to(&mut rig, running.first());
+            disruption.apply_to(&mut rig, running_names.first());
         }
     }
     rig.wait_for_published(16).await;
@@ -136,14 +142,14 @@ async fn a_claimed_gpu_never_has_another_owner_beside_the_device_plugin() {
     eventually(RELEASE_LIMIT, 0, async || running_pods(&logs).len()).await;
     let spans = logs.spans();
     let ran_count = spans.iter().map(|span| &span.pod).collect::<BTreeSet<_>>().len();
-    eprintln!("{ran_count} of {created} pods ran, and had {} GPUs in all", spans.len());
+    eprintln!("{ran_count} of {created_count} pods ran, and had {} GPUs in all", spans.len());
     let is_of_plugin = |span: &Span| span.pod.starts_with(PLUGIN_PREFIX);
     let (kubelet_overlaps, claim_overlaps): (Vec<_>, Vec<_>) = overlapping_pairs(&spans)
         .into_iter()
         .partition(|(first, second)| is_of_plugin(first) && is_of_plugin(second));
     eprintln!("allocated twice by the kubelet: {kubelet_overlaps:?}");
     assert_eq!(claim_overlaps, [], "a GPU of a claim had another owner");
-    assert!(ran_count > created / 2, "most pods were refused, or deleted before they ran");
+    assert!(ran_count > created_count / 2, "most pods were refused, or deleted before they ran");
     drop(logs);
     rig.wait_for_no_owners().await;
     drop(manifests);

@@ -31,14 +31,14 @@ async fn a_burst_of_pods_is_served_while_the_agent_is_killed_repeatedly() {
     rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
     let logs = Logs::on(&rig.node, "burst");
-    let short_pod = |n| ShortPod {
-        name: format!("windlass-e2e-burst-{n}"),
+    let short_pod = |number| ShortPod {
+        name: format!("windlass-e2e-burst-{number}"),
         api: AllocationApi::Claim,
         gpus: 1,
         tenths: 5,
     };
     let start = Instant::now();
-    apply(&(0..PODS).map(|n| logs.pod(&short_pod(n))).collect::<Vec<_>>().join("---\n"));
+    apply(&(0..PODS).map(|number| logs.pod(&short_pod(number))).collect::<Vec<_>>().join("---\n"));
     for kill in 1..=KILLS {
         eventually(BURST, true, async || succeeded_count(&logs) >= PODS * kill / (KILLS + 1)).await;
         rig.replace_agent();

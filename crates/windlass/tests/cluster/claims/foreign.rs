@@ -143,12 +143,12 @@ async fn two_dra_drivers_serve_one_pod_and_survive_restarts_of_each_other() {
     wait_for_published().await;
     let manifests = Manifests::apply(&[objects(), vec![class_and_template()]].concat());
     let mut pods = Pods::new();
-    let (ours, theirs, both) = ("windlass-e2e-ours", "windlass-e2e-theirs", "windlass-e2e-both");
-    pods.apply(ours, &pod(ours, 1));
-    pods.apply(theirs, &pod_of_other_driver(theirs));
-    pods.apply(both, &pod_of_both_drivers(both));
+    let (own, other, shared) = ("windlass-e2e-ours", "windlass-e2e-theirs", "windlass-e2e-both");
+    pods.apply(own, &pod(own, 1));
+    pods.apply(other, &pod_of_other_driver(other));
+    pods.apply(shared, &pod_of_both_drivers(shared));
     assert_eq!(
-        [device_counts(ours).await, device_counts(theirs).await, device_counts(both).await],
+        [device_counts(own).await, device_counts(other).await, device_counts(shared).await],
         [(1, 0), (0, 1), (1, 1)]
     );
 
@@ -157,15 +157,15 @@ async fn two_dra_drivers_serve_one_pod_and_survive_restarts_of_each_other() {
     rig.replace_agent();
     rig.wait_for_published(16).await;
     wait_for_published().await;
-    let after_ours = "windlass-e2e-after-ours";
-    pods.apply(after_ours, &pod_of_both_drivers(after_ours));
-    assert_eq!(device_counts(after_ours).await, (1, 1));
+    let pod_after_agent = "windlass-e2e-after-ours";
+    pods.apply(pod_after_agent, &pod_of_both_drivers(pod_after_agent));
+    assert_eq!(device_counts(pod_after_agent).await, (1, 1));
     other_driver.replace();
     rig.wait_for_published(16).await;
     wait_for_published().await;
-    let after_theirs = "windlass-e2e-after-theirs";
-    pods.apply(after_theirs, &pod_of_both_drivers(after_theirs));
-    assert_eq!(device_counts(after_theirs).await, (1, 1));
+    let pod_after_driver = "windlass-e2e-after-theirs";
+    pods.apply(pod_after_driver, &pod_of_both_drivers(pod_after_driver));
+    assert_eq!(device_counts(pod_after_driver).await, (1, 1));
 
     let starts_after = container_starts();
     assert!(

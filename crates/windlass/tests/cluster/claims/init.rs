@@ -40,9 +40,9 @@ fn holder() -> String {
 
 /// Claim templates that tolerate all taints, because the slices taint the GPUs that containers have.
 fn tolerant_templates() -> Vec<String> {
-    let exactly = "exactly: {deviceClassName: windlass-e2e-gpu, ";
-    let tolerates_all = format!("{exactly}tolerations: [{{operator: Exists}}], ");
-    objects().iter().map(|object| object.replace(exactly, &tolerates_all)).collect()
+    let request_start = "exactly: {deviceClassName: windlass-e2e-gpu, ";
+    let tolerant_start = format!("{request_start}tolerations: [{{operator: Exists}}], ");
+    objects().iter().map(|object| object.replace(request_start, &tolerant_start)).collect()
 }
 
 /// Waits until the kubelet has replaced its checkpoint.

@@ -38,7 +38,9 @@ async fn container_view(namespace: &str, pod: &str, container: &str) -> String {
 fn gpus(view: &str) -> Vec<&str> {
     let words = view.split_whitespace();
     words
-        .filter(|word| word.strip_prefix("nvidia").is_some_and(|n| n.parse::<u32>().is_ok()))
+        .filter(|word| {
+            word.strip_prefix("nvidia").is_some_and(|number| number.parse::<u32>().is_ok())
+        })
         .collect()
 }
 
@@ -78,11 +80,11 @@ async fn the_examples_for_whole_gpus_get_what_they_ask_for() {
     );
 
     let owners = rig.owners().await;
-    let (admin, others): (Vec<_>, Vec<_>) =
+    let (admin_owners, other_owners): (Vec<_>, Vec<_>) =
         owners.iter().partition(|(claim, _)| claim.starts_with("gpu-admin/"));
-    assert_eq!(admin.iter().map(|(_, devices)| devices.len()).collect::<Vec<_>>(), [8]);
-    let mut devices: Vec<_> = others.iter().flat_map(|(_, devices)| *devices).collect();
-    assert_eq!((others.len(), devices.len()), (4, 5), "four GPUs and a NIC: {owners:?}");
+    assert_eq!(admin_owners.iter().map(|(_, devices)| devices.len()).collect::<Vec<_>>(), [8]);
+    let mut devices: Vec<_> = other_owners.iter().flat_map(|(_, devices)| *devices).collect();
+    assert_eq!((other_owners.len(), devices.len()), (4, 5), "four GPUs and a NIC: {owners:?}");
     devices.dedup();
     assert_eq!(devices.len(), 5, "each in one claim: {owners:?}");
     drop(manifests);
@@ -124,9 +126,9 @@ async fn the_example_for_a_mig_profile_gets_an_instance_that_is_created_and_remo
     assert_eq!(instances(), Vec::<String>::new(), "an instance exists");
     let manifests = apply_examples(&["mig-profile"]);
     let view = container_view("default", "mig-1g", "main").await;
-    let created = instances();
-    assert_eq!(created.len(), 1);
-    assert!(view.contains(created[0].trim_matches('"')), "{created:?} in {view}");
+    let created_ids = instances();
+    assert_eq!(created_ids.len(), 1);
+    assert!(view.contains(created_ids[0].trim_matches('"')), "{created_ids:?} in {view}");
     let owners = rig.owners().await;
     assert_eq!(owners.values().map(Vec::len).collect::<Vec<_>>(), [1], "{owners:?}");
     drop(manifests);

@@ -127,12 +127,13 @@ fn overlap(first: &Span, second: &Span) -> bool {
 
 #[test]
 fn two_pods_that_saw_one_gpu_at_the_same_time_are_found() {
-    let first = spans("first", "1.0 /dev/nvidia0 /dev/nvidia1\n2.5 /dev/nvidia0 /dev/nvidia1\n");
-    let later = spans("later", "2.4 /dev/nvidia1\n3.0 /dev/nvidia1\n");
-    let after = spans("after", "2.6 /dev/nvidia0\n2.7 /dev/nvidia[0-9]*\n");
-    let pairs = overlapping_pairs(&[first, later.clone(), after].concat());
+    let first_spans =
+        spans("first", "1.0 /dev/nvidia0 /dev/nvidia1\n2.5 /dev/nvidia0 /dev/nvidia1\n");
+    let later_spans = spans("later", "2.4 /dev/nvidia1\n3.0 /dev/nvidia1\n");
+    let after_spans = spans("after", "2.6 /dev/nvidia0\n2.7 /dev/nvidia[0-9]*\n");
+    let pairs = overlapping_pairs(&[first_spans, later_spans.clone(), after_spans].concat());
     let names: Vec<_> =
         pairs.iter().map(|(span, other_span)| (&*span.pod, &*other_span.pod)).collect();
     assert_eq!(names, [("first", "later")]);
-    assert_eq!(pairs[0].1, later[0]);
+    assert_eq!(pairs[0].1, later_spans[0]);
 }
