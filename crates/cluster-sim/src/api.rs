@@ -123,17 +123,11 @@ impl ApiServer {
 
     /// Creates a server that refuses connections until [`ApiServer::go_online`] is called.
     pub fn offline(settings: Settings) -> Self {
-        let Settings { minor, disabled_gates: off, seed } = settings;
+        let Settings { minor, disabled_gates, seed } = settings;
         let store = Store::new(seed);
-        let (log, refused, faults) = (Vec::new(), Vec::new(), Vec::new());
-        let state = ServerState {
-            store,
-            requests: log,
-            refused_requests: refused,
-            faults,
-            disabled_gates: off,
-            minor,
-        };
+        let (requests, refused_requests, faults) = (Vec::new(), Vec::new(), Vec::new());
+        let state =
+            ServerState { store, requests, refused_requests, faults, disabled_gates, minor };
         let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = socket.local_addr().expect("a bound socket has an address");
         let state = Sender::new(state);
@@ -164,8 +158,8 @@ impl ApiServer {
     }
 
     /// Replaces the set of disabled gates, like an upgrade of the cluster.
-    pub fn set_disabled_gates(&self, off: impl IntoIterator<Item = Gate>) {
-        self.state.send_modify(|state| state.disabled_gates = off.into_iter().collect());
+    pub fn set_disabled_gates(&self, gates: impl IntoIterator<Item = Gate>) {
+        self.state.send_modify(|state| state.disabled_gates = gates.into_iter().collect());
     }
 
     /// Handle to the objects.

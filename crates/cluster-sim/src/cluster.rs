@@ -130,17 +130,17 @@ impl Cluster {
     pub fn schedule(&self, pod: &Pod) -> Result<ScheduledPod, SchedulingError> {
         let objects = self.objects();
         let id = (namespace(&pod.metadata), pod.metadata.name.clone().unwrap_or_default());
-        let refused = |source| SchedulingError::Refused { pod: namespaced_name(pod), source };
+        let refusal_error = |source| SchedulingError::Refused { pod: namespaced_name(pod), source };
         let pod = if let Some(existing) = objects.get::<Pod>(&id.0, &id.1) {
             existing
         } else {
             let mut pod = pod.clone();
             pod.metadata.namespace = Some(id.0);
-            objects.create(&pod).map_err(refused)?
+            objects.create(&pod).map_err(refusal_error)?
         };
         let (pod, claims) = claims::of_pod(&objects, pod)?;
-        let fit = find_node(&objects, &pod, &claims)?;
-        claims::bind(&objects, pod, (claims, fit))
+        let node_allocation = find_node(&objects, &pod, &claims)?;
+        claims::bind(&objects, pod, (claims, node_allocation))
     }
 
     /// Deletes a pod. Claims without other users are deallocated.
@@ -161,13 +161,13 @@ fn find_node(
 ) -> Result<NodeAllocation, SchedulingError> {
     let slices: Vec<ResourceSlice> = objects.list();
     let classes: Vec<DeviceClass> = objects.list();
-    let all: Vec<ResourceClaim> = objects.list();
-    let supply = AllocationInput { classes: &classes, slices: &slices, claims: &all };
+    let all_claims: Vec<ResourceClaim> = objects.list();
+    let input = AllocationInput { classes: &classes, slices: &slices, claims: &all_claims };
     let mut reasons = Vec::new();
     for node in objects.list::<Node>().iter().filter(|node| matches_node_selection(pod, node)) {
         let name = node.metadata.name.clone().unwrap_or_default();
-        match allocate_on_node(node, (pod, claims), supply) {
-            Ok(fit) => return Ok(fit),
+        match allocate_on_node(node, (pod, claims), input) {
+            Ok(node_allocation) => return Ok(node_allocation),
             Err(AllocationError::NoFit(reason)) => reasons.push(format!("{name}: {reason}")),
             Err(source) => {
                 return Err(SchedulingError::InvalidClaims { pod: namespaced_name(pod), source });
@@ -191,7 +191,7 @@ fn matches_node_selection(pod: &Pod, node: &Node) -> bool {
 fn allocate_on_node(
     node: &Node,
     (pod, claims): (&Pod, &[ResourceClaim]),
-    supply: AllocationInput<'_>,
+    input: AllocationInput<'_>,
 ) -> Result<NodeAllocation, AllocationError> {
     let (with_devices, mut pending): (Vec<_>, Vec<_>) =
         claims.iter().cloned().partition(|claim| allocation(claim).is_some());
@@ -203,16 +203,16 @@ fn allocate_on_node(
         let name = claim.metadata.name.as_deref().unwrap_or_default();
         return Err(AllocationError::NoFit(format!("claim {name} has devices on another node")));
     }
-    let special = extended::claim(pod, node, supply.classes);
-    let is_special = special.is_some();
-    pending.extend(special);
-    let results = allocator::allocate(&pending, supply, node)?;
+    let extended_resource_claim = extended::claim(pod, node, input.classes);
+    let has_extended_resources = extended_resource_claim.is_some();
+    pending.extend(extended_resource_claim);
+    let results = allocator::allocate(&pending, input, node)?;
     let mut allocated: Vec<_> = pending.into_iter().zip(results).collect();
-    let special = if is_special { allocated.pop() } else { None };
+    let extended_resource_claim = if has_extended_resources { allocated.pop() } else { None };
     Ok(NodeAllocation {
         node: node.metadata.name.clone().unwrap_or_default(),
         allocated,
-        extended_resource_claim: special,
+        extended_resource_claim,
     })
 }
 

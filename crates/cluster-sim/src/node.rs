@@ -12,30 +12,34 @@ use windlass_kubelet_sim::{self as kubelet, ClaimId, Event, EventReader, PodClai
 use crate::{api::Objects, cluster::ScheduledPod};
 
 /// Converts a bound pod with its claims to the kubelet's pod.
-pub fn pod(scheduled: &ScheduledPod) -> kubelet::Pod {
-    let ScheduledPod { pod, claims } = scheduled;
+pub fn pod(scheduled_pod: &ScheduledPod) -> kubelet::Pod {
+    let ScheduledPod { pod, claims } = scheduled_pod;
     let spec = pod.spec.clone().unwrap_or_default();
-    let (in_spec, special) =
+    let (spec_claims, extended_claim) =
         (claims_in_spec(pod, &spec, claims), extended_resource_claim(pod, claims));
     let by_claim = resources_of_claims(pod);
     let to_kubelet = |container: &Container| kubelet::Container {
         name: container.name.clone(),
         limits: limits(container, &by_claim),
     };
-    let base = kubelet::Pod::new(pod.metadata.name.clone().unwrap_or_default());
-    let mut bound = kubelet::Pod {
-        namespace: pod.metadata.namespace.clone().unwrap_or_else(|| base.namespace.clone()),
-        uid: pod.metadata.uid.clone().unwrap_or_else(|| base.uid.clone()),
-        claims: in_spec.into_iter().chain(special).collect(),
-        ..base
+    let kubelet_pod = kubelet::Pod::new(pod.metadata.name.clone().unwrap_or_default());
+    let mut kubelet_pod = kubelet::Pod {
+        namespace: pod.metadata.namespace.clone().unwrap_or_else(|| kubelet_pod.namespace.clone()),
+        uid: pod.metadata.uid.clone().unwrap_or_else(|| kubelet_pod.uid.clone()),
+        claims: spec_claims.into_iter().chain(extended_claim).collect(),
+        ..kubelet_pod
     };
     for container in spec.init_containers.iter().flatten() {
         let is_sidecar = container.restart_policy.as_deref() == Some("Always");
         let container = to_kubelet(container);
-        bound = if is_sidecar { bound.sidecar(container) } else { bound.init_container(container) };
+        kubelet_pod = if is_sidecar {
+            kubelet_pod.sidecar(container)
+        } else {
+            kubelet_pod.init_container(container)
+        };
     }
-    bound.containers = spec.containers.iter().map(to_kubelet).collect();
-    bound
+    kubelet_pod.containers = spec.containers.iter().map(to_kubelet).collect();
+    kubelet_pod
 }
 
 /// Deletes a node's slices for each event `SlicesWiped` of its kubelet, until that kubelet stops.
@@ -78,9 +82,11 @@ fn claims_in_spec(pod: &Pod, spec: &PodSpec, claims: &[ResourceClaim]) -> Vec<Po
 /// Adds the uses of the claim by one container.
 fn add_uses(mut claim: PodClaim, container: &Container) -> PodClaim {
     let resources = container.resources.iter();
-    let uses = resources.flat_map(|resources| resources.claims.iter().flatten());
-    for usage in uses.filter(|usage| usage.name == claim.name).cloned().collect::<Vec<_>>() {
-        claim = match usage.request {
+    let references = resources.flat_map(|resources| resources.claims.iter().flatten());
+    for reference in
+        references.filter(|reference| reference.name == claim.name).cloned().collect::<Vec<_>>()
+    {
+        claim = match reference.request {
             Some(request) => claim.request_used_by(request, &container.name),
             None => claim.used_by(&container.name),
         };
@@ -93,8 +99,8 @@ fn extended_resource_claim(pod: &Pod, claims: &[ResourceClaim]) -> Option<PodCla
     let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
     let claim = find(claims, &status.resource_claim_name)?;
     let claim = pod_claim(&status.resource_claim_name, claim).for_extended_resources();
-    let uses = status.request_mappings.iter();
-    Some(uses.fold(claim, |claim, mapping| {
+    let mappings = status.request_mappings.iter();
+    Some(mappings.fold(claim, |claim, mapping| {
         claim.request_used_by(&mapping.request_name, &mapping.container_name)
     }))
 }
@@ -119,8 +125,9 @@ fn pod_claim(name: &str, claim: &ResourceClaim) -> PodClaim {
 /// Limits of resources that device plugins serve: extended resources without those that a claim serves.
 fn limits(container: &Container, by_claim: &BTreeSet<(String, String)>) -> kubelet::pod::Limits {
     let resources = container.resources.as_ref();
-    let requested = resources.and_then(|all| all.limits.as_ref().or(all.requests.as_ref()));
-    let from_plugins = requested.into_iter().flatten().filter(|(resource, _)| {
+    let quantities = resources
+        .and_then(|requirements| requirements.limits.as_ref().or(requirements.requests.as_ref()));
+    let from_plugins = quantities.into_iter().flatten().filter(|(resource, _)| {
         resource.contains('/') && !by_claim.contains(&(container.name.clone(), (*resource).clone()))
     });
     let limit = |(resource, quantity): (&String, &_)| (resource.clone(), count(quantity));

@@ -110,32 +110,33 @@ impl Scheduler {
     /// The extender is unreachable, or answers with an error.
     pub async fn schedule(&mut self, pod: &Pod) -> Result<CycleOutcome, CycleError> {
         let args = json!({"Pod": pod, "Nodes": null, "NodeNames": self.nodes});
-        let filtered: FilterResponse = self.call("filter", &args).await?;
-        check_error("filter", &filtered.error)?;
-        let candidates = filtered.node_names.unwrap_or_default();
+        let filter_response: FilterResponse = self.call("filter", &args).await?;
+        check_error("filter", &filter_response.error)?;
+        let candidates = filter_response.node_names.unwrap_or_default();
         // kube-scheduler does not prioritize a single candidate.
         let node = match candidates.as_slice() {
             [] => {
-                let reasons = [filtered.failed_nodes, filtered.failed_and_unresolvable_nodes];
+                let reasons =
+                    [filter_response.failed_nodes, filter_response.failed_and_unresolvable_nodes];
                 let reasons = reasons.into_iter().flatten().flatten().map(|(_, reason)| reason);
                 return Ok(CycleOutcome::Unschedulable {
                     message: message(self.nodes.len(), reasons),
                 });
             }
-            [only] => only.clone(),
+            [node] => node.clone(),
             _ => {
                 let args = json!({"Pod": pod, "Nodes": null, "NodeNames": candidates});
                 let scores: Vec<HostPriority> = self.call("prioritize", &args).await?;
-                let best = scores.into_iter().max_by_key(|score| score.score);
-                best.map_or_else(|| candidates[0].clone(), |best| best.host)
+                let best_score = scores.into_iter().max_by_key(|score| score.score);
+                best_score.map_or_else(|| candidates[0].clone(), |best_score| best_score.host)
             }
         };
         let metadata = &pod.metadata;
         let args = json!({
             "PodName": metadata.name, "PodNamespace": metadata.namespace, "PodUID": metadata.uid, "Node": node,
         });
-        let bound: BindResult = self.call("bind", &args).await?;
-        check_error("bind", &bound.error)?;
+        let bind_result: BindResult = self.call("bind", &args).await?;
+        check_error("bind", &bind_result.error)?;
         Ok(CycleOutcome::Bound { node })
     }
 
@@ -149,12 +150,12 @@ impl Scheduler {
             self.disconnect();
             CycleError::Unreachable { address: self.extender, source }
         })?;
-        let refused = |problem| CycleError::Refused { verb, problem };
+        let refusal_error = |problem| CycleError::Refused { verb, problem };
         if status != StatusCode::OK {
             let text = String::from_utf8_lossy(&body);
-            return Err(refused(format!("{status}: {text}")));
+            return Err(refusal_error(format!("{status}: {text}")));
         }
-        serde_json::from_slice(&body).map_err(|error| refused(error.to_string()))
+        serde_json::from_slice(&body).map_err(|error| refusal_error(error.to_string()))
     }
 
     async fn post(
@@ -201,10 +202,10 @@ fn message(nodes: usize, reasons: impl Iterator<Item = String>) -> String {
     for reason in reasons {
         *counts.entry(reason).or_default() += 1;
     }
-    let mut parts: Vec<_> =
+    let mut clauses: Vec<_> =
         counts.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-    parts.sort();
-    format!("0/{nodes} nodes are available: {}.", parts.join(", "))
+    clauses.sort();
+    format!("0/{nodes} nodes are available: {}.", clauses.join(", "))
 }
 
 #[cfg(test)]

@@ -64,12 +64,12 @@ fn allocation() -> Value {
 }
 
 /// Code, reason and message of a refusal.
-fn refused<T: Debug>(result: Result<T, kube::Error>) -> (u16, String, String) {
+fn refusal_of<T: Debug>(result: Result<T, kube::Error>) -> (u16, String, String) {
     match result {
         Err(kube::Error::Api(status)) => {
             (status.code, status.reason.clone(), status.message.clone())
         }
-        other => panic!("{other:?}"),
+        result => panic!("{result:?}"),
     }
 }
 
@@ -82,26 +82,28 @@ async fn objects_are_created_read_replaced_and_deleted() {
     assert_eq!(created.metadata.generation, Some(1));
     assert!(created.metadata.uid.is_some() && created.metadata.creation_timestamp.is_some());
 
-    let again = slices.create(&PostParams::default(), &slice("s", "n1", &[])).await;
+    let result = slices.create(&PostParams::default(), &slice("s", "n1", &[])).await;
     let exists = "resourceslices.resource.k8s.io \"s\" already exists";
-    assert_eq!(refused(again), (409, "AlreadyExists".into(), exists.into()));
+    assert_eq!(refusal_of(result), (409, "AlreadyExists".into(), exists.into()));
 
-    let mut changed = created.clone();
-    changed.spec.devices = slice("s", "n1", &["gpu-0", "gpu-1"]).spec.devices;
-    let changed = slices.replace("s", &PostParams::default(), &changed).await.expect("replaced");
-    assert_eq!(changed.metadata.generation, Some(2));
-    let same = slices.replace("s", &PostParams::default(), &changed).await.expect("replaced");
-    assert_eq!(same, changed, "an update without a change creates no new version");
+    let mut new_slice = created.clone();
+    new_slice.spec.devices = slice("s", "n1", &["gpu-0", "gpu-1"]).spec.devices;
+    let new_slice =
+        slices.replace("s", &PostParams::default(), &new_slice).await.expect("replaced");
+    assert_eq!(new_slice.metadata.generation, Some(2));
+    let unchanged =
+        slices.replace("s", &PostParams::default(), &new_slice).await.expect("replaced");
+    assert_eq!(unchanged, new_slice, "an update without a change creates no new version");
 
     let (code, reason, message) =
-        refused(slices.replace("s", &PostParams::default(), &created).await);
+        refusal_of(slices.replace("s", &PostParams::default(), &created).await);
     assert_eq!((code, reason.as_str()), (409, "Conflict"));
     assert!(message.contains("the object has been modified"), "{message}");
 
-    assert_eq!(slices.get("s").await.expect("there"), changed);
+    assert_eq!(slices.get("s").await.expect("the slice exists"), new_slice);
     slices.delete("s", &DeleteParams::default()).await.expect("deleted");
-    let missing = "resourceslices.resource.k8s.io \"s\" not found";
-    assert_eq!(refused(slices.get("s").await), (404, "NotFound".into(), missing.into()));
+    let not_found = "resourceslices.resource.k8s.io \"s\" not found";
+    assert_eq!(refusal_of(slices.get("s").await), (404, "NotFound".into(), not_found.into()));
 }
 
 #[tokio::test]
@@ -116,13 +118,16 @@ async fn names_are_generated_and_selected() {
         let name = created.metadata.name.expect("a name");
         assert!(name.starts_with(node) && name.len() == node.len() + 6, "{name}");
     }
-    let mine = ListParams::default().fields("spec.driver=gpu.example.com,spec.nodeName=n1");
-    assert_eq!(slices.list(&mine).await.expect("a list").items.len(), 2);
-    let others = ListParams::default().fields("spec.driver!=gpu.example.com");
-    assert!(slices.list(&others).await.expect("a list").items.is_empty());
-    let pool = ListParams::default().fields("spec.pool.name=p");
-    assert_eq!(refused(slices.list(&pool).await).2, "field label not supported: spec.pool.name");
-    slices.delete_collection(&DeleteParams::default(), &mine).await.expect("deleted");
+    let node_params = ListParams::default().fields("spec.driver=gpu.example.com,spec.nodeName=n1");
+    assert_eq!(slices.list(&node_params).await.expect("a list").items.len(), 2);
+    let driver_params = ListParams::default().fields("spec.driver!=gpu.example.com");
+    assert!(slices.list(&driver_params).await.expect("a list").items.is_empty());
+    let pool_params = ListParams::default().fields("spec.pool.name=p");
+    assert_eq!(
+        refusal_of(slices.list(&pool_params).await).2,
+        "field label not supported: spec.pool.name"
+    );
+    slices.delete_collection(&DeleteParams::default(), &node_params).await.expect("deleted");
     assert_eq!(server.objects().list::<ResourceSlice>().len(), 1);
 }
 
@@ -147,16 +152,16 @@ async fn a_watch_reports_changes_of_selected_objects() {
             WatchEvent::Added(slice) => format!("+{}", slice.metadata.name.expect("a name")),
             WatchEvent::Modified(slice) => format!("~{}", slice.metadata.name.expect("a name")),
             WatchEvent::Deleted(slice) => format!("-{}", slice.metadata.name.expect("a name")),
-            other => panic!("{other:?}"),
+            event => panic!("{event:?}"),
         });
     }
     assert_eq!(received, ["+b", "~a", "-a", "-b"]);
 
     objects.compact();
-    let mut old = Box::pin(slices.watch(&of_node, &version).await.expect("a watch"));
-    match old.next().await.expect("open").expect("an event") {
+    let mut old_watch = Box::pin(slices.watch(&of_node, &version).await.expect("a watch"));
+    match old_watch.next().await.expect("open").expect("an event") {
         WatchEvent::Error(status) => assert_eq!((status.code, &*status.reason), (410, "Expired")),
-        other => panic!("{other:?}"),
+        event => panic!("{event:?}"),
     }
     objects.end_watches();
     assert!(timeout(TIMEOUT, watch.next()).await.expect("in time").is_none());
@@ -198,8 +203,8 @@ async fn status_is_written_separately_and_its_devices_are_applied_by_key() {
     let params = PatchParams::apply("driver").force();
     for ready in ["False", "True"] {
         let patch = Patch::Apply(device(ready));
-        let applied = claims.patch_status("c", &params, &patch).await.expect("applied");
-        let status = applied.status.expect("a status");
+        let patched = claims.patch_status("c", &params, &patch).await.expect("applied");
+        let status = patched.status.expect("a status");
         assert!(status.allocation.is_some());
         let devices = status.devices.expect("devices");
         assert_eq!(devices.len(), 1);
@@ -212,24 +217,24 @@ async fn faults_apply_until_their_number_of_requests_or_until_they_are_removed()
     let mut server = ApiServer::start();
     let slices: Api<ResourceSlice> = Api::all(client(&server));
     // The client retries after 429 and 503, so the test uses 500.
-    let broken = Refusal::new(500, "InternalError", "etcd is unavailable");
-    server.inject(Fault::at("resourceslices", Effect::Refuse(broken)).times(1));
+    let refusal = Refusal::new(500, "InternalError", "etcd is unavailable");
+    server.inject(Fault::at("resourceslices", Effect::Refuse(refusal)).times(1));
     server.inject(Fault::at("resourceslices", Effect::Forbid).for_method("POST").times(1));
     server.inject(Fault::at("resourceslices", Effect::DropResponse).for_method("POST").times(1));
-    assert_eq!(refused(slices.list(&ListParams::default()).await).0, 500);
-    let new = slice("s", "n1", &[]);
-    let (code, _, message) = refused(slices.create(&PostParams::default(), &new).await);
+    assert_eq!(refusal_of(slices.list(&ListParams::default()).await).0, 500);
+    let new_slice = slice("s", "n1", &[]);
+    let (code, _, message) = refusal_of(slices.create(&PostParams::default(), &new_slice).await);
     assert_eq!(code, 403);
     assert!(message.contains("cannot create resource \"resourceslices\""), "{message}");
-    let lost = slices.create(&PostParams::default(), &new).await;
-    assert!(!matches!(lost, Ok(_) | Err(kube::Error::Api(_))), "{lost:?}");
+    let result = slices.create(&PostParams::default(), &new_slice).await;
+    assert!(!matches!(result, Ok(_) | Err(kube::Error::Api(_))), "{result:?}");
     assert!(slices.get("s").await.is_ok(), "the object was created");
 
     server.inject(Fault::at("resourceslices", Effect::ReturnEmpty));
     assert_eq!(slices.list(&ListParams::default()).await.expect("a list").items.len(), 0);
-    assert_eq!(refused(slices.get("s").await).0, 404);
-    let again = slices.create(&PostParams::default(), &new).await;
-    assert_eq!(refused(again).0, 409, "the object exists");
+    assert_eq!(refusal_of(slices.get("s").await).0, 404);
+    let second_result = slices.create(&PostParams::default(), &new_slice).await;
+    assert_eq!(refusal_of(second_result).0, 409, "the object exists");
     server.clear_faults();
 
     server.go_offline().await;
@@ -249,24 +254,26 @@ async fn a_server_of_1_35_drops_unknown_fields() {
     let server = ApiServer::start_with(Settings::of_1_35());
     let version = client(&server).apiserver_version().await.expect("a version");
     assert_eq!(version.minor, "35");
-    let mut tainted = slice("s", "n1", &["gpu-0"]);
+    let mut tainted_slice = slice("s", "n1", &["gpu-0"]);
     let taint = DeviceTaint {
         key: "gpu.example.com/broken".into(),
         effect: "NoSchedule".into(),
         ..DeviceTaint::default()
     };
-    tainted.spec.devices.as_mut().expect("devices")[0].taints = Some(vec![taint]);
+    tainted_slice.spec.devices.as_mut().expect("devices")[0].taints = Some(vec![taint]);
     let taints = |slice: &ResourceSlice| {
         slice.spec.devices.as_ref().expect("devices")[0].taints.clone().unwrap_or_default()
     };
     let slices: Api<ResourceSlice> = Api::all(client(&server));
-    let created = slices.create(&PostParams::default(), &tainted).await.expect("created");
+    let created = slices.create(&PostParams::default(), &tainted_slice).await.expect("created");
     assert!(taints(&created).is_empty());
     server.set_disabled_gates([Gate::ListTypeAttributes]);
-    let created = slices.replace("s", &PostParams::default(), &tainted).await.expect("replaced");
-    let first = taints(&created)[0].time_added.clone().expect("the time of the taint");
-    let created = slices.replace("s", &PostParams::default(), &tainted).await.expect("replaced");
-    assert_eq!(taints(&created)[0].time_added, Some(first));
+    let created =
+        slices.replace("s", &PostParams::default(), &tainted_slice).await.expect("replaced");
+    let time_added = taints(&created)[0].time_added.clone().expect("the time of the taint");
+    let created =
+        slices.replace("s", &PostParams::default(), &tainted_slice).await.expect("replaced");
+    assert_eq!(taints(&created)[0].time_added, Some(time_added));
 }
 
 #[test]
@@ -283,11 +290,11 @@ fn objects_of_a_node_are_deleted_with_it() {
         controller: Some(true),
         ..OwnerReference::default()
     };
-    let mut part = slice("owned", "n1", &[]);
-    part.metadata.owner_references = Some(vec![owner]);
-    objects.put(&part);
+    let mut owned_slice = slice("owned", "n1", &[]);
+    owned_slice.metadata.owner_references = Some(vec![owner]);
+    objects.put(&owned_slice);
     objects.put(&slice("free", "n1", &[]));
     assert_eq!(objects.delete_node("n1").expect("deleted"), 1);
-    let left: Vec<ResourceSlice> = objects.list();
-    assert_eq!(left[0].metadata.name.as_deref(), Some("free"));
+    let remaining: Vec<ResourceSlice> = objects.list();
+    assert_eq!(remaining[0].metadata.name.as_deref(), Some("free"));
 }

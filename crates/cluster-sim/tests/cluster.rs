@@ -74,9 +74,10 @@ async fn pods_with_templates_get_devices_until_none_is_free() {
     let name = claim.metadata.name.as_deref().expect("a name");
     assert!(name.starts_with("p1-gpu-"), "{name}");
     let status = claim.status.as_ref().expect("a status");
-    let reserved = status.reserved_for.as_ref().expect("reserved");
-    assert_eq!(Some(&reserved[0].uid), first.pod.metadata.uid.as_ref());
-    let names = first.pod.status.as_ref().and_then(|s| s.resource_claim_statuses.as_ref());
+    let consumers = status.reserved_for.as_ref().expect("reserved");
+    assert_eq!(Some(&consumers[0].uid), first.pod.metadata.uid.as_ref());
+    let names =
+        first.pod.status.as_ref().and_then(|status| status.resource_claim_statuses.as_ref());
     assert_eq!(names.expect("statuses")[0].resource_claim_name.as_deref(), Some(name));
 
     let second = cluster.schedule(&from_template("p2")).expect("a node");
@@ -87,7 +88,7 @@ async fn pods_with_templates_get_devices_until_none_is_free() {
                 |node| format!("{node}: request gpu found 0 of 1 among 1 devices (1 in use)");
             assert_eq!(nodes, ["n1", "n2"].map(line));
         }
-        other => panic!("{other:?}"),
+        result => panic!("{result:?}"),
     }
     cluster.delete_pod("default", "p1").expect("deleted");
     let third = cluster.schedule(&from_template("p3")).expect("a node");
@@ -106,15 +107,16 @@ async fn a_shared_claim_stays_allocated_until_its_last_pod_is_deleted() {
     cluster.objects().create(&claim).expect("created");
     let claims = json!([{"name": "gpu", "resourceClaimName": "shared"}]);
     for name in ["p1", "p2"] {
-        let scheduled = cluster.schedule(&pod(name, &claims, &json!({}))).expect("a node");
-        assert_eq!(node(&scheduled.pod), Some("n1"));
+        let scheduled_pod = cluster.schedule(&pod(name, &claims, &json!({}))).expect("a node");
+        assert_eq!(node(&scheduled_pod.pod), Some("n1"));
     }
     let status = |cluster: &Cluster| {
-        let claim: ResourceClaim = cluster.objects().get("default", "shared").expect("there");
+        let claim: ResourceClaim =
+            cluster.objects().get("default", "shared").expect("the claim exists");
         claim.status
     };
-    let reserved = status(&cluster).and_then(|status| status.reserved_for);
-    assert_eq!(reserved.map(|reserved| reserved.len()), Some(2));
+    let consumers = status(&cluster).and_then(|status| status.reserved_for);
+    assert_eq!(consumers.map(|consumers| consumers.len()), Some(2));
     cluster.delete_pod("default", "p1").expect("deleted");
     assert!(status(&cluster).is_some_and(|status| status.allocation.is_some()));
     cluster.delete_pod("default", "p2").expect("deleted");
@@ -125,10 +127,10 @@ async fn a_shared_claim_stays_allocated_until_its_last_pod_is_deleted() {
 async fn an_extended_resource_of_a_class_becomes_a_claim() {
     let cluster = cluster();
     let pod = pod("p", &json!([]), &json!({"d.com/gpu": "1", "cpu": "1"}));
-    let scheduled = cluster.schedule(&pod).expect("a node");
-    let status = scheduled.pod.status.and_then(|status| status.extended_resource_claim_status);
-    let status = status.expect("a special claim");
-    let claim = &scheduled.claims[0];
+    let scheduled_pod = cluster.schedule(&pod).expect("a node");
+    let status = scheduled_pod.pod.status.and_then(|status| status.extended_resource_claim_status);
+    let status = status.expect("a claim for extended resources");
+    let claim = &scheduled_pod.claims[0];
     assert_eq!(Some(&status.resource_claim_name), claim.metadata.name.as_ref());
     let mapping = &status.request_mappings[0];
     assert_eq!((&*mapping.container_name, &*mapping.resource_name), ("main", "d.com/gpu"));

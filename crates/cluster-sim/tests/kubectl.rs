@@ -74,7 +74,7 @@ async fn kubectl_gets_describes_applies_waits_and_deletes() {
         let output_text = [output.stdout, output.stderr].concat();
         let output_text = String::from_utf8_lossy(&output_text);
         let (must_fail, text) =
-            expected.strip_prefix('!').map_or((false, *expected), |it| (true, it));
+            expected.strip_prefix('!').map_or((false, *expected), |text| (true, text));
         if output.status.success() == must_fail || !output_text.contains(text) {
             failures.push(format!("kubectl {arguments}: {}\n{output_text}", output.status));
         }

@@ -33,7 +33,7 @@ const fn accepting(media: &'static str, request: &'static str, expected: &'stati
     Step { request, media, body: "", expected }
 }
 
-const fn with(
+const fn with_body(
     (media, body): (&'static str, &'static str),
     request: &'static str,
     expected: &'static str,
@@ -48,17 +48,17 @@ const APPLY: &str = "application/apply-patch+yaml";
 
 const SCRIPT: &[Step] = &[
     get("GET *", "200 DeviceClassList"),
-    with((JSON, r#"{"metadata": {"name": "a"}}"#), "POST *", "201 DeviceClass a"),
-    with((JSON, r#"{"metadata": {"name": "b"}}"#), "POST *", "201 DeviceClass b"),
-    with((JSON, r#"{"metadata": {"name": "c"}}"#), "POST *", "201 DeviceClass c"),
-    with(
+    with_body((JSON, r#"{"metadata": {"name": "a"}}"#), "POST *", "201 DeviceClass a"),
+    with_body((JSON, r#"{"metadata": {"name": "b"}}"#), "POST *", "201 DeviceClass b"),
+    with_body((JSON, r#"{"metadata": {"name": "c"}}"#), "POST *", "201 DeviceClass c"),
+    with_body(
         (JSON, r#"{"metadata": {"name": "a"}}"#),
         "POST *",
         "409 AlreadyExists: deviceclasses.resource.k8s.io \"a\" already exists",
     ),
     // Pages.
     get("GET *?limit=2", "200 DeviceClassList a b, 1 remaining, continue"),
-    with((JSON, r#"{"metadata": {"name": "d"}}"#), "POST *", "201 DeviceClass d"),
+    with_body((JSON, r#"{"metadata": {"name": "d"}}"#), "POST *", "201 DeviceClass d"),
     get("GET *?limit=2&continue={next}", "200 DeviceClassList c"),
     get("GET *?limit=2", "200 DeviceClassList a b, 2 remaining, continue"),
     get("GET *?limit=1&continue={next}", "200 DeviceClassList c, 1 remaining, continue"),
@@ -135,17 +135,25 @@ const SCRIPT: &[Step] = &[
     ),
     accepting("text/plain", "GET */a", "406 NotAcceptable"),
     // Bodies.
-    with(("text/plain", "{}"), "POST *", "415 UnsupportedMediaType"),
-    with((JSON, "{}"), "PATCH */a", "415 UnsupportedMediaType"),
-    with((JSON, "{"), "POST *", "400 BadRequest"),
-    with(
+    with_body(("text/plain", "{}"), "POST *", "415 UnsupportedMediaType"),
+    with_body((JSON, "{}"), "PATCH */a", "415 UnsupportedMediaType"),
+    with_body((JSON, "{"), "POST *", "400 BadRequest"),
+    with_body(
         (JSON, r#"{"metadata": {"name": "x"}, "spec": {"colour": "red"}}"#),
         "POST *?fieldValidation=Strict",
         "400 BadRequest: DeviceClass in version \"v1\" cannot be handled as a DeviceClass: strict decoding error: unknown field \"spec.colour\"",
     ),
-    with((MERGE, r#"{"metadata": {"labels": {"x": "1"}}}"#), "PATCH */a", "200 DeviceClass a x=1"),
-    with((STRATEGIC, r#"{"metadata": {"labels": {"x": null}}}"#), "PATCH */a", "200 DeviceClass a"),
-    with(
+    with_body(
+        (MERGE, r#"{"metadata": {"labels": {"x": "1"}}}"#),
+        "PATCH */a",
+        "200 DeviceClass a x=1",
+    ),
+    with_body(
+        (STRATEGIC, r#"{"metadata": {"labels": {"x": null}}}"#),
+        "PATCH */a",
+        "200 DeviceClass a",
+    ),
+    with_body(
         (
             "application/json-patch+json",
             r#"[{"op": "add", "path": "/metadata/labels", "value": {"x": "2"}}]"#,
@@ -154,7 +162,7 @@ const SCRIPT: &[Step] = &[
         "200 DeviceClass a x=2",
     ),
     // Server-side apply.
-    with(
+    with_body(
         (
             APPLY,
             r#"{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "e", "labels": {"x": "1"}}}"#,
@@ -162,7 +170,7 @@ const SCRIPT: &[Step] = &[
         "PATCH */e?fieldManager=one",
         "201 DeviceClass e x=1",
     ),
-    with(
+    with_body(
         (
             APPLY,
             r#"{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "e", "labels": {"x": "2"}}}"#,
@@ -170,7 +178,7 @@ const SCRIPT: &[Step] = &[
         "PATCH */e?fieldManager=two",
         "409 Conflict: Apply failed with 1 conflict: conflict with \"one\": .metadata.labels.x",
     ),
-    with(
+    with_body(
         (
             APPLY,
             r#"{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "e", "labels": {"x": "2"}}}"#,
@@ -178,7 +186,7 @@ const SCRIPT: &[Step] = &[
         "PATCH */e?fieldManager=two&force=true",
         "200 DeviceClass e x=2",
     ),
-    with(
+    with_body(
         (
             APPLY,
             r#"{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "e"}}"#,
@@ -186,7 +194,7 @@ const SCRIPT: &[Step] = &[
         "PATCH */e?fieldManager=one",
         "200 DeviceClass e x=2",
     ),
-    with(
+    with_body(
         (
             APPLY,
             r#"{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "e"}}"#,
@@ -194,7 +202,7 @@ const SCRIPT: &[Step] = &[
         "PATCH */e?fieldManager=two",
         "200 DeviceClass e",
     ),
-    with(
+    with_body(
         (
             APPLY,
             r#"{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "e"}}"#,
@@ -244,7 +252,7 @@ async fn run(client: &Client) {
         }
         // The expected summary can leave out the text after a colon.
         let is_expected = actual == step.expected
-            || actual.strip_prefix(step.expected).is_some_and(|rest| rest.starts_with(": "));
+            || actual.strip_prefix(step.expected).is_some_and(|detail| detail.starts_with(": "));
         if !is_expected {
             differences.push(format!(
                 "{request} {}\n  received {actual}\n  expected {}",
@@ -264,11 +272,11 @@ impl Step {
     fn request(&self, request: &str) -> Request<Body> {
         let (method, path) = request.split_once(' ').expect("a method and a path");
         let header = if self.body.is_empty() { "Accept" } else { "Content-Type" };
-        let mut built = Request::builder().method(method).uri(path);
+        let mut builder = Request::builder().method(method).uri(path);
         if !self.media.is_empty() {
-            built = built.header(header, self.media);
+            builder = builder.header(header, self.media);
         }
-        built.body(Body::from(self.body.as_bytes().to_vec())).expect("a request")
+        builder.body(Body::from(self.body.as_bytes().to_vec())).expect("a request")
     }
 }
 
@@ -286,10 +294,10 @@ async fn summary(response: Response<Body>) -> (String, Value) {
     if document["type"].is_string() {
         let _ = write!(text, " {}", event(document));
     } else if document["kind"] == "Status" {
-        let word = |key: &str| document[key].as_str().unwrap_or_default().to_owned();
-        let _ = match word("reason").as_str() {
-            "" => write!(text, " {}", word("status")),
-            reason => write!(text, " {reason}: {}", word("message")),
+        let field = |key: &str| document[key].as_str().unwrap_or_default().to_owned();
+        let _ = match field("reason").as_str() {
+            "" => write!(text, " {}", field("status")),
+            reason => write!(text, " {reason}: {}", field("message")),
         };
     } else if let Some(kind) = document["kind"].as_str() {
         let _ = write!(text, " {kind}{}", content(document));
@@ -301,14 +309,14 @@ fn event(event: &Value) -> String {
     let metadata = &event["object"]["metadata"];
     let is_end = metadata["annotations"]["k8s.io/initial-events-end"] == "true";
     let name = metadata["name"].as_str().unwrap_or_default();
-    let what = if is_end { "initial-events-end" } else { name };
-    format!("{} {what}", event["type"].as_str().unwrap_or_default())
+    let subject = if is_end { "initial-events-end" } else { name };
+    format!("{} {subject}", event["type"].as_str().unwrap_or_default())
 }
 
 /// Names and labels of a document's objects, and the continuation of a list.
 fn content(document: &Value) -> String {
     let mut text = String::new();
-    let mut push = |word: &str| text.push_str(word);
+    let mut push = |part: &str| text.push_str(part);
     if let Some(name) = document["metadata"]["name"].as_str() {
         push(&format!(" {name}"));
     }
@@ -324,7 +332,7 @@ fn content(document: &Value) -> String {
     if let Some(remaining) = document["metadata"]["remainingItemCount"].as_u64() {
         push(&format!(", {remaining} remaining"));
     }
-    if document["metadata"]["continue"].as_str().is_some_and(|next| !next.is_empty()) {
+    if document["metadata"]["continue"].as_str().is_some_and(|token| !token.is_empty()) {
         push(", continue");
     }
     text

@@ -24,10 +24,10 @@ fn spec(devices: &Value) -> Value {
     })
 }
 
-fn devices(count: usize, more: &Value) -> Value {
+fn devices(count: usize, extra_fields: &Value) -> Value {
     let device = |index| {
         let mut device = json!({"name": format!("gpu-{index}")});
-        let fields = more.as_object().expect("fields").clone();
+        let fields = extra_fields.as_object().expect("fields").clone();
         device.as_object_mut().expect("made an object above").extend(fields);
         device
     };
@@ -212,6 +212,6 @@ fn immutable_fields_of_slices_and_claims_cannot_change() {
     let message = objects.update_status(&claim).expect_err("immutable").to_string();
     assert!(message.contains("status.allocation: Invalid value"), "{message}");
     claim.status = None;
-    let released = objects.update_status(&claim).expect("released");
-    assert_eq!(released.status, None);
+    let released_claim = objects.update_status(&claim).expect("released");
+    assert_eq!(released_claim.status, None);
 }

@@ -41,7 +41,7 @@ async fn all(client: &Client, query: &str) -> Vec<Value> {
     lines.map(|line| line.expect("a line of JSON")).collect()
 }
 
-fn short(event: &Value) -> String {
+fn summary(event: &Value) -> String {
     let metadata = &event["object"]["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default();
     format!("{} {name}", event["type"].as_str().unwrap_or_default())
@@ -51,40 +51,43 @@ fn short(event: &Value) -> String {
 async fn a_watch_list_sends_existing_objects_then_a_bookmark_then_changes() {
     let server = ApiServer::start();
     put(&server, "a");
-    let newest = put(&server, "b").metadata.resource_version.expect("a version");
+    let version = put(&server, "b").metadata.resource_version.expect("a version");
     let mut watch = body(&client(&server), WATCH_LIST).await;
-    let first = next(&mut watch).await.expect("events");
-    assert_eq!(first.iter().map(short).collect::<Vec<_>>(), ["ADDED a", "ADDED b", "BOOKMARK "]);
+    let initial_events = next(&mut watch).await.expect("events");
+    assert_eq!(
+        initial_events.iter().map(summary).collect::<Vec<_>>(),
+        ["ADDED a", "ADDED b", "BOOKMARK "]
+    );
     let expected = json!({
         "kind": "DeviceClass", "apiVersion": "resource.k8s.io/v1",
         "metadata": {
-            "resourceVersion": newest, "annotations": {"k8s.io/initial-events-end": "true"},
+            "resourceVersion": version, "annotations": {"k8s.io/initial-events-end": "true"},
         },
     });
-    assert_eq!(first[2]["object"], expected);
+    assert_eq!(initial_events[2]["object"], expected);
     put(&server, "c");
-    let then = next(&mut watch).await.expect("an event");
-    assert_eq!(then.iter().map(short).collect::<Vec<_>>(), ["ADDED c"]);
+    let later_events = next(&mut watch).await.expect("an event");
+    assert_eq!(later_events.iter().map(summary).collect::<Vec<_>>(), ["ADDED c"]);
 }
 
 #[tokio::test]
 async fn a_watch_list_without_objects_starts_with_the_bookmark() {
     let server = ApiServer::start();
-    let first = next(&mut body(&client(&server), WATCH_LIST).await).await.expect("events");
-    assert_eq!(first.iter().map(short).collect::<Vec<_>>(), ["BOOKMARK "]);
+    let initial_events = next(&mut body(&client(&server), WATCH_LIST).await).await.expect("events");
+    assert_eq!(initial_events.iter().map(summary).collect::<Vec<_>>(), ["BOOKMARK "]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn bookmarks_are_sent_every_minute_and_before_the_end_if_requested() {
     let server = ApiServer::start();
     let version = put(&server, "a").metadata.resource_version.expect("a version");
-    let from = format!("watch=true&resourceVersion={version}&timeoutSeconds=90");
-    let events = all(&client(&server), &format!("{from}&allowWatchBookmarks=true")).await;
+    let query = format!("watch=true&resourceVersion={version}&timeoutSeconds=90");
+    let events = all(&client(&server), &format!("{query}&allowWatchBookmarks=true")).await;
     let versions: Vec<_> =
         events.iter().map(|event| &event["object"]["metadata"]["resourceVersion"]).collect();
-    assert_eq!(events.iter().map(short).collect::<Vec<_>>(), ["BOOKMARK ", "BOOKMARK "]);
+    assert_eq!(events.iter().map(summary).collect::<Vec<_>>(), ["BOOKMARK ", "BOOKMARK "]);
     assert_eq!(versions, [&version, &version]);
-    assert_eq!(all(&client(&server), &from).await, [Value::Null; 0]);
+    assert_eq!(all(&client(&server), &query).await, [Value::Null; 0]);
 }
 
 #[tokio::test]
@@ -94,22 +97,26 @@ async fn an_expired_page_is_refused_with_a_token_to_continue() {
         put(&server, name);
     }
     let client = client(&server);
-    let first = all(&client, "limit=1").await.remove(0);
-    let next = first["metadata"]["continue"].as_str().expect("a token");
+    let first_page = all(&client, "limit=1").await.remove(0);
+    let token = first_page["metadata"]["continue"].as_str().expect("a token");
     put(&server, "aa");
-    let same = all(&client, &format!("limit=5&continue={next}")).await.remove(0);
+    let second_page = all(&client, &format!("limit=5&continue={token}")).await.remove(0);
     assert_eq!(
-        same["items"].as_array().map(Vec::len),
+        second_page["items"].as_array().map(Vec::len),
         Some(2),
         "the list has the version of the first page"
     );
     server.objects().compact();
-    let refused = all(&client, &format!("limit=1&continue={next}")).await.remove(0);
-    assert_eq!((&refused["code"], &refused["reason"]), (&json!(410), &json!("Expired")));
-    let next = refused["metadata"]["continue"].as_str().expect("a token");
-    let rest = all(&client, &format!("continue={next}")).await.remove(0);
-    assert_eq!(rest["items"].as_array().map(Vec::len), Some(3), "the list has the current version");
-    let old = first["metadata"]["resourceVersion"].as_str().expect("a version");
-    let exact = format!("resourceVersion={old}&resourceVersionMatch=Exact");
+    let refusal = all(&client, &format!("limit=1&continue={token}")).await.remove(0);
+    assert_eq!((&refusal["code"], &refusal["reason"]), (&json!(410), &json!("Expired")));
+    let token = refusal["metadata"]["continue"].as_str().expect("a token");
+    let last_page = all(&client, &format!("continue={token}")).await.remove(0);
+    assert_eq!(
+        last_page["items"].as_array().map(Vec::len),
+        Some(3),
+        "the list has the current version"
+    );
+    let old_version = first_page["metadata"]["resourceVersion"].as_str().expect("a version");
+    let exact = format!("resourceVersion={old_version}&resourceVersionMatch=Exact");
     assert_eq!(all(&client, &exact).await[0]["code"], 410);
 }

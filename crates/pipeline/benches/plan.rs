@@ -1,4 +1,4 @@
-//! Benchmark of planning a chain of stages: time, and worth of the plan as a share of its upper bound.
+//! Benchmark of planning a chain of stages: time, and objective value of the plan as a share of its upper bound.
 //!
 //! `cargo bench -p windlass-pipeline --bench plan`. Exits with 1 if fifty stages on two hundred devices take a second
 //! or more. *Alike* has four kinds of boards; in *unlike*, each board has a different link rate.
@@ -48,11 +48,11 @@ fn chain(stages: usize) -> Pipeline {
     let mut text = "name: chain\nstages:\n".to_owned();
     for stage in 0..stages {
         let (device, cpu, output) = (5 + stage % 7, 40 + stage % 11, 500 * (stage % 9));
-        let on = format!(
+        let alternatives = format!(
             "[{{resource: a/r{}, time: {device}ms}}, {{cpus: 1, time: {cpu}ms}}]",
             stage % 4
         );
-        writeln!(text, "- {{name: s{stage}, replicas: 4, output: {output}, on: {on}}}")
+        writeln!(text, "- {{name: s{stage}, replicas: 4, output: {output}, on: {alternatives}}}")
             .expect("a string");
     }
     text.push_str("links:\n");

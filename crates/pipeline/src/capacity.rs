@@ -20,10 +20,10 @@ const CPU_TOLERANCE: f64 = 1e-6;
 
 impl Capacity {
     /// True if `taken` and `more` fit together.
-    pub(crate) fn fits_both(self, taken: Self, more: Self) -> bool {
+    pub(crate) fn fits_both(self, requested: Self, additional: Self) -> bool {
         self.fits(Self {
-            cpus: taken.cpus + more.cpus,
-            memory: Bytes(taken.memory.0.saturating_add(more.memory.0)),
+            cpus: requested.cpus + additional.cpus,
+            memory: Bytes(requested.memory.0.saturating_add(additional.memory.0)),
         })
     }
 
@@ -33,15 +33,15 @@ impl Capacity {
     }
 
     /// The number of requests of this size that fit.
-    pub(crate) fn fit_count(self, part: Self) -> usize {
+    pub(crate) fn fit_count(self, request: Self) -> usize {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a node has few CPUs"
         )]
-        let by_cpus = ((self.cpus + CPU_TOLERANCE) / part.cpus).max(0.0) as usize;
-        let by_memory = self.memory.0.checked_div(part.memory.0);
-        let by_memory = by_memory.and_then(|parts| usize::try_from(parts).ok());
+        let by_cpus = ((self.cpus + CPU_TOLERANCE) / request.cpus).max(0.0) as usize;
+        let by_memory = self.memory.0.checked_div(request.memory.0);
+        let by_memory = by_memory.and_then(|count| usize::try_from(count).ok());
         by_cpus.min(by_memory.unwrap_or(usize::MAX))
     }
 }

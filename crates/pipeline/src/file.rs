@@ -158,9 +158,9 @@ impl PipelineFile {
         let mut name_lines = BTreeMap::new();
         for Spanned { value: stage, .. } in &self.stages {
             let Spanned { line, value } = &stage.name;
-            if let Some(earlier) = name_lines.insert(value.clone(), *line) {
+            if let Some(earlier_line) = name_lines.insert(value.clone(), *line) {
                 let text = format!(
-                    "stage {value:?} is defined on line {earlier} too: use different names"
+                    "stage {value:?} is defined on line {earlier_line} too: use different names"
                 );
                 errors.push(Diagnostic::new(*line, text));
             }

@@ -110,12 +110,12 @@ impl Node {
     /// Positions of the devices that satisfy the requirement; a single `None` if it is CPUs alone.
     pub(crate) fn candidate_devices<'a>(
         &'a self,
-        wanted: &'a DeviceRequirement,
+        requirement: &'a DeviceRequirement,
     ) -> impl Iterator<Item = Option<usize>> + 'a {
-        let without_device = (*wanted == DeviceRequirement::CpuOnly).then_some(None);
+        let without_device = (*requirement == DeviceRequirement::CpuOnly).then_some(None);
         let devices = self.devices.iter().enumerate();
         // A device whose expression cannot be evaluated is not selected, as in DRA.
-        let candidates = devices.filter(|(_, device)| device.serves(wanted).unwrap_or(false));
+        let candidates = devices.filter(|(_, device)| device.serves(requirement).unwrap_or(false));
         without_device.into_iter().chain(candidates.map(|(position, _)| Some(position)))
     }
 }
@@ -146,8 +146,8 @@ impl FreeDevice {
     /// # Errors
     ///
     /// The expression cannot be evaluated for the device.
-    pub fn serves(&self, wanted: &DeviceRequirement) -> Result<bool, EvaluationError> {
-        match wanted {
+    pub fn serves(&self, requirement: &DeviceRequirement) -> Result<bool, EvaluationError> {
+        match requirement {
             DeviceRequirement::CpuOnly => Ok(false),
             DeviceRequirement::Resource(name) => Ok(self.resource.as_ref() == Some(name)),
             DeviceRequirement::Claim { class, expression, .. } => {

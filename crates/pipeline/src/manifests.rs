@@ -71,16 +71,16 @@ pub fn manifests(
     if let Some(stage) = pipeline.stages.iter().find(|stage| stage.image.is_empty()) {
         return Err(ManifestError::NoImage(stage.name.clone()));
     }
-    let source = Renderer { pipeline, fleet, plan };
-    let workloads = source.workloads();
-    let mut objects = source.claim_templates();
+    let renderer = Renderer { pipeline, fleet, plan };
+    let workloads = renderer.workloads();
+    let mut objects = renderer.claim_templates();
     for stage in 0..pipeline.stages.len() {
-        objects.push(source.service(stage));
+        objects.push(renderer.service(stage));
     }
     for workload in &workloads {
-        objects.push(source.deployment(workload)?);
+        objects.push(renderer.deployment(workload)?);
         if workload.replicas > 1 {
-            objects.push(source.disruption_budget(workload));
+            objects.push(renderer.disruption_budget(workload));
         }
     }
     Ok(objects)
@@ -103,21 +103,22 @@ impl<'p> Renderer<'p> {
             for link in &self.pipeline.links {
                 let ([from], [to]) = (&*replicas[link.from], &*replicas[link.to]) else { continue };
                 if from.node == to.node {
-                    let (old, new) = (group[link.to], group[link.from]);
+                    let (old_group, new_group) = (group[link.to], group[link.from]);
                     group
                         .iter_mut()
-                        .filter(|member| **member == old)
-                        .for_each(|member| *member = new);
+                        .filter(|member| **member == old_group)
+                        .for_each(|member| *member = new_group);
                 }
             }
         }
         let mut workloads: Vec<Workload<'p>> = Vec::new();
         for (stage, stage_replicas) in replicas.iter().enumerate() {
-            if let [only] = &**stage_replicas
-                && let Some(with) =
-                    workloads.iter_mut().find(|other| group[other.stages[0].0] == group[stage])
+            if let [replica] = &**stage_replicas
+                && let Some(workload) = workloads
+                    .iter_mut()
+                    .find(|candidate| group[candidate.stages[0].0] == group[stage])
             {
-                with.stages.push((stage, only));
+                workload.stages.push((stage, replica));
                 continue;
             }
             workloads.extend(self.stage_workloads(stage));

@@ -132,8 +132,8 @@ impl Pipeline {
     /// an earlier stage gets the next free one.
     pub fn port(&self, stage: usize) -> u16 {
         let mut ports: Vec<u16> = Vec::new();
-        for earlier in &self.stages[..=stage] {
-            let mut port = earlier.port;
+        for spec in &self.stages[..=stage] {
+            let mut port = spec.port;
             while ports.contains(&port) {
                 port = port.checked_add(1).unwrap_or(1024);
             }
@@ -151,10 +151,11 @@ impl Pipeline {
 // === impl Alternative ===
 
 impl Alternative {
-    /// Items per second of one saturated replica with full batches. `step` is the replica's time between two batches.
-    pub fn rate(&self, batch: u32, step: Seconds) -> f64 {
+    /// Items per second of one saturated replica with full batches. `batch_gap` is the replica's idle time between two
+    /// batches.
+    pub fn rate(&self, batch: u32, batch_gap: Seconds) -> f64 {
         let batch = f64::from(batch);
-        batch / (step.0 + self.batch_time.0 + batch * self.time.0)
+        batch / (batch_gap.0 + self.batch_time.0 + batch * self.time.0)
     }
 }
 

@@ -35,9 +35,9 @@ pub struct Plan {
     pub placement: Placement,
     /// Throughput and latency of the placement.
     pub prediction: Prediction,
-    /// Worth of the placement for the goal.
+    /// Objective value of the placement.
     pub objective: ObjectiveValue,
-    /// Upper bound: no placement of the layout is worth more.
+    /// Upper bound of the objective values of all placements of the layout.
     pub bound: ObjectiveValue,
     /// True if the placement is proven to be the best one of the layout.
     pub is_exact: bool,
@@ -54,7 +54,7 @@ pub struct Gain {
     pub node: String,
     /// Throughput and latency with the device.
     pub prediction: Prediction,
-    /// Worth of the placement with the device.
+    /// Objective value of the placement with the device.
     pub objective: ObjectiveValue,
 }
 
@@ -64,7 +64,7 @@ const PLAN_BUDGET: SearchBudget = SearchBudget { steps: 400_000 };
 const GAIN_BUDGET: SearchBudget = SearchBudget { steps: 20_000 };
 /// Maximum number of kinds of nodes that [`gains`] tries.
 const MAX_KINDS: usize = 8;
-/// Minimum gain, as a share of the plan's worth.
+/// Minimum gain, as a share of the plan's objective value.
 const MIN_GAIN: f64 = 0.01;
 
 // === impl Layout ===
@@ -108,13 +108,17 @@ impl Plan {
         if plan.is_exact {
             return Ok(plan);
         }
-        let others = [Layout::Pod, Layout::Pods].map(|layout| Self::of(pipeline, fleet, layout));
-        let better =
-            others.into_iter().flatten().filter(|other| other.objective.is_above(plan.objective));
-        let best = better.reduce(|a, b| if b.objective.is_above(a.objective) { b } else { a });
+        let other_plans =
+            [Layout::Pod, Layout::Pods].map(|layout| Self::of(pipeline, fleet, layout));
+        let better_plans = other_plans
+            .into_iter()
+            .flatten()
+            .filter(|candidate| candidate.objective.is_above(plan.objective));
+        let best =
+            better_plans.reduce(|a, b| if b.objective.is_above(a.objective) { b } else { a });
         Ok(match best {
-            Some(Plan { placement, prediction, objective: worth, .. }) => {
-                Self { placement, prediction, objective: worth, ..plan }
+            Some(Plan { placement, prediction, objective, .. }) => {
+                Self { placement, prediction, objective, ..plan }
             }
             None => plan,
         })
@@ -129,7 +133,7 @@ impl Plan {
     ) -> Self {
         let objective = objective_value(pipeline, fleet, &placement);
         let rate = match pipeline.goal {
-            // The worth is the largest rate whose latency is within the limit.
+            // The amount is the largest rate whose latency is within the limit.
             Goal::ThroughputUnder(_) if objective.meets_goal => Some(objective.amount),
             _ => pipeline.rate,
         };
@@ -150,9 +154,9 @@ fn search_plan(
     pipeline: &Pipeline,
     fleet: &Fleet,
     layout: Layout,
-    effort: SearchBudget,
+    budget: SearchBudget,
 ) -> Result<Plan, Unplaceable> {
-    let result = search::best(pipeline, fleet, effort)?;
+    let result = search::best(pipeline, fleet, budget)?;
     // In a search that ran out of steps, the runner-up is only an intermediate result.
     let runner_up = result.runner_up.filter(|_| result.is_exact).map(|placement| {
         let prediction = Prediction::of(pipeline, fleet, &placement);
@@ -182,7 +186,7 @@ impl Prediction {
     }
 }
 
-/// Worth of a complete placement for the pipeline's goal.
+/// Objective value of a complete placement.
 pub fn objective_value(
     pipeline: &Pipeline,
     fleet: &Fleet,
@@ -192,23 +196,24 @@ pub fn objective_value(
     search::Score::of(&model, &placement.replicas).objective
 }
 
-/// Gain of one additional device of each kind, on the node where the gain is largest. Sorted by worth, best first.
-/// Kinds with a gain below 1 % are left out.
+/// Gain of one additional device of each kind, on the node where the gain is largest. Sorted by objective value, best
+/// first. Kinds with a gain below 1 % are left out.
 pub fn gains(pipeline: &Pipeline, fleet: &Fleet, plan: &Plan) -> Vec<Gain> {
     let mut gains = Vec::new();
-    for wanted in device_kinds(pipeline) {
-        let device = device_of(&wanted, fleet);
+    for requirement in device_kinds(pipeline) {
+        let device = device_of(&requirement, fleet);
         let mut best: Option<Gain> = None;
         for node in kinds_of_nodes(pipeline, fleet) {
-            let mut larger = fleet.clone();
-            larger.nodes[node].devices.push(device.clone());
-            let Ok(extended) = search_plan(pipeline, &larger, plan.layout, GAIN_BUDGET) else {
+            let mut larger_fleet = fleet.clone();
+            larger_fleet.nodes[node].devices.push(device.clone());
+            let Ok(extended_plan) = search_plan(pipeline, &larger_fleet, plan.layout, GAIN_BUDGET)
+            else {
                 continue;
             };
-            if best.as_ref().is_none_or(|best| extended.objective.is_above(best.objective)) {
+            if best.as_ref().is_none_or(|best| extended_plan.objective.is_above(best.objective)) {
                 let node = fleet.nodes[node].name.clone();
-                let Plan { prediction, objective: worth, .. } = extended;
-                best = Some(Gain { device: wanted.clone(), node, prediction, objective: worth });
+                let Plan { prediction, objective, .. } = extended_plan;
+                best = Some(Gain { device: requirement.clone(), node, prediction, objective });
             }
         }
         gains.extend(best.filter(|best| {
@@ -222,26 +227,29 @@ pub fn gains(pipeline: &Pipeline, fleet: &Fleet, plan: &Plan) -> Vec<Gain> {
 
 /// Distinct device requirements of the pipeline's stages.
 fn device_kinds(pipeline: &Pipeline) -> Vec<DeviceRequirement> {
-    let mut all: Vec<DeviceRequirement> = Vec::new();
+    let mut requirements: Vec<DeviceRequirement> = Vec::new();
     for alternative in pipeline.stages.iter().flat_map(|stage| &stage.alternatives) {
-        if alternative.device != DeviceRequirement::CpuOnly && !all.contains(&alternative.device) {
-            all.push(alternative.device.clone());
+        if alternative.device != DeviceRequirement::CpuOnly
+            && !requirements.contains(&alternative.device)
+        {
+            requirements.push(alternative.device.clone());
         }
     }
-    all
+    requirements
 }
 
 /// A device that satisfies the requirement: a copy of one in the fleet, otherwise one with only its resource or class.
-fn device_of(wanted: &DeviceRequirement, fleet: &Fleet) -> FreeDevice {
+fn device_of(requirement: &DeviceRequirement, fleet: &Fleet) -> FreeDevice {
     let devices = fleet.nodes.iter().flat_map(|node| &node.devices);
-    let existing = devices.clone().find(|device| device.serves(wanted).unwrap_or(false)).cloned();
+    let existing =
+        devices.clone().find(|device| device.serves(requirement).unwrap_or(false)).cloned();
     existing.unwrap_or_else(|| {
-        let (resource, classes) = match wanted {
+        let (resource, classes) = match requirement {
             DeviceRequirement::Resource(name) => (Some(name.clone()), Vec::new()),
             DeviceRequirement::Claim { class, .. } => (None, vec![class.clone()]),
             DeviceRequirement::CpuOnly => (None, Vec::new()),
         };
-        FreeDevice { name: wanted.to_string(), resource, classes, published: None }
+        FreeDevice { name: requirement.to_string(), resource, classes, published: None }
     })
 }
 

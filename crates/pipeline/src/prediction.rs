@@ -152,23 +152,23 @@ impl Model<'_> {
 
     /// Items per second of a replica with full batches.
     fn rate(&self, replica: &Replica, stage: usize) -> f64 {
-        let (batch, step) = (self.pipeline.stages[stage].batch, self.fleet.overhead.batch_gap);
-        replica.alternative(self.pipeline, stage).rate(batch, step)
+        let (batch, batch_gap) = (self.pipeline.stages[stage].batch, self.fleet.overhead.batch_gap);
+        replica.alternative(self.pipeline, stage).rate(batch, batch_gap)
     }
 
     /// Items per second of a link's streams if only their windows limit them.
     fn window_rate(&self, replicas: &[Vec<Replica>], link: &Link) -> f64 {
         let (from, to) = (&replicas[link.from], &replicas[link.to]);
         let pairs = from.iter().flat_map(|from| to.iter().map(|to| (from.node, to.node)));
-        let (mut streams, mut slowest) = (0.0, 0.0_f64);
+        let (mut streams, mut max_round_trip) = (0.0, 0.0_f64);
         for (from, to) in pairs {
             streams += 1.0;
             if from != to {
                 let (transmission, delay) = traffic::path(self.fleet, (from, to), link.bytes);
-                slowest = slowest.max(transmission + 2.0 * delay);
+                max_round_trip = max_round_trip.max(transmission + 2.0 * delay);
             }
         }
-        if slowest > 0.0 { WINDOW * streams / slowest } else { f64::INFINITY }
+        if max_round_trip > 0.0 { WINDOW * streams / max_round_trip } else { f64::INFINITY }
     }
 
     /// Mean latency at an arrival rate; `None` if a queue grows without bound.
@@ -200,19 +200,19 @@ impl Model<'_> {
         }
         let links = traffic.link_times(self, rate, &departures)?;
         let hop = self.fleet.overhead.hop.0;
-        let finished_after = |arrived: f64, stage: usize| {
+        let finish_time = |arrival_time: f64, stage: usize| {
             let StageTimes { waited, worked, .. } = stages[stage];
-            arrived + waited + worked
+            arrival_time + waited + worked
         };
-        let mut arrived = vec![hop; count];
+        let mut arrival_times = vec![hop; count];
         // Links are sorted by their senders, and each sender precedes its receivers.
         for (link, time) in self.pipeline.links.iter().zip(&links) {
-            let at = finished_after(arrived[link.from], link.from) + time + hop;
-            arrived[link.to] = arrived[link.to].max(at);
+            let arrival = finish_time(arrival_times[link.from], link.from) + time + hop;
+            arrival_times[link.to] = arrival_times[link.to].max(arrival);
         }
         // The maximum is at a last stage: every other stage finishes before the next one.
         let total =
-            (0..count).map(|stage| finished_after(arrived[stage], stage)).fold(0.0, f64::max);
+            (0..count).map(|stage| finish_time(arrival_times[stage], stage)).fold(0.0, f64::max);
         Some(Latency { total: total + hop, stages, links })
     }
 
@@ -220,18 +220,18 @@ impl Model<'_> {
     /// first: to every replica with more than half the rate of the fastest one, and to slower ones only while the sum
     /// of the faster ones is at most the arrival rate.
     fn active_replicas(&self, replicas: &[Vec<Replica>], stage: usize, rate: f64) -> Vec<Replica> {
-        let mut fastest = replicas[stage].clone();
-        fastest.sort_by(|a, b| self.rate(b, stage).total_cmp(&self.rate(a, stage)));
-        let (mut active, mut sum) = (Vec::new(), 0.0);
-        for replica in fastest {
-            let own = self.rate(&replica, stage);
-            let is_needed = active
-                .first()
-                .is_none_or(|first| sum <= rate || own > self.rate(first, stage) / 2.0);
+        let mut by_rate = replicas[stage].clone();
+        by_rate.sort_by(|a, b| self.rate(b, stage).total_cmp(&self.rate(a, stage)));
+        let (mut active, mut active_rate) = (Vec::new(), 0.0);
+        for replica in by_rate {
+            let replica_rate = self.rate(&replica, stage);
+            let is_needed = active.first().is_none_or(|fastest| {
+                active_rate <= rate || replica_rate > self.rate(fastest, stage) / 2.0
+            });
             if !is_needed {
                 break;
             }
-            sum += own;
+            active_rate += replica_rate;
             active.push(replica);
         }
         active
@@ -244,15 +244,15 @@ impl Model<'_> {
             return Servers { count: 1.0, rate, batch_time: time, batch_wait: 0.0, variation: 0.0 };
         }
         let batch = self.pipeline.stages[stage].batch;
-        let total = self.stage_rate(replicas, stage);
-        let (mut worked, mut batch_wait, mut variation) = (0.0, 0.0, 0.0);
+        let total_rate = self.stage_rate(replicas, stage);
+        let (mut batch_time, mut batch_wait, mut variation) = (0.0, 0.0, 0.0);
         for replica in servers {
             let alternative = replica.alternative(self.pipeline, stage);
-            let share = self.rate(replica, stage) / total;
-            let (fixed, each) = (alternative.batch_time.0, alternative.time.0);
-            let items = batch_size(rate * share, fixed, each, batch);
-            let time = fixed + items * each;
-            worked += share * time;
+            let share = self.rate(replica, stage) / total_rate;
+            let (fixed_time, item_time) = (alternative.batch_time.0, alternative.time.0);
+            let items = batch_size(rate * share, fixed_time, item_time, batch);
+            let time = fixed_time + items * item_time;
+            batch_time += share * time;
             variation += share * alternative.variation * alternative.variation;
             if items > 1.0 {
                 batch_wait += share * time / 2.0;
@@ -260,14 +260,14 @@ impl Model<'_> {
         }
         #[expect(clippy::cast_precision_loss, reason = "a stage has at most a thousand replicas")]
         let count = servers.len() as f64;
-        Servers { count, rate: total, batch_time: worked, batch_wait, variation }
+        Servers { count, rate: total_rate, batch_time, batch_wait, variation }
     }
 }
 
 /// Expected size of a batch: the items that arrive while the previous batch is processed, 1 to `max`.
-fn batch_size(rate: f64, fixed: f64, each: f64, max: u32) -> f64 {
-    let spare = 1.0 - rate * each;
-    let items = if spare > 0.0 { rate * fixed / spare } else { f64::INFINITY };
+fn batch_size(rate: f64, fixed_time: f64, item_time: f64, max: u32) -> f64 {
+    let idle_share = 1.0 - rate * item_time;
+    let items = if idle_share > 0.0 { rate * fixed_time / idle_share } else { f64::INFINITY };
     items.clamp(1.0, f64::from(max))
 }
 
@@ -285,10 +285,10 @@ impl Servers {
 
     /// Squared variation of the departures, by Whitt's formula. `arrivals` is the squared variation of the arrivals.
     fn departure_variation(&self, load: f64, arrivals: f64) -> f64 {
-        let square = load * load;
+        let load_squared = load * load;
         let variation = 1.0
-            + (1.0 - square) * (arrivals - 1.0)
-            + square * (self.variation - 1.0) / self.count.sqrt();
+            + (1.0 - load_squared) * (arrivals - 1.0)
+            + load_squared * (self.variation - 1.0) / self.count.sqrt();
         variation.max(0.0)
     }
 }

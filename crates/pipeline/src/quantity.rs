@@ -146,8 +146,8 @@ impl Bytes {
 impl TryFrom<SizeInput> for Bytes {
     type Error = String;
 
-    fn try_from(written: SizeInput) -> Result<Self, String> {
-        match written {
+    fn try_from(input: SizeInput) -> Result<Self, String> {
+        match input {
             SizeInput::Number(bytes) => bytes.to_string().parse(),
             SizeInput::Text(text) => text.parse(),
         }
@@ -187,17 +187,20 @@ mod tests {
 
     #[test]
     fn quantities_are_parsed_and_formatted() {
-        for (text, seconds, shown) in
+        for (text, seconds, formatted) in
             [("12ms", 0.012, "12ms"), ("0.2ms", 0.0002, "200us"), ("1.50s", 1.5, "1.5s")]
         {
-            let read: Seconds = text.parse().expect("a time");
-            assert!((read.0 - seconds).abs() < 1e-12 && read.to_string() == shown, "{text} {read}");
+            let duration: Seconds = text.parse().expect("a time");
+            assert!(
+                (duration.0 - seconds).abs() < 1e-12 && duration.to_string() == formatted,
+                "{text} {duration}"
+            );
         }
-        for (text, bytes, shown) in
+        for (text, bytes, formatted) in
             [("600", 600, "600B"), ("60KiB", 61440, "60KiB"), ("2MB", 2_000_000, "1.9MiB")]
         {
-            let read: Bytes = text.parse().expect("a size");
-            assert_eq!((read.0, read.to_string().as_str()), (bytes, shown));
+            let size: Bytes = text.parse().expect("a size");
+            assert_eq!((size.0, size.to_string().as_str()), (bytes, formatted));
         }
         let rate: BitRate = "100Mbit".parse().expect("a rate");
         assert_eq!(rate.to_string(), "100Mbit");

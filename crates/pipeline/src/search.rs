@@ -88,7 +88,7 @@ pub(crate) fn unplaceable(pipeline: &Pipeline, fleet: &Fleet) -> Option<Unplacea
 pub(crate) fn best(
     pipeline: &Pipeline,
     fleet: &Fleet,
-    effort: SearchBudget,
+    budget: SearchBudget,
 ) -> Result<SearchResult, Unplaceable> {
     let free = FreeResources::of(pipeline, fleet)?;
     let bounds = free.stage_bounds(pipeline, fleet.overhead.batch_gap);
@@ -101,20 +101,20 @@ pub(crate) fn best(
         best: None,
         runner_up: None,
         unexplored: None,
-        steps: effort.steps,
+        steps: budget.steps,
     };
     search.hill_climb();
     search.chosen = vec![Vec::new(); stages];
     search.free.clear();
-    search.steps = effort.steps;
+    search.steps = budget.steps;
     search.branch(0, 0);
     let Search { free, best, runner_up, unexplored, .. } = search;
-    let (score, chosen) =
+    let (score, replicas) =
         best.ok_or_else(|| FreeResources::no_combination(pipeline, unexplored.is_some()))?;
     let bound = unexplored.filter(|unexplored| unexplored.is_above(&score)).unwrap_or(score);
-    let with_devices = |(_, chosen): (Score, Vec<Vec<Replica>>)| free.with_devices(&chosen);
+    let with_devices = |(_, replicas): (Score, Vec<Vec<Replica>>)| free.with_devices(&replicas);
     Ok(SearchResult {
-        placement: free.with_devices(&chosen),
+        placement: free.with_devices(&replicas),
         runner_up: runner_up.map(with_devices),
         is_exact: !bound.is_above(&score),
         bound,
@@ -125,8 +125,8 @@ pub(crate) fn best(
 
 impl Search<'_> {
     /// Explores all placements of this stage and the later ones that can beat the best so far. Adds replicas of the
-    /// stage at its places from index `from` on, and recurses into the next stage.
-    fn branch(&mut self, stage: usize, from: usize) {
+    /// stage at its places from index `first_place` on, and recurses into the next stage.
+    fn branch(&mut self, stage: usize, first_place: usize) {
         if !self.chosen[stage].is_empty() {
             let bound = self.score();
             if self.steps == 0 {
@@ -145,7 +145,7 @@ impl Search<'_> {
         if self.chosen[stage].len() == max {
             return;
         }
-        for position in from..self.free.places(stage).len() {
+        for position in first_place..self.free.places(stage).len() {
             let place = self.free.places(stage)[position];
             if !self.free.is_worth_trying(self.model.pipeline, stage, place) {
                 continue;
@@ -173,9 +173,9 @@ impl Search<'_> {
 
     /// Upper bound of the score if this stage gets further replicas: the stage counts as unplaced.
     fn bound_with_more(&mut self, stage: usize) -> Score {
-        let chosen = std::mem::take(&mut self.chosen[stage]);
+        let replicas = std::mem::take(&mut self.chosen[stage]);
         let bound = self.score();
-        self.chosen[stage] = chosen;
+        self.chosen[stage] = replicas;
         bound
     }
 
@@ -199,7 +199,7 @@ impl Search<'_> {
             self.runner_up = self.best.replace((score, self.chosen.clone()));
         } else if best.beats(&score) {
             // Equal scores are skipped: such a placement differs only by equivalent nodes.
-            if self.runner_up.as_ref().is_none_or(|(second, _)| score.beats(second)) {
+            if self.runner_up.as_ref().is_none_or(|(runner_up, _)| score.beats(runner_up)) {
                 self.runner_up = Some((score, self.chosen.clone()));
             }
         }

@@ -115,13 +115,13 @@ const WRONG: &[(&str, &str)] = &[
 #[test]
 fn every_mistake_is_reported_with_its_line() {
     for (text, expected) in WRONG {
-        let found = mistakes(text);
-        assert!(found.starts_with(expected), "{text}\n{found}");
+        let message = mistakes(text);
+        assert!(message.starts_with(expected), "{text}\n{message}");
     }
-    let misspelt = mistakes("name: a\nstage: []");
+    let message = mistakes("name: a\nstage: []");
     assert!(
-        misspelt.ends_with("p.yaml:2: unknown field `stage`: did you mean `stages`?"),
-        "{misspelt}"
+        message.ends_with("p.yaml:2: unknown field `stage`: did you mean `stages`?"),
+        "{message}"
     );
 }
 
@@ -154,17 +154,17 @@ nodes:
   devices: [{deviceClass: npu, driver: npu.example.com, attributes: {tops: 13}, count: 2}]
 ";
     let fleet = Fleet::parse(Path::new("b.yaml"), text).expect("boards");
-    let shown: Vec<_> = fleet
+    let summaries: Vec<_> = fleet
         .nodes
         .iter()
         .map(|node| (node.free.cpus, node.devices.len(), node.link.rate.to_string()))
         .collect();
     let expected = [(4.0, 0, "1Gbit"), (6.0, 1, "100Mbit"), (2.0, 2, "1Gbit")];
-    assert_eq!(shown, expected.map(|(cpus, devices, rate)| (cpus, devices, rate.to_owned())));
+    assert_eq!(summaries, expected.map(|(cpus, devices, rate)| (cpus, devices, rate.to_owned())));
     assert!(fleet.is_simulated);
-    let wrong = Fleet::parse(Path::new("b.yaml"), "nodes:\n- {name: x, board: raspbery-pi-5}");
+    let result = Fleet::parse(Path::new("b.yaml"), "nodes:\n- {name: x, board: raspbery-pi-5}");
     assert_eq!(
-        wrong.expect_err("an unknown board").to_string(),
+        result.expect_err("an unknown board").to_string(),
         "b.yaml:2: board: there is no profile \"raspbery-pi-5\" (is it \"raspberry-pi-5\"?)"
     );
 }

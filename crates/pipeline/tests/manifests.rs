@@ -48,14 +48,14 @@ fn check_types(objects: &[Value]) -> Vec<Deployment> {
     let mut deployments = Vec::new();
     for object in objects {
         let object = object.clone();
-        let read = match object["kind"].as_str().expect("a kind") {
+        let result = match object["kind"].as_str().expect("a kind") {
             "Deployment" => from_value(object).map(|deployment| deployments.push(deployment)),
             "Service" => from_value::<Service>(object).map(drop),
             "PodDisruptionBudget" => from_value::<PodDisruptionBudget>(object).map(drop),
             "ResourceClaimTemplate" => from_value::<ResourceClaimTemplate>(object).map(drop),
-            other => panic!("{other}"),
+            kind => panic!("{kind}"),
         };
-        read.expect("the types of its kind");
+        result.expect("the types of its kind");
     }
     deployments
 }
@@ -69,7 +69,8 @@ fn arguments(deployment: &Deployment, container: usize) -> String {
 fn in_the_layout_pods_each_stage_has_a_deployment_and_finds_the_next_by_its_service() {
     let objects = objects(Layout::Pods, PIPELINE);
     let deployments = check_types(&objects);
-    let names: Vec<_> = deployments.iter().filter_map(|one| one.metadata.name.as_deref()).collect();
+    let names: Vec<_> =
+        deployments.iter().filter_map(|deployment| deployment.metadata.name.as_deref()).collect();
     assert_eq!(names, ["door-grab", "door-decode", "door-detect", "door-join"]);
     assert_eq!(
         arguments(&deployments[1], 0),
@@ -98,7 +99,7 @@ fn planned_stages_of_one_node_share_a_pod_that_prefers_the_node() {
     let deployments = check_types(&objects(Layout::Planned, PIPELINE));
     let shared = deployments
         .iter()
-        .find(|one| one.metadata.name.as_deref() == Some("door-grab"))
+        .find(|deployment| deployment.metadata.name.as_deref() == Some("door-grab"))
         .expect("one");
     assert!(
         arguments(shared, 0).ends_with("--next decode=127.0.0.1:7001"),
@@ -108,9 +109,9 @@ fn planned_stages_of_one_node_share_a_pod_that_prefers_the_node() {
     let document = serde_json::to_value(shared).expect("JSON");
     let pod = &document["spec"]["template"];
     assert_eq!(pod["metadata"]["labels"]["windlass.dev/stage-decode"], "door");
-    let preferred = &pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    let preference = &pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
         [0];
-    let nodes = &preferred["preference"]["matchFields"][0]["values"];
+    let nodes = &preference["preference"]["matchFields"][0]["values"];
     assert!(nodes.as_array().is_some_and(|nodes| nodes.len() == 1), "{nodes}");
 }
 
@@ -133,12 +134,14 @@ fn the_arguments_of_a_program_end_before_those_of_the_stage() {
     let exec = PIPELINE
         .replace("command: [windlass, stage]", "command: [windlass, stage, --exec, sh, -c, cat]");
     let deployments = check_types(&objects(Layout::Pods, &exec));
-    let decode = deployments.iter().find(|one| one.metadata.name.as_deref() == Some("door-decode"));
+    let decode = deployments
+        .iter()
+        .find(|deployment| deployment.metadata.name.as_deref() == Some("door-decode"));
     let decode = arguments(decode.expect("a Deployment"), 0);
     assert!(decode.starts_with("; --name decode --listen "), "{decode}");
-    let ended = exec.replace("-c, cat]", "-c, cat, ';']");
-    let deployments = check_types(&objects(Layout::Pods, &ended));
-    assert!(deployments.iter().all(|one| arguments(one, 0).starts_with("--name ")));
+    let terminated = exec.replace("-c, cat]", "-c, cat, ';']");
+    let deployments = check_types(&objects(Layout::Pods, &terminated));
+    assert!(deployments.iter().all(|deployment| arguments(deployment, 0).starts_with("--name ")));
 }
 
 #[test]
@@ -163,8 +166,9 @@ fn fields_of_kubernetes_are_added_to_the_pod_and_the_container() {
         .replace("{cpus: 1, time: 2ms}]}", "{cpus: 1, time: 2ms}], pod: {volumes: [{name: v, emptyDir: {}}]}}");
     let deployments = check_types(&objects(Layout::Planned, &text));
     let deployment = |name: &str| {
-        let found = deployments.iter().find(|one| one.metadata.name.as_deref() == Some(name));
-        serde_json::to_value(found.expect("a deployment")).expect("JSON")
+        let matching =
+            deployments.iter().find(|deployment| deployment.metadata.name.as_deref() == Some(name));
+        serde_json::to_value(matching.expect("a deployment")).expect("JSON")
     };
     let pod = &deployment("door-grab")["spec"]["template"]["spec"];
     assert_eq!(pod["nodeSelector"]["kubernetes.io/hostname"], "a");
@@ -189,14 +193,14 @@ fn stages_of_one_pod_must_agree_on_its_fields() {
         - {name: b, image: i, on: [{time: 1ms}], pod: {volumes: [{name: v, hostPath: {path: /v}}]}}\nlinks: [{from: a, to: b}]";
     let pipeline = Pipeline::parse(Path::new("p.yaml"), text).expect("a pipeline");
     let fleet = Fleet::parse(Path::new("b.yaml"), BOARDS).expect("boards");
-    let rendered = |layout| {
+    let render = |layout| {
         let plan = Plan::of(&pipeline, &fleet, layout).expect("a plan");
         manifests(&pipeline, &fleet, &plan)
     };
-    let error = rendered(Layout::Pod).expect_err("two volumes of one name").to_string();
+    let error = render(Layout::Pod).expect_err("two volumes of one name").to_string();
     assert!(
         error.starts_with("stages a, b share a pod, but set pod.volumes.v to different values"),
         "{error}"
     );
-    check_types(&rendered(Layout::Pods).expect("a pod for each"));
+    check_types(&render(Layout::Pods).expect("a pod for each"));
 }

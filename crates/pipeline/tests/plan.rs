@@ -19,8 +19,8 @@ fn fleet(text: &str) -> Fleet {
     Fleet::parse(Path::new("b.yaml"), text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-fn assert_close(found: f64, expected: f64) {
-    assert!((found - expected).abs() < 0.02 * expected.abs(), "{found}, expected {expected}");
+fn assert_close(actual: f64, expected: f64) {
+    assert!((actual - expected).abs() < 0.02 * expected.abs(), "{actual}, expected {expected}");
 }
 
 const CAMERA: &str = "
@@ -46,14 +46,14 @@ fn a_slow_link_keeps_the_work_on_the_board_and_a_fast_one_sends_it_to_the_accele
             "nodes:\n- {{name: pi, cpus: 4, rate: {rate}}}\n- {{name: coral, board: coral-dev-board, cpus: 0.2, rate: {rate}}}"
         ))
     };
-    let slow = boards("5Mbit");
-    let plan = Plan::of(&pipeline(CAMERA), &slow, Layout::Planned).expect("a plan");
+    let slow_boards = boards("5Mbit");
+    let plan = Plan::of(&pipeline(CAMERA), &slow_boards, Layout::Planned).expect("a plan");
     assert!(plan.is_exact && !plan.placement.uses_network(&pipeline(CAMERA)));
     assert_close(plan.prediction.throughput, 10.0);
     assert_eq!(plan.prediction.bottleneck, Bottleneck::Stage(1));
 
-    let fast = boards("1Gbit");
-    let plan = Plan::of(&pipeline(CAMERA), &fast, Layout::Planned).expect("a plan");
+    let fast_boards = boards("1Gbit");
+    let plan = Plan::of(&pipeline(CAMERA), &fast_boards, Layout::Planned).expect("a plan");
     assert!(plan.placement.uses_network(&pipeline(CAMERA)));
     assert_close(plan.prediction.throughput, 100.0);
     let latency =
@@ -85,10 +85,11 @@ fn an_unplaceable_stage_is_reported_with_a_remedy() {
         error.to_string(),
         "stage \"b\" fits nowhere: 1 nodes admit it, but none has x.com/y; add an alternative under `on`, or such a device"
     );
-    let two = "name: a\nstages:\n- {name: b, output: 1, on: [{cpus: 1, time: 1ms}]}\n- {name: c, on: [{cpus: 1, time: 1ms}]}\n\
+    let two_stages = "name: a\nstages:\n- {name: b, output: 1, on: [{cpus: 1, time: 1ms}]}\n- {name: c, on: [{cpus: 1, time: 1ms}]}\n\
         links: [{from: b, to: c}]";
-    let error = Plan::of(&pipeline(two), &fleet("nodes: [{name: n, cpus: 1}]"), Layout::Planned)
-        .expect_err("full");
+    let error =
+        Plan::of(&pipeline(two_stages), &fleet("nodes: [{name: n, cpus: 1}]"), Layout::Planned)
+            .expect_err("full");
     assert!(error.to_string().contains("earlier stages need all"), "{error}");
 }
 
@@ -107,7 +108,7 @@ fn any_pipeline() -> impl Strategy<Value = String> {
             for (position, (device, cpu, replicas, kind, variation, (memory, pod))) in
                 stages.iter().enumerate()
             {
-                let on = match kind {
+                let alternatives = match kind {
                     0 => format!("{{resource: a/x, time: {device}ms, variation: {variation}, memory: {memory}MiB}}"),
                     1 => format!("{{resource: a/y, time: {device}ms}}, {{cpus: 1, time: {cpu}ms}}"),
                     _ => format!("{{cpus: 1, time: {cpu}ms, variation: {variation}, memory: {memory}MiB}}"),
@@ -115,7 +116,7 @@ fn any_pipeline() -> impl Strategy<Value = String> {
                 let output = links[position].1;
                 writeln!(
                     text,
-                    "- {{name: s{position}, replicas: {replicas}, output: {output}, on: [{on}], pod: {{{pod}}}}}"
+                    "- {{name: s{position}, replicas: {replicas}, output: {output}, on: [{alternatives}], pod: {{{pod}}}}}"
                 )
                 .expect("a string");
             }
@@ -123,7 +124,7 @@ fn any_pipeline() -> impl Strategy<Value = String> {
             for (to, (from, _)) in links.iter().enumerate().take(stages.len()).skip(1) {
                 writeln!(text, "- {{from: s{}, to: s{to}}}", from % to).expect("a string");
             }
-// YAML parses a key without a value as null, not as a list.
+            // YAML parses a key without a value as null, not as a list.
             if stages.len() == 1 { text.replace("links:\n", "links: []\n") } else { text }
         },
     )
@@ -158,54 +159,55 @@ fn any_fleet() -> impl Strategy<Value = String> {
     })
 }
 
-/// Worth of the best placement by exhaustive enumeration. `None` if no placement is feasible.
+/// Objective value of the best placement by exhaustive enumeration. `None` if no placement is feasible.
 fn by_brute_force(pipeline: &Pipeline, fleet: &Fleet) -> Option<ObjectiveValue> {
-    let mut all = Vec::new();
-    let mut chosen = Placement::empty(pipeline.stages.len());
-    enumerate(pipeline, fleet, 0, &mut chosen, &mut all);
-    all.into_iter().reduce(|a, b| if b.is_above(a) { b } else { a })
+    let mut values = Vec::new();
+    let mut placement = Placement::empty(pipeline.stages.len());
+    enumerate(pipeline, fleet, 0, &mut placement, &mut values);
+    values.into_iter().reduce(|a, b| if b.is_above(a) { b } else { a })
 }
 
-/// Adds to `all` the worth of every completion of `chosen` from this stage on.
+/// Adds to `values` the objective value of every completion of `placement` from this stage on.
 fn enumerate(
     pipeline: &Pipeline,
     fleet: &Fleet,
     stage: usize,
-    chosen: &mut Placement,
-    all: &mut Vec<ObjectiveValue>,
+    placement: &mut Placement,
+    values: &mut Vec<ObjectiveValue>,
 ) {
     if stage == pipeline.stages.len() {
-        all.push(objective_value(pipeline, fleet, chosen));
+        values.push(objective_value(pipeline, fleet, placement));
         return;
     }
-    if !chosen.replicas[stage].is_empty() {
-        enumerate(pipeline, fleet, stage + 1, chosen, all);
+    if !placement.replicas[stage].is_empty() {
+        enumerate(pipeline, fleet, stage + 1, placement, values);
     }
-    if chosen.replicas[stage].len() == pipeline.stages[stage].max_replicas as usize {
+    if placement.replicas[stage].len() == pipeline.stages[stage].max_replicas as usize {
         return;
     }
     for replica in places(pipeline, fleet, stage) {
-        if chosen.replicas[stage].last().is_some_and(|last| replica < *last) {
+        if placement.replicas[stage].last().is_some_and(|previous| replica < *previous) {
             continue;
         }
-        chosen.replicas[stage].push(replica);
-        if chosen.conflicts(pipeline, fleet).is_empty() {
-            enumerate(pipeline, fleet, stage, chosen, all);
+        placement.replicas[stage].push(replica);
+        if placement.conflicts(pipeline, fleet).is_empty() {
+            enumerate(pipeline, fleet, stage, placement, values);
         }
-        chosen.replicas[stage].pop();
+        placement.replicas[stage].pop();
     }
 }
 
 fn places(pipeline: &Pipeline, fleet: &Fleet, stage: usize) -> Vec<Replica> {
     let mut places = Vec::new();
     for (node, fleet_node) in fleet.nodes.iter().enumerate() {
-        for (alternative, one) in pipeline.stages[stage].alternatives.iter().enumerate() {
-            if one.device == DeviceRequirement::CpuOnly {
+        for (alternative, option) in pipeline.stages[stage].alternatives.iter().enumerate() {
+            if option.device == DeviceRequirement::CpuOnly {
                 places.push(Replica { node, alternative, device: None });
             }
-            let serving = (0..fleet_node.devices.len())
-                .filter(|at| fleet_node.devices[*at].serves(&one.device).expect("no expression"));
-            places.extend(serving.map(|device| Replica {
+            let devices = (0..fleet_node.devices.len()).filter(|position| {
+                fleet_node.devices[*position].serves(&option.device).expect("no expression")
+            });
+            places.extend(devices.map(|device| Replica {
                 node,
                 alternative,
                 device: Some(device),
@@ -233,11 +235,11 @@ proptest! {
         prop_assert_eq!(plan.is_ok(), best.is_some(), "{:?}", plan);
         if let (Ok(plan), Some(best)) = (plan, best) {
             prop_assert_eq!(plan.placement.conflicts(&pipeline, &fleet), Vec::<String>::new());
-            prop_assert!(plan.is_exact && !best.is_above(plan.objective), "{:?} is worth {:?}", plan, best);
+            prop_assert!(plan.is_exact && !best.is_above(plan.objective), "{:?}; enumeration found {:?}", plan, best);
             for layout in [Layout::Pods, Layout::Pod] {
-                if let Ok(other) = Plan::of(&pipeline, &fleet, layout) {
-                    prop_assert_eq!(other.placement.conflicts(&pipeline, &fleet), Vec::<String>::new());
-                    prop_assert!(!other.objective.is_above(plan.objective));
+                if let Ok(layout_plan) = Plan::of(&pipeline, &fleet, layout) {
+                    prop_assert_eq!(layout_plan.placement.conflicts(&pipeline, &fleet), Vec::<String>::new());
+                    prop_assert!(!layout_plan.objective.is_above(plan.objective));
                 }
             }
         }
@@ -249,16 +251,16 @@ fn only_a_stage_that_tolerates_a_boards_taint_runs_on_it() {
     let boards = fleet(
         "nodes:\n- {name: a, cpus: 1}\n- {name: b, cpus: 4, taints: [{key: edge, value: gpu, effect: NoExecute}]}",
     );
-    let at = |pod: &str| {
+    let nodes = |pod: &str| {
         let text = format!(
             "name: p\nstages:\n- {{name: s, on: [{{cpus: 1, time: 1ms}}], replicas: 4, pod: {pod}}}\nlinks: []"
         );
         let plan = Plan::of(&pipeline(&text), &boards, Layout::Planned).expect("a plan");
         plan.placement.replicas[0].iter().map(|replica| replica.node).collect::<Vec<_>>()
     };
-    assert_eq!(at("{}"), [0]);
-    assert_eq!(at("{tolerations: [{key: edge, value: fpga}]}"), [0]);
-    assert_eq!(at("{tolerations: [{key: edge, value: gpu}]}").len(), 4);
+    assert_eq!(nodes("{}"), [0]);
+    assert_eq!(nodes("{tolerations: [{key: edge, value: fpga}]}"), [0]);
+    assert_eq!(nodes("{tolerations: [{key: edge, value: gpu}]}").len(), 4);
 }
 
 #[test]
@@ -302,9 +304,9 @@ fn fifty_stages_on_two_hundred_devices_are_planned_with_a_bound() {
 
 #[test]
 fn the_shipped_example_has_a_plan_that_no_usual_layout_exceeds() {
-    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/pipelines");
-    let read = |name: &str| std::fs::read_to_string(shipped.join(name)).expect("an example");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/pipelines");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("an example");
     let (pipeline, fleet) = (pipeline(&read("doorbell.yaml")), fleet(&read("boards.yaml")));
-    let worth = |layout| Plan::of(&pipeline, &fleet, layout).expect("a plan").objective.amount;
-    assert!(worth(Layout::Planned) > 1.15 * worth(Layout::Pods).max(worth(Layout::Pod)));
+    let amount = |layout| Plan::of(&pipeline, &fleet, layout).expect("a plan").objective.amount;
+    assert!(amount(Layout::Planned) > 1.15 * amount(Layout::Pods).max(amount(Layout::Pod)));
 }

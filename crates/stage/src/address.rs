@@ -67,25 +67,26 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let whole = || text.to_owned();
+        let input = || text.to_owned();
         if let Some(path) = text.strip_prefix("unix:") {
             let path = PathBuf::from(path);
             return if path.is_absolute() {
                 Ok(Self::Unix(path))
             } else {
-                Err(AddressError::Relative(whole()))
+                Err(AddressError::Relative(input()))
             };
         }
-        let rest = text.strip_prefix("tcp:").unwrap_or(text);
-        let (host, port) = rest.rsplit_once(':').ok_or_else(|| AddressError::NoPort(whole()))?;
-        let port = port.parse().map_err(|_| AddressError::Port(whole()))?;
+        let host_and_port = text.strip_prefix("tcp:").unwrap_or(text);
+        let (host, port) =
+            host_and_port.rsplit_once(':').ok_or_else(|| AddressError::NoPort(input()))?;
+        let port = port.parse().map_err(|_| AddressError::Port(input()))?;
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         if host.is_empty() {
-            return Err(AddressError::NoHost(whole()));
+            return Err(AddressError::NoHost(input()));
         }
         // A percent sign begins the zone of an IPv6 address.
         if !host.chars().all(|c| c.is_ascii_alphanumeric() || "-._:%".contains(c)) {
-            return Err(AddressError::Host(whole()));
+            return Err(AddressError::Host(input()));
         }
         Ok(Self::Tcp { host: host.to_owned(), port })
     }
@@ -126,7 +127,7 @@ impl FromStr for Addresses {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        text.split(',').map(|one| one.trim().parse()).collect()
+        text.split(',').map(|address| address.trim().parse()).collect()
     }
 }
 
@@ -157,11 +158,11 @@ mod tests {
     #[test]
     fn addresses_round_trip_through_text() {
         for text in ["classify:7000", "[::1]:80", "unix:/run/stage.sock", "a:1,b:2,unix:/c"] {
-            let read: Addresses = text.parse().expect(text);
-            assert_eq!(read.to_string(), text);
+            let addresses: Addresses = text.parse().expect(text);
+            assert_eq!(addresses.to_string(), text);
         }
-        let short: Address = "tcp:classify:7000".parse().expect("an address");
-        assert_eq!(short.to_string(), "classify:7000");
+        let address: Address = "tcp:classify:7000".parse().expect("an address");
+        assert_eq!(address.to_string(), "classify:7000");
     }
 
     #[test]

@@ -61,15 +61,15 @@ impl Tasks {
         address: &Address,
         disconnect: CancellationToken,
     ) -> Self {
-        let Builder { name, replica, next, previous: from, work, settings, metrics, .. } = builder;
+        let Builder { name, replica, next, previous, work, settings, metrics, .. } = builder;
         let replica = replica.unwrap_or_else(|| address.to_string());
         let identity = Identity { stage: name.as_str().into(), replica: replica.as_str().into() };
-        let shared = TaskContext { identity, settings, metrics };
+        let task_context = TaskContext { identity, settings, metrics };
         let (draining, readers_ended) = (CancellationToken::new(), CancellationToken::new());
         let (mut workers, readers) = (JoinSet::new(), TaskTracker::new());
 
-        let (copies, joins) = (next.len().max(1), from.len() > 1);
-        let max_payload = shared.settings.max_payload;
+        let (copies, joins) = (next.len().max(1), previous.len() > 1);
+        let max_payload = task_context.settings.max_payload;
         let description = DescribeResponse {
             protocol: PROTOCOL,
             stage: name,
@@ -77,19 +77,19 @@ impl Tasks {
             max_payload: max_payload as u64,
             joins,
         };
-        let (destination, listeners) = destination(&mut workers, next, &shared, &draining);
-        let TaskContext { identity, settings, metrics } = shared.clone();
+        let (destination, subscriber) = destination(&mut workers, next, &task_context, &draining);
+        let TaskContext { identity, settings, metrics } = task_context.clone();
         let context = BatchContext { identity, settings, work, destination, metrics };
         let sink = if joins {
-            join(&mut workers, from, context, shared, &readers_ended)
+            join(&mut workers, previous, context, task_context, &readers_ended)
         } else {
-            queue(&mut workers, context, &shared, &readers_ended)
+            queue(&mut workers, context, &task_context, &readers_ended)
         };
         let inlet = Inlet {
             description,
             copies,
             sink,
-            subscriber: listeners,
+            subscriber,
             readers: readers.clone(),
             draining: draining.clone(),
             disconnect: disconnect.clone(),
@@ -104,10 +104,10 @@ impl Tasks {
     pub(crate) async fn failure(&mut self) -> Error {
         loop {
             tokio::select! {
-                Some(ended) = self.workers.join_next() => propagate_panic(ended),
-                Some(ended) = self.server.join_next() => match ended {
+                Some(result) = self.workers.join_next() => propagate_panic(result),
+                Some(result) = self.server.join_next() => match result {
                     Ok(Err(error)) => return error,
-                    ended => propagate_panic(ended.map(drop)),
+                    result => propagate_panic(result.map(drop)),
                 },
                 else => std::future::pending().await,
             }
@@ -120,8 +120,8 @@ impl Tasks {
         self.readers.close();
         self.readers.wait().await;
         self.readers_ended.cancel();
-        while let Some(ended) = self.workers.join_next().await {
-            propagate_panic(ended);
+        while let Some(result) = self.workers.join_next().await {
+            propagate_panic(result);
         }
         while self.server.join_next().await.is_some() {}
     }
@@ -131,18 +131,18 @@ impl Tasks {
 fn destination(
     workers: &mut JoinSet<()>,
     next: Vec<(String, Addresses)>,
-    shared: &TaskContext,
-    closing: &CancellationToken,
+    task_context: &TaskContext,
+    draining: &CancellationToken,
 ) -> (Destination, Option<EndSubscriber>) {
     if next.is_empty() {
-        let (exit, publisher, listeners) = EndSender::new();
+        let (ends, publisher, subscriber) = EndSender::new();
         workers.spawn(publisher.run());
-        return (Destination::End(exit), Some(listeners));
+        return (Destination::End(ends), Some(subscriber));
     }
     let outlets = next.into_iter().map(|(next, addresses)| {
-        let TaskContext { identity, settings, metrics } = shared.clone();
+        let TaskContext { identity, settings, metrics } = task_context.clone();
         let (outlet, task) =
-            Outlet::new(identity, &next, addresses, settings, metrics, closing.clone());
+            Outlet::new(identity, &next, addresses, settings, metrics, draining.clone());
         workers.spawn(Box::pin(task.run()));
         outlet
     });
@@ -153,13 +153,13 @@ fn destination(
 fn queue(
     workers: &mut JoinSet<()>,
     context: BatchContext,
-    shared: &TaskContext,
-    finishing: &CancellationToken,
+    task_context: &TaskContext,
+    readers_ended: &CancellationToken,
 ) -> ItemSink {
-    let (arrivals, arriving) = mpsc::unbounded_channel();
-    workers.spawn(Queue::new(arriving, context).run(finishing.clone().cancelled_owned()));
+    let (arrivals, receiver) = mpsc::unbounded_channel();
+    workers.spawn(Queue::new(receiver, context).run(readers_ended.clone().cancelled_owned()));
     ItemSink::Queue {
-        queue_slots: Arc::new(Semaphore::new(shared.settings.queue_capacity())),
+        queue_slots: Arc::new(Semaphore::new(task_context.settings.queue_capacity())),
         arrivals,
     }
 }
@@ -169,18 +169,18 @@ fn join(
     workers: &mut JoinSet<()>,
     from: Vec<String>,
     context: BatchContext,
-    shared: TaskContext,
-    finishing: &CancellationToken,
+    task_context: TaskContext,
+    readers_ended: &CancellationToken,
 ) -> ItemSink {
-    let (arrivals, arriving) = mpsc::unbounded_channel();
-    workers.spawn(Queue::new(arriving, context).run(std::future::pending()));
-    let (sender, parts) = mpsc::channel(1);
-    let TaskContext { identity, settings, metrics } = shared;
+    let (arrivals, receiver) = mpsc::unbounded_channel();
+    workers.spawn(Queue::new(receiver, context).run(std::future::pending()));
+    let (part_sender, parts) = mpsc::channel(1);
+    let TaskContext { identity, settings, metrics } = task_context;
     let queue_slots = Arc::new(Semaphore::new(settings.queue_capacity()));
     let table = Table::default();
     let join = Join { from, identity, settings, metrics, parts, queue_slots, arrivals, table };
-    workers.spawn(Box::pin(join.run(finishing.clone().cancelled_owned())));
-    ItemSink::Join(sender)
+    workers.spawn(Box::pin(join.run(readers_ended.clone().cancelled_owned())));
+    ItemSink::Join(part_sender)
 }
 
 fn service(inlet: Inlet, max_payload: usize) -> Router {

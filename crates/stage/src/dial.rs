@@ -83,9 +83,9 @@ pub(crate) async fn connect(
         .keep_alive_while_idle(true);
     let channel = endpoint.connect().await.map_err(DialError::Connect)?;
     let mut client = StageClient::new(channel).max_decoding_message_size(usize::MAX);
-    let described = client.describe(wire::DescribeRequest {}).await.map_err(DialError::call)?;
-    let described = described.into_inner();
-    let (stage, protocol) = (described.stage.clone(), described.protocol);
+    let description = client.describe(wire::DescribeRequest {}).await.map_err(DialError::call)?;
+    let description = description.into_inner();
+    let (stage, protocol) = (description.stage.clone(), description.protocol);
     if protocol != PROTOCOL {
         return Err(DialError::Protocol { stage, target: target.clone(), protocol });
     }
@@ -94,7 +94,7 @@ pub(crate) async fn connect(
             let expected = expected.to_owned();
             Err(DialError::WrongStage { stage, target: target.clone(), expected })
         }
-        _ => Ok((client, described)),
+        _ => Ok((client, description)),
     }
 }
 
@@ -105,8 +105,8 @@ pub(crate) async fn open(
     clock: Instant,
 ) -> Result<ItemStream, DialError> {
     let (client, description) = connect(target, Some(expected)).await?;
-    let largest = usize::try_from(description.max_payload).unwrap_or(usize::MAX);
-    let mut client = client.max_encoding_message_size(largest.saturating_add(MESSAGE_OVERHEAD));
+    let max_payload = usize::try_from(description.max_payload).unwrap_or(usize::MAX);
+    let mut client = client.max_encoding_message_size(max_payload.saturating_add(MESSAGE_OVERHEAD));
     let (parcels, outgoing) = mpsc::unbounded_channel();
     let outgoing = UnboundedReceiverStream::new(outgoing);
     let mut receipts = client.pass(outgoing).await.map_err(DialError::call)?.into_inner();

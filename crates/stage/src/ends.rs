@@ -51,7 +51,7 @@ type Contents = Pin<Box<dyn Stream<Item = Option<Content>> + Send>>;
 /// Maximum interval between two resolutions of the name.
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(10);
 
-// === impl Ends ===
+// === impl EndListener ===
 
 impl EndListener {
     /// Connects to every replica behind the addresses, and waits for the first one.
@@ -59,10 +59,10 @@ impl EndListener {
         let dial = |target: ResolvedAddress| async move { listen_to(&target).await };
         let replicas = Replicas::new("the last stage".into(), addresses, RESOLVE_INTERVAL, dial);
         let streams = StreamMap::new();
-        let mut ends = Self { replicas, streams, recent: RecentIds::default() };
-        let (target, stream) = ends.replicas.next_opened().await;
-        ends.open(target, stream);
-        ends
+        let mut listener = Self { replicas, streams, recent: RecentIds::default() };
+        let (target, stream) = listener.replicas.next_opened().await;
+        listener.open(target, stream);
+        listener
     }
 
     /// Waits for the next event. A replica whose stream ends is dialed again.
@@ -100,7 +100,7 @@ impl EndListener {
 
 impl std::fmt::Debug for EndListener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ends").field("connected", &self.connected()).finish_non_exhaustive()
+        f.debug_struct("EndListener").field("connected", &self.connected()).finish_non_exhaustive()
     }
 }
 

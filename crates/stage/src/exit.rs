@@ -113,10 +113,10 @@ impl EndSubscriber {
     ) -> Option<impl Stream<Item = Result<wire::End, Status>> + use<>> {
         let (request, answer) = oneshot::channel();
         self.0.send(request).await.ok()?;
-        let (before, after) = answer.await.ok()?;
-        let before =
-            before.into_iter().map(|end| Ok(wire::End { content: Some(Content::Ended(end)) }));
-        Some(tokio_stream::iter(before).chain(later_ends(after)))
+        let (recent, later_receiver) = answer.await.ok()?;
+        let recent =
+            recent.into_iter().map(|end| Ok(wire::End { content: Some(Content::Ended(end)) }));
+        Some(tokio_stream::iter(recent).chain(later_ends(later_receiver)))
     }
 }
 
@@ -157,57 +157,57 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_listener_gets_the_number_of_missed_ends_and_blocks_no_item() {
-        let (exit, publisher, listeners) = EndSender::new();
-        let ending = async {
-            let listener = listeners.listen().await.expect("the publisher runs");
+        let (sender, publisher, subscriber) = EndSender::new();
+        let subscribe_and_send = async {
+            let listener = subscriber.listen().await.expect("the publisher runs");
             for id in 0..LISTENER_BUFFER as u64 + 7 {
-                exit.send(item(id), &[]);
+                sender.send(item(id), &[]);
             }
-            drop(exit);
+            drop(sender);
             listener
         };
-        let (listener, ()) = tokio::join!(ending, publisher.run());
+        let (listener, ()) = tokio::join!(subscribe_and_send, publisher.run());
         let received: Vec<_> = listener.collect().await;
         let contents: Vec<_> = received.into_iter().filter_map(|end| end.ok()?.content).collect();
         assert_eq!(contents[0], Content::Missed(wire::Missed { count: 7 }));
         assert_eq!(contents.len(), 1 + LISTENER_BUFFER);
-        assert!(listeners.listen().await.is_none(), "the last item has left");
+        assert!(subscriber.listen().await.is_none(), "the last item has left");
     }
 
     #[tokio::test]
     async fn an_id_that_ends_twice_is_published_once_and_both_senders_get_a_receipt() {
-        let (exit, publisher, listeners) = EndSender::new();
+        let (sender, publisher, subscriber) = EndSender::new();
         let (receipts, mut inputs) = mpsc::unbounded_channel();
-        let ending = async {
-            let listener = listeners.listen().await.expect("the publisher runs");
+        let subscribe_and_send = async {
+            let listener = subscriber.listen().await.expect("the publisher runs");
             for sequence in [3, 4] {
-                exit.send(item(9), &[Custody::new(sequence, receipts.clone())]);
+                sender.send(item(9), &[Custody::new(sequence, receipts.clone())]);
             }
-            drop((exit, receipts));
+            drop((sender, receipts));
             listener
         };
-        let (listener, ()) = tokio::join!(ending, publisher.run());
+        let (listener, ()) = tokio::join!(subscribe_and_send, publisher.run());
         assert_eq!(listener.collect::<Vec<_>>().await.len(), 1);
-        let mut answered = 0;
+        let mut receipt_count = 0;
         while inputs.recv().await.is_some() {
-            answered += 1;
+            receipt_count += 1;
         }
-        assert_eq!(answered, 2);
+        assert_eq!(receipt_count, 2);
     }
 
     #[tokio::test]
     async fn a_late_listener_gets_the_most_recent_ends_once() {
-        let (exit, mut publisher, listeners) = EndSender::new();
+        let (sender, mut publisher, subscriber) = EndSender::new();
         for id in 0..MAX_RECENT_ENDS as u64 + 5 {
             publisher.publish(&item(id), &[]);
         }
-        let ending = async {
-            let listener = listeners.listen().await.expect("the publisher runs");
-            exit.send(item(7_000), &[]);
-            drop(exit);
+        let subscribe_and_send = async {
+            let listener = subscriber.listen().await.expect("the publisher runs");
+            sender.send(item(7_000), &[]);
+            drop(sender);
             listener
         };
-        let (listener, ()) = tokio::join!(ending, publisher.run());
+        let (listener, ()) = tokio::join!(subscribe_and_send, publisher.run());
         let ids = listener.filter_map(|end| match end.ok()?.content? {
             Content::Ended(end) => Some(end.id),
             Content::Missed(_) => None,

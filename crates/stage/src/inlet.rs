@@ -67,12 +67,12 @@ impl wire::stage_server::Stage for Inlet {
         &self,
         _: Request<wire::EndsRequest>,
     ) -> Result<Response<Self::EndsStream>, Status> {
-        let Some(listeners) = &self.subscriber else {
+        let Some(subscriber) = &self.subscriber else {
             let stage = &self.description.stage;
             let text = format!("no item leaves the pipeline at {stage}: other stages follow");
             return Err(Status::failed_precondition(text));
         };
-        let ends = listeners.listen().await.ok_or_else(|| Status::unavailable("drains"))?;
+        let ends = subscriber.listen().await.ok_or_else(|| Status::unavailable("drains"))?;
         Ok(Response::new(Box::pin(ends)))
     }
 }

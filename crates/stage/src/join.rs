@@ -127,9 +127,9 @@ impl Join {
     }
 
     /// Adds a part to the table. Returns the item if it is complete or has failed.
-    fn add(&mut self, from: &str, mut item: Queued) -> Option<Queued> {
+    fn add(&mut self, sender: &str, mut item: Queued) -> Option<Queued> {
         let id = item.id;
-        let index = self.from.iter().position(|stage| stage == from);
+        let index = self.from.iter().position(|stage| stage == sender);
         let body = std::mem::replace(&mut item.parts, Ok(Vec::new()));
         let (mut parts, item) =
             if let Some(IncompleteItem { parts, item: first }) = self.table.waiting.remove(&id) {
@@ -141,7 +141,7 @@ impl Join {
         let failure = match (body, index) {
             (Err(failure), _) => Some(failure),
             (Ok(_), None) => {
-                Some(self.failure(format!("part from {from}, which is none of --from")))
+                Some(self.failure(format!("part from {sender}, which is none of --from")))
             }
             (Ok(mut payloads), Some(index)) => {
                 parts[index] = payloads.pop();

@@ -61,16 +61,16 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Delay beyond the fastest message, for one sent at `at` by a clock that is ahead by `offset`, after `took` on the
-    /// link.
+    /// Delay beyond the fastest message. The message was sent at `sent_at`, by a clock that is ahead by `offset`, and
+    /// took `link_time` on the link.
     fn excess(
         link: &mut LinkTime,
         zero: Instant,
         offset: u64,
-        at: Duration,
-        took: Duration,
+        sent_at: Duration,
+        link_time: Duration,
     ) -> Duration {
-        link.observe(offset.wrapping_add(nanos(at)), zero + at + took)
+        link.observe(offset.wrapping_add(nanos(sent_at)), zero + sent_at + link_time)
     }
 
     #[test]

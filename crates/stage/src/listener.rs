@@ -88,7 +88,8 @@ impl Stream for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Socket::Unix(_, socket) = &self.socket
-            && identity(&socket.path).is_ok_and(|current| current == socket.identity)
+            && identity(&socket.path)
+                .is_ok_and(|current_identity| current_identity == socket.identity)
         {
             // An error is harmless: the next start replaces a stale socket.
             drop(std::fs::remove_file(&socket.path));
@@ -109,7 +110,7 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
         return match std::fs::remove_file(path) {
             // The owner has removed it meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
+            result => result,
         };
     }
     Ok(())

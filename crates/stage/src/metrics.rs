@@ -75,8 +75,8 @@ impl StageMetrics {
         let (items, failures) = (Family::<Label, Counter>::default(), Family::default());
         let times = Family::new_with_constructor(LatencyHistogram);
         let outcome = |name| items.get_or_create_owned(&Label::new("result", name));
-        let part = |name| times.get_or_create_owned(&Label::new("part", name));
-        let (outcomes, phases) = (OUTCOMES.map(outcome), PHASES.map(part));
+        let phase = |name| times.get_or_create_owned(&Label::new("part", name));
+        let (outcomes, phases) = (OUTCOMES.map(outcome), PHASES.map(phase));
         for kind in FailureKind::ALL {
             drop(failures.get_or_create(&Label::new("reason", kind.as_str())));
         }
@@ -88,7 +88,7 @@ impl StageMetrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "windlass_stage_items",
-            "Items that left this stage's queue, by their outcome: worked, failed here, or passed on as a failure of before",
+            "Items that left this stage's queue, by outcome: worked, failed here, or passed on as an earlier failure",
             self.items.clone(),
         );
         registry.register(
@@ -98,7 +98,7 @@ impl StageMetrics {
         );
         registry.register_with_unit(
             "windlass_stage_time",
-            "Time of items at this stage, by part: on the link that led here, in the queue, in the work, waiting for the next stage",
+            "Time of items at this stage, by part: on the link to it, in the queue, in the work function, waiting for the next stage",
             Unit::Seconds,
             self.times.clone(),
         );

@@ -145,7 +145,7 @@ impl OutletTask {
                     None => self.has_senders = false,
                 }
             }
-            (target, opened) = self.replicas.next_opened() => self.open(target, opened),
+            (target, stream) = self.replicas.next_opened() => self.open(target, stream),
             () = sleep_until(expiry.unwrap_or(self.clock)), if expiry.is_some() => self.expire(),
             () = sleep_until(grace_end.unwrap_or(self.clock)),
                 if grace_end.is_some() && !is_draining => {}
@@ -154,10 +154,10 @@ impl OutletTask {
         }
     }
 
-    fn open(&mut self, target: ResolvedAddress, opened: ItemStream) {
-        let receipts = opened.receipts;
-        self.receipts.insert(target.clone(), events(receipts));
-        let link = Link::new(opened.description, opened.parcels, opened.half_round_trip);
+    fn open(&mut self, target: ResolvedAddress, stream: ItemStream) {
+        let receipts = stream.receipts;
+        self.receipts.insert(target.clone(), receipt_contents(receipts));
+        let link = Link::new(stream.description, stream.parcels, stream.half_round_trip);
         self.links.insert(target, link);
         self.metrics.set_connected(&self.next, self.links.len());
     }
@@ -261,7 +261,7 @@ impl OutletTask {
     }
 }
 
-fn events(receipts: Streaming<wire::Receipt>) -> ReceiptStream {
+fn receipt_contents(receipts: Streaming<wire::Receipt>) -> ReceiptStream {
     let contents = receipts.filter_map(|receipt| match receipt {
         // A receipt type of a newer peer.
         Ok(wire::Receipt { content: None }) => None,

@@ -63,7 +63,7 @@ impl Queue {
                     Some(item) => self.push(item),
                     None => is_open = false,
                 },
-                Some(ended) = self.running.join_next() => propagate_panic(ended),
+                Some(result) = self.running.join_next() => propagate_panic(result),
                 () = wait_for(&batch), if matches!(batch, BatchState::Filling(_)) => self.start(),
             }
         }

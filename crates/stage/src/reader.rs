@@ -5,7 +5,7 @@
 //! ```
 //!
 //! An item gets its arrival time as soon as it is read, so its wait for admission counts as time at this stage, not on
-//! the link. The sender has at most a window of untaken items in flight, which bounds the inbox. With [`INBOX`] items
+//! the link. The sender has at most a window of items in flight, which bounds the inbox. With [`INBOX`] items
 //! the reader stops reading the stream.
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
@@ -137,8 +137,7 @@ impl Reader {
     }
 
     fn arrival(&mut self, item: wire::Item, arrived: Instant) -> Arrival {
-        let (Item { id, sender: from, body, visits, deadline }, stamp) =
-            Item::from_wire(item, arrived);
+        let (Item { id, sender, body, visits, deadline }, stamp) = Item::from_wire(item, arrived);
         let excess = self.link_time.observe(stamp.sent_ns, arrived);
         let link = excess + Duration::from_nanos(stamp.half_round_trip_ns);
         let sequence = stamp.sequence;
@@ -156,7 +155,7 @@ impl Reader {
             link,
             slot: None,
         };
-        Arrival { sender: from, sequence, item }
+        Arrival { sender, sequence, item }
     }
 
     fn send_receipt(&self, content: Content) {
@@ -178,7 +177,7 @@ async fn admit(
     sink: ItemSink,
     receipts: mpsc::UnboundedSender<ReceiptInput>,
 ) -> Result<(), Closed> {
-    let Arrival { sender: from, sequence, mut item } = arrival;
+    let Arrival { sender, sequence, mut item } = arrival;
     let arrived = item.arrived;
     let send_taken = || {
         let held_ns = nanos(arrived.elapsed());
@@ -194,7 +193,7 @@ async fn admit(
         }
         ItemSink::Join(parts) => {
             let (accept, accepted) = oneshot::channel();
-            parts.send(ItemPart { sender: from, item, accept }).await.map_err(|_| Closed)?;
+            parts.send(ItemPart { sender, item, accept }).await.map_err(|_| Closed)?;
             accepted.await.map_err(|_| Closed)?;
             send_taken();
             Ok(())

@@ -229,7 +229,7 @@ async fn resolve(addresses: Addresses) -> Result<BTreeSet<ResolvedAddress>, io::
     let (mut targets, mut failure) = (BTreeSet::new(), None);
     for address in addresses.iter() {
         match address.resolve().await {
-            Ok(resolved) => targets.extend(resolved),
+            Ok(replicas) => targets.extend(replicas),
             Err(error) => failure = Some(error),
         }
     }

@@ -63,7 +63,7 @@ impl Source {
             sender: self.name.clone(),
             body: Body::Payload(payload),
             visits: Vec::new(),
-            deadline: deadline.and_then(|within| ready.checked_add(within)),
+            deadline: deadline.and_then(|duration| ready.checked_add(duration)),
         };
         self.outlet.send(Outgoing { item, custodies: Vec::new(), ready }).await;
         id
@@ -73,8 +73,8 @@ impl Source {
     pub async fn finish(self) {
         let Self { outlet, mut tasks, .. } = self;
         drop(outlet);
-        while let Some(ended) = tasks.join_next().await {
-            propagate_panic(ended);
+        while let Some(result) = tasks.join_next().await {
+            propagate_panic(result);
         }
     }
 }

@@ -20,7 +20,7 @@ type Running = Pin<Box<dyn Future<Output = Results> + Send>>;
 #[derive(Clone)]
 pub(crate) struct WorkFunction(Arc<dyn Fn(Vec<Parts>) -> Running + Send + Sync>);
 
-// === impl Work ===
+// === impl WorkFunction ===
 
 impl WorkFunction {
     /// Returns each payload unchanged. Parts of a join are concatenated.
@@ -77,8 +77,9 @@ impl WorkFunction {
         Self(Arc::new(move |batch| {
             let work = Arc::clone(&work);
             Box::pin(async move {
-                let one = move |parts| work(parts).map(Into::into).map_err(Into::into);
-                Ok(Box::pin(on_blocking_thread(move || batch.into_iter().map(one).collect())).await)
+                let call = move |parts| work(parts).map(Into::into).map_err(Into::into);
+                Ok(Box::pin(on_blocking_thread(move || batch.into_iter().map(call).collect()))
+                    .await)
             })
         }))
     }
@@ -100,7 +101,7 @@ impl WorkFunction {
 
 impl std::fmt::Debug for WorkFunction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Work").finish_non_exhaustive()
+        f.debug_struct("WorkFunction").finish_non_exhaustive()
     }
 }
 
@@ -112,9 +113,9 @@ pub(crate) fn concat_parts(mut parts: Parts) -> Bytes {
     }
 }
 
-fn append(mut all: BytesMut, part: &Bytes) -> BytesMut {
-    all.extend_from_slice(part);
-    all
+fn append(mut buffer: BytesMut, part: &Bytes) -> BytesMut {
+    buffer.extend_from_slice(part);
+    buffer
 }
 
 /// Runs a function on a blocking thread, and resumes its panic here.

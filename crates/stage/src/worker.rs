@@ -59,8 +59,8 @@ pub(crate) async fn process(context: Arc<BatchContext>, mut batch: Vec<Queued>) 
             },
         };
         context.metrics.count_item(&body, was_processed);
-        let worked = if was_processed { ready - started } else { Duration::ZERO };
-        context.send_result(item, body, started, worked, ready).await;
+        let processing = if was_processed { ready - started } else { Duration::ZERO };
+        context.send_result(item, body, started, processing, ready).await;
     }
 }
 
@@ -101,7 +101,7 @@ impl BatchContext {
         item: Queued,
         body: Body,
         started: Instant,
-        worked: Duration,
+        processing: Duration,
         ready: Instant,
     ) {
         let Queued { id, mut visits, deadline, custodies, arrived, link, .. } = item;
@@ -110,13 +110,13 @@ impl BatchContext {
             replica: self.identity.replica.to_string(),
             link,
             queueing: started.duration_since(arrived),
-            processing: worked,
+            processing,
             sending: Duration::ZERO,
         });
-        let from = self.identity.stage.to_string();
-        let item = Item { id, sender: from, body, visits, deadline };
+        let sender = self.identity.stage.to_string();
+        let item = Item { id, sender, body, visits, deadline };
         match &self.destination {
-            Destination::End(exit) => exit.send(item, &custodies),
+            Destination::End(ends) => ends.send(item, &custodies),
             Destination::Next(outlets) => {
                 let (last, others) =
                     outlets.split_last().expect("`Destination::Next` has at least one outlet");

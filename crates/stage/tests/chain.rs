@@ -9,36 +9,36 @@ use crate::pipeline::{RunningStage, append_letter, receive_ends, source, stage, 
 
 #[tokio::test]
 async fn items_pass_three_stages_and_end_once_with_a_visit_each() {
-    let last = RunningStage::start(stage("store").work(append_letter(b'c'))).await;
-    let middle = RunningStage::start(
-        stage("classify").work(append_letter(b'b')).next("store", last.addresses()),
+    let store = RunningStage::start(stage("store").work(append_letter(b'c'))).await;
+    let classify = RunningStage::start(
+        stage("classify").work(append_letter(b'b')).next("store", store.addresses()),
     )
     .await;
-    let first = RunningStage::start(
-        stage("detect").work(append_letter(b'a')).next("classify", middle.addresses()),
+    let detect = RunningStage::start(
+        stage("detect").work(append_letter(b'a')).next("classify", classify.addresses()),
     )
     .await;
-    let mut listener = with_timeout(EndListener::listen(last.addresses())).await;
-    let mut source = source("detect", first.addresses());
+    let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
+    let mut source = source("detect", detect.addresses());
     let mut ids = Vec::new();
     for _ in 0..100 {
         ids.push(with_timeout(source.send(Bytes::from_static(b"frame"), None)).await);
     }
-    let all = receive_ends(&mut listener, 100).await;
+    let ends = receive_ends(&mut listener, 100).await;
     with_timeout(source.finish()).await;
     ids.sort_unstable();
-    assert_eq!(all.keys().copied().collect::<Vec<_>>(), ids);
-    for end in all.values() {
+    assert_eq!(ends.keys().copied().collect::<Vec<_>>(), ids);
+    for end in ends.values() {
         assert_eq!((&end.failure, end.payload_bytes), (&None, 8));
         let stages: Vec<_> = end.visits.iter().map(|visit| visit.stage.as_str()).collect();
         assert_eq!(stages, ["detect", "classify", "store"]);
-        assert_eq!(end.visits[0].replica, first.address.to_string());
+        assert_eq!(end.visits[0].replica, detect.address.to_string());
     }
 }
 
 #[tokio::test]
 async fn a_failed_item_ends_as_a_failure_and_no_later_stage_processes_it() {
-    let last = RunningStage::start(stage("store").work(append_letter(b'!'))).await;
+    let store = RunningStage::start(stage("store").work(append_letter(b'!'))).await;
     let work = |frame: Bytes| async move {
         match &frame[..] {
             b"bad" => Err("no such frame"),
@@ -47,11 +47,11 @@ async fn a_failed_item_ends_as_a_failure_and_no_later_stage_processes_it() {
             _ => Ok(frame),
         }
     };
-    let detect = stage("detect").work(work).next("store", last.addresses());
+    let detect = stage("detect").work(work).next("store", store.addresses());
     let detect = detect.limits(|limits| limits.work_timeout = Duration::from_millis(50));
-    let first = RunningStage::start(detect.replica("edge-1")).await;
-    let mut listener = with_timeout(EndListener::listen(last.addresses())).await;
-    let mut source = source("detect", first.addresses());
+    let detect = RunningStage::start(detect.replica("edge-1")).await;
+    let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
+    let mut source = source("detect", detect.addresses());
     for (payload, kind, reason) in [
         (&b"bad"[..], FailureKind::Work, "no such frame"),
         (b"worse", FailureKind::Panic, "panicked: out of frames"),
@@ -60,8 +60,8 @@ async fn a_failed_item_ends_as_a_failure_and_no_later_stage_processes_it() {
         let id = with_timeout(source.send(Bytes::from_static(payload), None)).await;
         let end = receive_ends(&mut listener, 1).await.remove(&id).expect("the item");
         let failure = end.failure.expect("a failure");
-        let named = (failure.stage.as_str(), failure.replica.as_str());
-        assert_eq!((named, failure.kind), (("detect", "edge-1"), kind));
+        let identity = (failure.stage.as_str(), failure.replica.as_str());
+        assert_eq!((identity, failure.kind), (("detect", "edge-1"), kind));
         assert_eq!(failure.reason, reason);
         assert_eq!(end.visits[1].processing, Duration::ZERO);
     }
@@ -76,16 +76,16 @@ async fn the_wait_for_a_slow_stage_is_time_in_its_queue_and_not_on_the_link() {
         tokio::time::sleep(Duration::from_millis(5)).await;
         Ok::<_, std::io::Error>(frame)
     };
-    let slow = RunningStage::start(stage("detect").work(work)).await;
-    let mut listener = with_timeout(EndListener::listen(slow.addresses())).await;
-    let mut source = source("detect", slow.addresses());
+    let detect = RunningStage::start(stage("detect").work(work)).await;
+    let mut listener = with_timeout(EndListener::listen(detect.addresses())).await;
+    let mut source = source("detect", detect.addresses());
     for _ in 0..40 {
         with_timeout(source.send(Bytes::from_static(b"frame"), None)).await;
     }
-    let all = receive_ends(&mut listener, 40).await;
-    let visits = || all.values().map(|end| &end.visits[0]);
-    let (link, waited): (Duration, Duration) =
+    let ends = receive_ends(&mut listener, 40).await;
+    let visits = || ends.values().map(|end| &end.visits[0]);
+    let (link, queueing): (Duration, Duration) =
         (visits().map(|visit| visit.link).sum(), visits().map(|visit| visit.queueing).sum());
-    assert!(link < waited / 5, "{link:?} on the link, {waited:?} in the queue");
+    assert!(link < queueing / 5, "{link:?} on the link, {queueing:?} in the queue");
     assert!(visits().all(|visit| visit.processing >= Duration::from_millis(5)));
 }

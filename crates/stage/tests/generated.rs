@@ -11,21 +11,21 @@ const GENERATED: &str = "windlass.stage.v1.rs";
 #[test]
 fn generated_code_matches_the_proto() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let out = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let descriptors = protox::compile([PROTO], [root.join("proto")]).expect("the proto compiles");
     tonic_prost_build::configure()
-        .out_dir(out.path())
+        .out_dir(folder.path())
         .build_transport(true)
         // `Bytes` payloads are slices of the receive buffer.
         .bytes(".")
         .compile_fds(descriptors)
         .expect("code is generated");
 
-    let fresh = fs::read_to_string(out.path().join(GENERATED)).expect("generated");
+    let generated = fs::read_to_string(folder.path().join(GENERATED)).expect("generated");
     let path = root.join("src/generated").join(GENERATED);
     if env::var_os(UPDATE).is_some() {
-        fs::write(&path, &fresh).expect("the source tree is writable");
+        fs::write(&path, &generated).expect("the source tree is writable");
     }
-    let stored = fs::read_to_string(&path).unwrap_or_default();
-    assert!(stored == fresh, "{GENERATED} is stale; run this test with {UPDATE}=1");
+    let checked_in = fs::read_to_string(&path).unwrap_or_default();
+    assert!(checked_in == generated, "{GENERATED} is stale; run this test with {UPDATE}=1");
 }

@@ -20,17 +20,20 @@ fn join() -> Builder {
 async fn parts_of_a_split_meet_at_one_replica_of_the_join_and_end_once() {
     let store = RunningStage::start(stage("store")).await;
     let fuse = || join().next("store", store.addresses());
-    let (one, other) = (RunningStage::start(fuse()).await, RunningStage::start(fuse()).await);
-    let both = || [&one, &other].into_iter().map(|join| join.address.clone()).collect();
+    let (first_fuse, second_fuse) =
+        (RunningStage::start(fuse()).await, RunningStage::start(fuse()).await);
+    let fuse_addresses =
+        || [&first_fuse, &second_fuse].into_iter().map(|join| join.address.clone()).collect();
     let left =
-        RunningStage::start(stage("left").work(append_letter(b'l')).next("fuse", both())).await;
+        RunningStage::start(stage("left").work(append_letter(b'l')).next("fuse", fuse_addresses()))
+            .await;
     let right = stage("right").work(|payload: Bytes| async move {
         match &payload[..] {
             b"bad" => Err("no mask"),
             _ => Ok([&payload[..], b"rr"].concat()),
         }
     });
-    let right = RunningStage::start(right.next("fuse", both())).await;
+    let right = RunningStage::start(right.next("fuse", fuse_addresses())).await;
     let split = stage("split").next("left", left.addresses()).next("right", right.addresses());
     let split = RunningStage::start(split).await;
     let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
@@ -38,22 +41,22 @@ async fn parts_of_a_split_meet_at_one_replica_of_the_join_and_end_once() {
     for _ in 0..50 {
         with_timeout(source.send(Bytes::from_static(b"good"), None)).await;
     }
-    let bad = with_timeout(source.send(Bytes::from_static(b"bad"), None)).await;
-    let mut all = receive_ends(&mut listener, 51).await;
+    let bad_id = with_timeout(source.send(Bytes::from_static(b"bad"), None)).await;
+    let mut ends = receive_ends(&mut listener, 51).await;
     with_timeout(source.finish()).await;
 
-    let failed = all.remove(&bad).expect("the item").failure.expect("a part failed");
-    assert_eq!((failed.stage.as_str(), failed.reason.as_str()), ("right", "no mask"));
-    let mut joined = [0, 0];
-    for end in all.values() {
+    let failure = ends.remove(&bad_id).expect("the item").failure.expect("a part failed");
+    assert_eq!((failure.stage.as_str(), failure.reason.as_str()), ("right", "no mask"));
+    let mut counts = [0, 0];
+    for end in ends.values() {
         assert_eq!((&end.failure, end.payload_bytes), (&None, 4 + 1 + 4 + 2));
         let mut stages: Vec<_> = end.visits.iter().map(|visit| visit.stage.as_str()).collect();
         assert_eq!((stages[0], &stages[3..]), ("split", &["fuse", "store"][..]));
         stages[1..3].sort_unstable();
         assert_eq!(stages[1..3], ["left", "right"]);
-        joined[usize::from(end.visits[3].replica == one.address.to_string())] += 1;
+        counts[usize::from(end.visits[3].replica == first_fuse.address.to_string())] += 1;
     }
-    assert!(joined.iter().all(|count| *count > 0), "both replicas joined items: {joined:?}");
+    assert!(counts.iter().all(|count| *count > 0), "both replicas joined items: {counts:?}");
 }
 
 #[tokio::test]
@@ -71,7 +74,7 @@ async fn a_missing_part_fails_its_item_and_frees_space_for_the_next() {
         with_timeout(source.send(Bytes::from_static(b"half"), None)).await;
     }
     for end in receive_ends(&mut listener, 5).await.into_values() {
-        let failure = end.failure.expect("half an item");
+        let failure = end.failure.expect("a failure for the missing part");
         let received = (failure.stage.as_str(), failure.reason.as_str(), failure.kind);
         assert_eq!(received, ("fuse", "part from right did not come", FailureKind::MissingPart));
     }
@@ -80,12 +83,13 @@ async fn a_missing_part_fails_its_item_and_frees_space_for_the_next() {
 
 #[tokio::test]
 async fn a_late_part_of_an_item_that_has_failed_is_passed_before_a_split_too() {
-    let (one, other) =
+    let (one, two) =
         (RunningStage::start(stage("one")).await, RunningStage::start(stage("two")).await);
-    let fuse = join().next("one", one.addresses()).next("two", other.addresses());
+    let fuse = join().next("one", one.addresses()).next("two", two.addresses());
     let fuse = RunningStage::start(fuse).await;
-    let fails = |_: Bytes| async move { Err::<Bytes, _>("no mask") };
-    let left = RunningStage::start(stage("left").work(fails).next("fuse", fuse.addresses())).await;
+    let failing_work = |_: Bytes| async move { Err::<Bytes, _>("no mask") };
+    let left =
+        RunningStage::start(stage("left").work(failing_work).next("fuse", fuse.addresses())).await;
     let gate = Gate::closed();
     let right = gate.work(stage("right").next("fuse", fuse.addresses()));
     let right = RunningStage::start(right).await;
@@ -93,14 +97,14 @@ async fn a_late_part_of_an_item_that_has_failed_is_passed_before_a_split_too() {
     let split = RunningStage::start(split).await;
     let mut listeners = [
         with_timeout(EndListener::listen(one.addresses())).await,
-        with_timeout(EndListener::listen(other.addresses())).await,
+        with_timeout(EndListener::listen(two.addresses())).await,
     ];
     let mut source = source("split", split.addresses());
     with_timeout(source.send(Bytes::from_static(b"x"), None)).await;
     for listener in &mut listeners {
         assert!(receive_ends(listener, 1).await.values().all(|end| end.failure.is_some()));
     }
-    gate.has_started(1).await;
+    gate.wait_for_starts(1).await;
     gate.open();
     // The drain returns once the part is passed.
     right.drain().await;
@@ -114,11 +118,11 @@ async fn a_full_table_of_a_join_blocks_the_stream_that_is_ahead() {
     let fuse = RunningStage::start(fuse).await;
     let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    let waits = std::sync::Arc::clone(&gate);
+    let permits = std::sync::Arc::clone(&gate);
     let slow = move |payload: Bytes| {
-        let waits = std::sync::Arc::clone(&waits);
+        let permits = std::sync::Arc::clone(&permits);
         async move {
-            waits.acquire().await?.forget();
+            permits.acquire().await?.forget();
             Ok::<_, tokio::sync::AcquireError>(payload)
         }
     };
@@ -133,12 +137,12 @@ async fn a_full_table_of_a_join_blocks_the_stream_that_is_ahead() {
         }
         with_timeout(source.finish()).await;
     };
-    let joining = async {
+    let release_and_receive = async {
         for _ in 0..60 {
             gate.add_permits(1);
             let end = receive_ends(&mut listener, 1).await;
             assert!(end.values().all(|end| end.failure.is_none()), "{end:?}");
         }
     };
-    tokio::join!(sending, joining);
+    tokio::join!(sending, release_and_receive);
 }

@@ -20,7 +20,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct RunningStage {
     pub(crate) address: Address,
     shutdown: CancellationToken,
-    serving: Option<JoinHandle<Result<(), ServeError>>>,
+    task: Option<JoinHandle<Result<(), ServeError>>>,
 }
 
 impl RunningStage {
@@ -28,12 +28,12 @@ impl RunningStage {
         Self::serve(bind(builder).await)
     }
 
-    pub(crate) fn serve(bound: BoundStage) -> Self {
-        let (address, shutdown) = (bound.address().clone(), CancellationToken::new());
+    pub(crate) fn serve(bound_stage: BoundStage) -> Self {
+        let (address, shutdown) = (bound_stage.address().clone(), CancellationToken::new());
         let token = shutdown.clone();
         #[expect(clippy::disallowed_methods, reason = "aborted on drop")]
-        let serving = tokio::spawn(async move { bound.serve(token).await });
-        Self { address, shutdown, serving: Some(serving) }
+        let task = tokio::spawn(async move { bound_stage.serve(token).await });
+        Self { address, shutdown, task: Some(task) }
     }
 
     pub(crate) fn addresses(&self) -> Addresses {
@@ -43,15 +43,15 @@ impl RunningStage {
     /// Shuts down gracefully, as a deleted pod does.
     pub(crate) async fn drain(mut self) {
         self.shutdown.cancel();
-        let serving = self.serving.take().expect("it runs");
-        with_timeout(serving).await.expect("no panic").expect("served");
+        let task = self.task.take().expect("the stage runs");
+        with_timeout(task).await.expect("no panic").expect("served");
     }
 }
 
 impl Drop for RunningStage {
     fn drop(&mut self) {
-        if let Some(serving) = &self.serving {
-            serving.abort();
+        if let Some(task) = &self.task {
+            task.abort();
         }
     }
 }
@@ -87,18 +87,18 @@ pub(crate) async fn wait_until(expected: &str, mut condition: impl FnMut() -> bo
 }
 
 /// Receives the ends of `count` items. Panics if an id ends twice.
-pub(crate) async fn receive_ends(ends: &mut EndListener, count: usize) -> BTreeMap<u64, End> {
-    let mut all = BTreeMap::new();
-    while all.len() < count {
-        match with_timeout(ends.next()).await {
+pub(crate) async fn receive_ends(listener: &mut EndListener, count: usize) -> BTreeMap<u64, End> {
+    let mut ends = BTreeMap::new();
+    while ends.len() < count {
+        match with_timeout(listener.next()).await {
             EndEvent::End(end) => {
                 let id = end.id;
-                assert!(all.insert(id, end).is_none(), "{id:x} ended twice");
+                assert!(ends.insert(id, end).is_none(), "{id:x} ended twice");
             }
             EndEvent::Missed(count) => panic!("{count} ends were missed"),
         }
     }
-    all
+    ends
 }
 
 /// Adds a letter to the payload.

@@ -39,8 +39,8 @@ fn address(folder: &Path, stage: usize, replica: usize) -> String {
 }
 
 fn addresses(folder: &Path, stage: usize) -> Addresses {
-    let all: Vec<_> = (0..REPLICAS).map(|replica| address(folder, stage, replica)).collect();
-    all.join(",").parse().expect("addresses")
+    let texts: Vec<_> = (0..REPLICAS).map(|replica| address(folder, stage, replica)).collect();
+    texts.join(",").parse().expect("addresses")
 }
 
 /// A replica with its metrics.
@@ -50,9 +50,9 @@ struct Replica {
 }
 
 impl Replica {
-    async fn start(folder: &Path, (stage, replica): (usize, usize), last: &Addresses) -> Self {
+    async fn start(folder: &Path, (stage, replica): (usize, usize), store: &Addresses) -> Self {
         let metrics = StageMetrics::new();
-        let builder = builder(folder, stage, replica, last).metrics(metrics.clone());
+        let builder = builder(folder, stage, replica, store).metrics(metrics.clone());
         Self { running: RunningStage::serve(bind(builder).await), metrics }
     }
 }
@@ -70,10 +70,10 @@ async fn wait_for_replicas(metrics: &StageMetrics, next: &str, replicas: usize) 
     wait_until(&line, is_connected).await;
 }
 
-fn builder(folder: &Path, stage: usize, replica: usize, last: &Addresses) -> Builder {
+fn builder(folder: &Path, stage: usize, replica: usize, store: &Addresses) -> Builder {
     let (next, next_addresses) = match STAGES.get(stage + 1) {
         Some(next) => (*next, addresses(folder, stage + 1)),
-        None => ("store", last.clone()),
+        None => ("store", store.clone()),
     };
     let work = |payload: Bytes| async move {
         tokio::time::sleep(Duration::from_micros(payload[0].into())).await;
@@ -104,28 +104,29 @@ impl Pipeline {
         }
         let listener = with_timeout(EndListener::listen(store.addresses())).await;
         let source_metrics = StageMetrics::new();
-        let first = addresses(folder.path(), 0);
-        let limits = Settings::default();
-        let source = Source::connect("camera", STAGES[0], first, limits, source_metrics.clone());
+        let detect = addresses(folder.path(), 0);
+        let settings = Settings::default();
+        let source = Source::connect("camera", STAGES[0], detect, settings, source_metrics.clone());
         Self { folder, store, replicas, source, source_metrics, listener }
     }
 
     /// Waits until every sender of a stage has streams to this number of its replicas.
     async fn wait_connected(&self, stage: usize, replicas: usize) {
-        let before = stage.checked_sub(1);
-        let replica = self.replicas.iter().filter(|(place, _)| Some(place.0) == before);
-        let source = before.is_none().then_some(&self.source_metrics);
-        for metrics in replica.map(|(_, replica)| &replica.metrics).chain(source) {
+        let sender_stage = stage.checked_sub(1);
+        let senders = self.replicas.iter().filter(|(place, _)| Some(place.0) == sender_stage);
+        let source = sender_stage.is_none().then_some(&self.source_metrics);
+        for metrics in senders.map(|(_, replica)| &replica.metrics).chain(source) {
             wait_for_replicas(metrics, STAGES[stage], replicas).await;
         }
     }
 
-    /// Sends items with these processing times, and calls `end` after `moment` items have ended. Returns the failures.
+    /// Sends items with these processing times, and calls `stop_replica` after `moment` items have ended. Returns the
+    /// failures.
     async fn wave(
         &mut self,
         micros: Vec<u8>,
         moment: usize,
-        end: impl AsyncFnOnce(),
+        stop_replica: impl AsyncFnOnce(),
     ) -> Vec<Failure> {
         let Self { source, listener, .. } = self;
         let count = micros.len();
@@ -136,23 +137,24 @@ impl Pipeline {
             }
             ids
         };
-        let (mut end, mut ended, mut failures) = (Some(end), BTreeSet::new(), Vec::new());
-        let ending = async {
-            while ended.len() < count {
-                if ended.len() >= moment
-                    && let Some(end) = end.take()
+        let (mut stop_replica, mut failures) = (Some(stop_replica), Vec::new());
+        let mut ended_ids = BTreeSet::new();
+        let receiving = async {
+            while ended_ids.len() < count {
+                if ended_ids.len() >= moment
+                    && let Some(stop_replica) = stop_replica.take()
                 {
-                    end().await;
+                    stop_replica().await;
                 }
                 let EndEvent::End(end) = with_timeout(listener.next()).await else {
-                    panic!("missed")
+                    panic!("an end was missed")
                 };
                 failures.extend(end.failure);
-                assert!(ended.insert(end.id), "{:x} ended twice", end.id);
+                assert!(ended_ids.insert(end.id), "{:x} ended twice", end.id);
             }
         };
-        let (ids, ()) = tokio::join!(sending, ending);
-        assert_eq!(ids, ended);
+        let (ids, ()) = tokio::join!(sending, receiving);
+        assert_eq!(ids, ended_ids);
         failures
     }
 }
@@ -160,22 +162,26 @@ impl Pipeline {
 #[tokio::test]
 async fn each_item_ends_once_while_stages_are_killed_and_drained() {
     let mut pipeline = Pipeline::start().await;
-    let (mut numbers, mut killed, mut failed) = (Numbers(7), 0, 0);
+    let (mut numbers, mut kill_count, mut failure_count) = (Numbers(7), 0, 0);
     for wave in 0..WAVES {
         let place = (numbers.below(STAGES.len()), numbers.below(REPLICAS));
         pipeline.wait_connected(place.0, REPLICAS).await;
-        let (moment, kills) = (numbers.below(ITEMS), numbers.below(2) == 0);
+        let (moment, is_kill) = (numbers.below(ITEMS), numbers.below(2) == 0);
         let micros = (0..ITEMS).map(|_| u8::try_from(numbers.below(256)).expect("a byte"));
-        let victim = pipeline.replicas.remove(&place).expect("all run").running;
-        let end = async || if kills { drop(victim) } else { victim.drain().await };
-        let failures = pipeline.wave(micros.collect(), moment, end).await;
-        assert!(kills || failures.is_empty(), "wave {wave}, a drain of {place:?}: {failures:?}");
-        (killed, failed) = (killed + usize::from(kills), failed + failures.len());
+        let stage = pipeline.replicas.remove(&place).expect("all replicas run").running;
+        let stop_replica = async || if is_kill { drop(stage) } else { stage.drain().await };
+        let failures = pipeline.wave(micros.collect(), moment, stop_replica).await;
+        assert!(is_kill || failures.is_empty(), "wave {wave}, a drain of {place:?}: {failures:?}");
+        kill_count += usize::from(is_kill);
+        failure_count += failures.len();
         pipeline.wait_connected(place.0, REPLICAS - 1).await;
-        let last = pipeline.store.addresses();
-        let restarted = Replica::start(pipeline.folder.path(), place, &last).await;
-        pipeline.replicas.insert(place, restarted);
+        let store = pipeline.store.addresses();
+        let replica = Replica::start(pipeline.folder.path(), place, &store).await;
+        pipeline.replicas.insert(place, replica);
     }
     with_timeout(pipeline.source.finish()).await;
-    assert!(killed > WAVES / 4 && failed > 0, "{killed} kills, {failed} failures");
+    assert!(
+        kill_count > WAVES / 4 && failure_count > 0,
+        "{kill_count} kills, {failure_count} failures"
+    );
 }

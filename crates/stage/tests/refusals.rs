@@ -18,20 +18,20 @@ fn failure(end: &End) -> (&str, FailureKind, &str) {
 #[tokio::test]
 async fn an_item_whose_deadline_passes_in_the_queue_is_not_processed() {
     let gate = Gate::closed();
-    let only = RunningStage::start(gate.work(stage("detect"))).await;
-    let mut listener = with_timeout(EndListener::listen(only.addresses())).await;
-    let mut source = source("detect", only.addresses());
-    let first = with_timeout(source.send(Bytes::from_static(b"1"), None)).await;
-    gate.has_started(1).await;
-    let late = source.send(Bytes::from_static(b"2"), Some(Duration::from_millis(50)));
-    let late = with_timeout(late).await;
+    let detect = RunningStage::start(gate.work(stage("detect"))).await;
+    let mut listener = with_timeout(EndListener::listen(detect.addresses())).await;
+    let mut source = source("detect", detect.addresses());
+    let first_id = with_timeout(source.send(Bytes::from_static(b"1"), None)).await;
+    gate.wait_for_starts(1).await;
+    let send_late = source.send(Bytes::from_static(b"2"), Some(Duration::from_millis(50)));
+    let late_id = with_timeout(send_late).await;
     tokio::time::sleep(Duration::from_millis(80)).await;
     gate.open();
-    let all = receive_ends(&mut listener, 2).await;
-    assert_eq!(all[&first].failure, None);
+    let ends = receive_ends(&mut listener, 2).await;
+    assert_eq!(ends[&first_id].failure, None);
     let reason = "deadline passed in the queue of detect";
-    assert_eq!(failure(&all[&late]), ("detect", FailureKind::Deadline, reason));
-    gate.has_started(1).await;
+    assert_eq!(failure(&ends[&late_id]), ("detect", FailureKind::Deadline, reason));
+    gate.wait_for_starts(1).await;
 }
 
 #[tokio::test]
@@ -39,7 +39,8 @@ async fn an_item_without_a_replica_waits_and_fails_at_its_deadline() {
     let store = RunningStage::start(stage("store")).await;
     let folder = tempfile::tempdir().expect("a folder");
     let address = format!("unix:{}", folder.path().join("detect.sock").display());
-    let mut source = source("detect", address.parse::<windlass_stage::Addresses>().expect("one"));
+    let mut source =
+        source("detect", address.parse::<windlass_stage::Addresses>().expect("addresses"));
     let deadline = Some(Duration::from_millis(20));
     let id = with_timeout(source.send(Bytes::from_static(b"x"), deadline)).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -57,22 +58,22 @@ async fn an_item_without_a_replica_waits_and_fails_at_its_deadline() {
 #[tokio::test]
 async fn a_payload_above_the_limit_of_either_side_fails_and_the_stream_stays_open() {
     const MIB: usize = 1024 * 1024;
-    let small =
+    let store =
         RunningStage::start(stage("store").limits(|limits| limits.max_payload = 1000)).await;
     let grow = |payload: Bytes| async move { Ok::<_, std::io::Error>(payload.repeat(11)) };
-    let first =
-        RunningStage::start(stage("detect").work(grow).next("store", small.addresses())).await;
-    let mut listener = with_timeout(EndListener::listen(small.addresses())).await;
-    let mut source = source("detect", first.addresses());
-    let large = with_timeout(source.send(vec![0; 16 * MIB + 1].into(), None)).await;
-    let grown = with_timeout(source.send(vec![0; 100].into(), None)).await;
-    let fits = with_timeout(source.send(vec![0; 90].into(), None)).await;
-    let all = receive_ends(&mut listener, 3).await;
+    let detect =
+        RunningStage::start(stage("detect").work(grow).next("store", store.addresses())).await;
+    let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
+    let mut source = source("detect", detect.addresses());
+    let large_id = with_timeout(source.send(vec![0; 16 * MIB + 1].into(), None)).await;
+    let grown_id = with_timeout(source.send(vec![0; 100].into(), None)).await;
+    let fitting_id = with_timeout(source.send(vec![0; 90].into(), None)).await;
+    let ends = receive_ends(&mut listener, 3).await;
     let reason = "is 17 MiB, the limit is 16 MiB";
-    assert_eq!(failure(&all[&large]), ("camera", FailureKind::TooLarge, reason));
+    assert_eq!(failure(&ends[&large_id]), ("camera", FailureKind::TooLarge, reason));
     let reason = "is 1100 bytes, the limit is 1000 bytes";
-    assert_eq!(failure(&all[&grown]), ("detect", FailureKind::TooLarge, reason));
-    assert_eq!((&all[&fits].failure, all[&fits].payload_bytes), (&None, 990));
+    assert_eq!(failure(&ends[&grown_id]), ("detect", FailureKind::TooLarge, reason));
+    assert_eq!((&ends[&fitting_id].failure, ends[&fitting_id].payload_bytes), (&None, 990));
 }
 
 #[tokio::test]
@@ -84,18 +85,18 @@ async fn a_batch_is_one_call_and_a_wrong_number_of_results_fails_it() {
         let size = u8::try_from(batch.len()).unwrap_or(u8::MAX);
         Ok::<_, std::io::Error>(batch.iter().map(|_| vec![0; size.into()].into()).collect())
     };
-    let only = stage("detect").batch(4, work).limits(|limits| {
+    let detect = stage("detect").batch(4, work).limits(|limits| {
         limits.batch_wait = Duration::from_secs(20);
     });
-    let only = RunningStage::start(only).await;
-    let mut listener = with_timeout(EndListener::listen(only.addresses())).await;
-    let mut source = source("detect", only.addresses());
+    let detect = RunningStage::start(detect).await;
+    let mut listener = with_timeout(EndListener::listen(detect.addresses())).await;
+    let mut source = source("detect", detect.addresses());
     for payload in ["a", "b", "c", "d", "e", "f", "lost", "h"] {
         with_timeout(source.send(Bytes::from_static(payload.as_bytes()), None)).await;
     }
-    let all: Vec<_> = receive_ends(&mut listener, 8).await.into_values().collect();
-    assert!(all[..4].iter().all(|end| end.payload_bytes == 4), "one call had all four");
-    for end in &all[4..] {
+    let ends: Vec<_> = receive_ends(&mut listener, 8).await.into_values().collect();
+    assert!(ends[..4].iter().all(|end| end.payload_bytes == 4), "one call had all four");
+    for end in &ends[4..] {
         let reason = "returned 3 results for 4 items";
         assert_eq!(failure(end), ("detect", FailureKind::WrongResultCount, reason));
     }
@@ -112,17 +113,17 @@ async fn a_reason_above_the_limit_of_a_message_is_shortened_and_the_stream_stays
             Ok(payload)
         }
     };
-    let first =
+    let detect =
         RunningStage::start(stage("detect").work(work).next("store", store.addresses())).await;
     let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
-    let mut source = source("detect", first.addresses());
-    let fails = with_timeout(source.send(Bytes::new(), None)).await;
-    let passes = with_timeout(source.send(Bytes::from_static(b"y"), None)).await;
-    let all = receive_ends(&mut listener, 2).await;
-    let (stage, kind, reason) = failure(&all[&fails]);
+    let mut source = source("detect", detect.addresses());
+    let failed_id = with_timeout(source.send(Bytes::new(), None)).await;
+    let passed_id = with_timeout(source.send(Bytes::from_static(b"y"), None)).await;
+    let ends = receive_ends(&mut listener, 2).await;
+    let (stage, kind, reason) = failure(&ends[&failed_id]);
     assert_eq!((stage, kind), ("detect", FailureKind::Work));
     assert!(reason.len() < 3000, "{}", reason.len());
-    assert_eq!(all[&passes].failure, None);
+    assert_eq!(ends[&passed_id].failure, None);
 }
 
 #[tokio::test]

@@ -26,15 +26,15 @@ async fn a_slow_replica_gets_fewer_items_than_a_fast_one() {
     let slow = RunningStage::start(replica("slow").work(slow)).await;
     let fast = RunningStage::start(replica("fast").work(append_letter(b'!'))).await;
     let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
-    let both: windlass_stage::Addresses =
+    let addresses: windlass_stage::Addresses =
         [&slow, &fast].into_iter().map(|replica| replica.address.clone()).collect();
-    let mut source = source("detect", both);
+    let mut source = source("detect", addresses);
     for _ in 0..200 {
         with_timeout(source.send(Bytes::from_static(b"x"), None)).await;
     }
-    let all = receive_ends(&mut listener, 200).await;
-    let by_slow = all.values().filter(|end| end.visits[0].replica == "slow").count();
-    assert!((1..50).contains(&by_slow), "{by_slow} of 200");
+    let ends = receive_ends(&mut listener, 200).await;
+    let slow_count = ends.values().filter(|end| end.visits[0].replica == "slow").count();
+    assert!((1..50).contains(&slow_count), "{slow_count} of 200");
 }
 
 /// A stage with another protocol version, which the test can change.
@@ -88,13 +88,13 @@ impl wire::stage_server::Stage for OtherVersion {
 #[tokio::test]
 async fn a_replica_of_another_version_gets_no_items_until_it_is_replaced() {
     let (protocol, calls) = (watch::Sender::new(2), watch::Sender::new(0));
-    let other = OtherVersion { protocol: protocol.subscribe(), calls: calls.clone() };
+    let stage = OtherVersion { protocol: protocol.subscribe(), calls: calls.clone() };
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
-    let mut serving = JoinSet::new();
-    let service = wire::stage_server::StageServer::new(other);
+    let mut servers = JoinSet::new();
+    let service = wire::stage_server::StageServer::new(stage);
     let incoming = TcpListenerStream::new(listener);
-    serving.spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
+    servers.spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
     let address = Address::Tcp { host: "127.0.0.1".into(), port };
     let _source = source("detect", address);
     let mut calls = calls.subscribe();

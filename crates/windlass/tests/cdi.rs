@@ -19,11 +19,11 @@ fn run(arguments: &[&str]) -> Output {
     command.args(arguments).output().expect("windlass runs")
 }
 
-fn out(output: &Output) -> String {
+fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn err(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -38,8 +38,8 @@ impl Fixture {
         let folder = builder.prefix("wl").tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
         let fixture = Self { folder: folder.expect("a temporary folder") };
         let machine = fixture.path("machine");
-        let created = run(&["machine", "create", &machine, "--machine", "t4-edge"]);
-        assert!(created.status.success(), "{}", err(&created));
+        let output = run(&["machine", "create", &machine, "--machine", "t4-edge"]);
+        assert!(output.status.success(), "{}", stderr(&output));
         fixture
     }
 
@@ -47,18 +47,18 @@ impl Fixture {
         self.folder.path().join(name).display().to_string()
     }
 
-    fn generate(&self, more: &[&str]) -> Output {
+    fn generate(&self, flags: &[&str]) -> Output {
         let (host, library) = (self.path("machine/host"), self.path("machine/libnvidia-ml.so.1"));
         let host = ["--host-root", &host, "--nvml-library", &library, "--host-root-on-node", &host];
-        run(&[&["cdi", "generate"], &host[..], more].concat())
+        run(&[&["cdi", "generate"], &host[..], flags].concat())
     }
 
     /// Writes the documents, and returns the path of the GPUs' document.
-    fn documents(&self) -> PathBuf {
+    fn write_documents(&self) -> PathBuf {
         let output = self.generate(&["--output-dir", &self.path("cdi")]);
-        assert!(output.status.success(), "{}", err(&output));
-        assert!(err(&output).contains("SIMULATED machine t4-edge"), "{}", err(&output));
-        let path = PathBuf::from(out(&output).trim());
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stderr(&output).contains("SIMULATED machine t4-edge"), "{}", stderr(&output));
+        let path = PathBuf::from(stdout(&output).trim());
         assert_eq!(path, Path::new(&self.path("cdi/windlass.dev-gpu.json")));
         path
     }
@@ -67,10 +67,10 @@ impl Fixture {
 #[test]
 fn documents_are_printed_as_they_would_be_written() {
     let fixture = Fixture::new();
-    let printed = fixture.generate(&[]);
-    assert!(printed.status.success(), "{}", err(&printed));
-    assert_eq!(out(&printed), fs::read_to_string(fixture.documents()).expect("written"));
-    assert!(out(&printed).contains("libcuda.so.1"));
+    let output = fixture.generate(&[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stdout(&output), fs::read_to_string(fixture.write_documents()).expect("written"));
+    assert!(stdout(&output).contains("libcuda.so.1"));
 }
 
 #[test]
@@ -81,26 +81,30 @@ fn relative_host_paths_become_absolute_in_documents() {
     command.args(["--nvml-library", "machine/libnvidia-ml.so.1"]);
     command.args(["--host-root-on-node", "machine/host"]).current_dir(&fixture.folder);
     let output = command.output().expect("windlass runs");
-    assert!(output.status.success(), "{}", err(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     let node = format!("\"hostPath\": \"{}\"", fixture.path("machine/host/dev/nvidia0"));
-    assert!(out(&output).contains(&node), "no {node} in {}", out(&output));
+    assert!(stdout(&output).contains(&node), "no {node} in {}", stdout(&output));
 }
 
 #[test]
 fn generated_documents_are_listed_and_pass_the_check() {
     let fixture = Fixture::new();
-    let folder = fixture.documents().parent().expect("a folder").display().to_string();
+    let folder = fixture.write_documents().parent().expect("a folder").display().to_string();
     let list = run(&["cdi", "list", &folder]);
-    assert!(out(&list).lines().any(|line| line.starts_with("windlass.dev/gpu=GPU-")), "{list:?}");
+    assert!(
+        stdout(&list).lines().any(|line| line.starts_with("windlass.dev/gpu=GPU-")),
+        "{list:?}"
+    );
     let json = run(&["cdi", "list", &folder, "-o", "json"]);
-    assert!(out(&json).contains("\"name\": \"windlass.dev/gpu=GPU-"), "{}", out(&json));
+    assert!(stdout(&json).contains("\"name\": \"windlass.dev/gpu=GPU-"), "{}", stdout(&json));
     let check = run(&["cdi", "check", &folder]);
-    assert!(check.status.success(), "{}", out(&check));
-    assert!(out(&check).ends_with("no mistake in 1 document\n"), "{}", out(&check));
+    assert!(check.status.success(), "{}", stdout(&check));
+    assert!(stdout(&check).ends_with("no mistake in 1 document\n"), "{}", stdout(&check));
     // As in a pod: the agent sees the host's files in one folder, and documents name them in another.
     let host = fixture.path("machine/host");
-    let here = run(&["cdi", "check", &folder, "--host-root", &host, "--host-root-on-node", &host]);
-    assert!(here.status.success(), "{}", out(&here));
+    let pod_check =
+        run(&["cdi", "check", &folder, "--host-root", &host, "--host-root-on-node", &host]);
+    assert!(pod_check.status.success(), "{}", stdout(&pod_check));
     let machine = fixture.path("machine");
     assert!(!run(&["cdi", "check", &folder, "--host-root", &machine]).status.success());
 }
@@ -108,7 +112,7 @@ fn generated_documents_are_listed_and_pass_the_check() {
 #[test]
 fn every_mistake_is_printed_with_its_document_and_the_exit_code_is_1() {
     let fixture = Fixture::new();
-    let valid = fs::read_to_string(fixture.documents()).expect("written");
+    let valid = fs::read_to_string(fixture.write_documents()).expect("written");
     fs::write(fixture.path("cdi/b.yaml"), "cdiVersion: 0.3.0\nkind: a.b/c\ndevices: []\n")
         .expect("written");
     fs::write(fixture.path("cdi/c.json"), "{\n  \"kind\": 1\n}").expect("written");
@@ -123,28 +127,28 @@ fn every_mistake_is_printed_with_its_document_and_the_exit_code_is_1() {
         "d.json: every device: the host has no ",
         "windlass.dev-gpu.json: windlass.dev/gpu=GPU-",
     ] {
-        assert!(out(&check).contains(expected), "{expected}: {}", out(&check));
+        assert!(stdout(&check).contains(expected), "{expected}: {}", stdout(&check));
     }
-    assert!(out(&check).contains("d.json too: remove one"), "{}", out(&check));
-    assert!(!out(&check).contains("e.txt"));
-    assert_eq!(err(&check).trim(), "windlass: 4 mistakes in 4 documents");
+    assert!(stdout(&check).contains("d.json too: remove one"), "{}", stdout(&check));
+    assert!(!stdout(&check).contains("e.txt"));
+    assert_eq!(stderr(&check).trim(), "windlass: 4 mistakes in 4 documents");
 }
 
 #[test]
 fn a_missing_path_is_misuse() {
     let check = run(&["cdi", "check", "/nowhere/at/all"]);
     assert_eq!(check.status.code(), Some(64));
-    assert!(err(&check).contains("/nowhere/at/all does not exist"), "{}", err(&check));
+    assert!(stderr(&check).contains("/nowhere/at/all does not exist"), "{}", stderr(&check));
 }
 
 #[test]
 fn a_host_without_devices_is_reported_with_the_reason_of_each_source() {
     let fixture = Fixture::new();
-    let empty = fixture.path("empty");
-    fs::create_dir(&empty).expect("created");
-    let output = run(&["cdi", "generate", "--host-root", &empty]);
+    let empty_root = fixture.path("empty");
+    fs::create_dir(&empty_root).expect("created");
+    let output = run(&["cdi", "generate", "--host-root", &empty_root]);
     assert_eq!(output.status.code(), Some(1));
-    let text = err(&output);
-    assert!(text.contains("this host has no device for a CDI document:\n  amd "), "{text}");
-    assert!(text.contains("nvidia  none: "), "{text}");
+    let errors = stderr(&output);
+    assert!(errors.contains("this host has no device for a CDI document:\n  amd "), "{errors}");
+    assert!(errors.contains("nvidia  none: "), "{errors}");
 }

@@ -33,7 +33,7 @@ const CLUSTER: [&str; 4] = ["--kube-version", "v1.36.2", "--api-versions", "reso
 fn program(variable: &str) -> Option<PathBuf> {
     let program = env::var_os(variable).map(PathBuf::from);
     if program.is_none() {
-        eprintln!("LEFT OUT: set {variable} to run this");
+        eprintln!("SKIPPED: set {variable} to run this");
     }
     program
 }
@@ -51,13 +51,13 @@ pub(crate) fn output_of(command: &mut Command) -> Result<String, String> {
 }
 
 /// Objects of the chart as text; Helm's errors if it refuses the values.
-fn rendered(helm: &Path, arguments: &[&str]) -> Result<String, String> {
+fn render(helm: &Path, arguments: &[&str]) -> Result<String, String> {
     output_of(Command::new(helm).args(["template", "windlass", CHART]).args(arguments))
 }
 
 /// Names of the folders in a folder of `deploy/`.
-pub(crate) fn folders(below: &str) -> Vec<String> {
-    let entries = fs::read_dir(Path::new(DEPLOY).join(below)).expect("a folder");
+pub(crate) fn folders(parent: &str) -> Vec<String> {
+    let entries = fs::read_dir(Path::new(DEPLOY).join(parent)).expect("a folder");
     let names = entries.map(|entry| entry.expect("readable").file_name());
     let mut names: Vec<_> = names.map(|name| name.into_string().expect("text")).collect();
     names.sort();

@@ -33,9 +33,9 @@ fn the_demo_reports_every_step_as_json_and_succeeds() {
     for profile in ["dgx-h100", "mig-a100", "t4-edge"] {
         let output = run(&["demo", "--machine", profile, "--output", "json"]);
         assert!(output.status.success(), "{profile}: {}", text(&output.stderr));
-        let lines = text(&output.stdout);
+        let stdout = text(&output.stdout);
         let events: Vec<Value> =
-            lines.lines().map(|line| serde_json::from_str(line).expect("one object")).collect();
+            stdout.lines().map(|line| serde_json::from_str(line).expect("one object")).collect();
         let names: Vec<_> = events.iter().filter_map(|event| event["event"].as_str()).collect();
         for expected in [
             "started",
@@ -53,9 +53,10 @@ fn the_demo_reports_every_step_as_json_and_succeeds() {
             assert!(names.contains(&expected), "{profile} reports no {expected}: {names:?}");
         }
         assert_eq!(events[0]["simulated"], true, "the simulation is not labelled");
-        let first = events.iter().find(|event| event["event"] == "podAdmitted").expect("reported");
-        let alternative = &first["containers"][0]["alternative"];
-        assert_eq!(alternative.is_null(), profile == "t4-edge", "{profile}: {first}");
+        let admission =
+            events.iter().find(|event| event["event"] == "podAdmitted").expect("reported");
+        let alternative = &admission["containers"][0]["alternative"];
+        assert_eq!(alternative.is_null(), profile == "t4-edge", "{profile}: {admission}");
     }
 }
 
@@ -63,7 +64,7 @@ fn the_demo_reports_every_step_as_json_and_succeeds() {
 fn the_demo_supports_other_kinds_of_devices_and_cleans_boards_between_pods() {
     let output = run(&["demo", "--machine", "mi300x", "--device", "darwin3-network:2"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let shown = text(&output.stdout);
+    let stdout = text(&output.stdout);
     let messages = [
         "darwin3-network  2 devices",
         "pod on-darwin3 admitted",
@@ -76,10 +77,10 @@ fn the_demo_supports_other_kinds_of_devices_and_cleans_boards_between_pods() {
         "AMD7 is Healthy again",
         "2 resources registered again",
     ];
-    let mut rest = shown.as_str();
+    let mut remaining_output = stdout.as_str();
     for expected in messages {
-        let found = rest.split_once(expected);
-        rest = found.unwrap_or_else(|| panic!("no {expected} in order:\n{shown}")).1;
+        let split = remaining_output.split_once(expected);
+        remaining_output = split.unwrap_or_else(|| panic!("no {expected} in order:\n{stdout}")).1;
     }
 }
 
@@ -87,10 +88,10 @@ fn the_demo_supports_other_kinds_of_devices_and_cleans_boards_between_pods() {
 fn the_demo_gives_a_container_one_device_of_a_shared_resource() {
     let output = run(&["demo", "--machine", "t4-edge", "--device", "kvm", "--device", "coral-usb"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let shown = text(&output.stdout);
+    let stdout = text(&output.stdout);
     assert!(
-        shown.contains("pod on-kvm admitted") && shown.contains("GPU0 is Healthy again"),
-        "{shown}"
+        stdout.contains("pod on-kvm admitted") && stdout.contains("GPU0 is Healthy again"),
+        "{stdout}"
     );
 }
 
@@ -109,7 +110,7 @@ fn the_demo_offers_the_configured_resources() {
 fn the_demo_prints_text_and_says_that_it_is_simulated() {
     let output = run(&["demo"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let shown = text(&output.stdout);
+    let stdout = text(&output.stdout);
     for expected in [
         "SIMULATED",
         "NV18",
@@ -117,9 +118,9 @@ fn the_demo_prints_text_and_says_that_it_is_simulated() {
         "not   GPU4 GPU5 GPU6 GPU7: equal on every term; ties go to the lower index\n",
         "All 12 steps",
     ] {
-        assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+        assert!(stdout.contains(expected), "{expected} is missing in\n{stdout}");
     }
-    assert!(!shown.contains('\x1b'), "colour without a terminal");
+    assert!(!stdout.contains('\x1b'), "colour without a terminal");
 }
 
 #[test]
@@ -127,11 +128,11 @@ fn the_demo_is_at_most_120_columns_wide_on_every_kind_of_machine() {
     for profile in ["dgx-h100", "16-gpu", "mig-a100", "t4-edge"] {
         let output = run(&["demo", "--machine", profile]);
         assert!(output.status.success(), "{profile}: {}", text(&output.stderr));
-        let shown = text(&output.stdout);
-        let long = shown.lines().find(|line| line.chars().count() > 120);
-        assert_eq!(long, None, "{profile}");
-        assert!(!shown.contains("\n\n\n"), "two empty lines in a row:\n{shown}");
-        assert!(!shown.contains(" 1 devices") && !shown.contains(" 1 resources"), "{shown}");
+        let stdout = text(&output.stdout);
+        let long_line = stdout.lines().find(|line| line.chars().count() > 120);
+        assert_eq!(long_line, None, "{profile}");
+        assert!(!stdout.contains("\n\n\n"), "two empty lines in a row:\n{stdout}");
+        assert!(!stdout.contains(" 1 devices") && !stdout.contains(" 1 resources"), "{stdout}");
     }
 }
 
@@ -171,8 +172,8 @@ fn a_wrong_configuration_is_code_64_with_file_and_line_and_nothing_is_touched() 
     let (file, dir) = (file.display().to_string(), kubelet.display().to_string());
     let output = run(&["node", "--config", &file, "--kubelet-dir", &dir]);
     assert_eq!(output.status.code(), USAGE);
-    let shown = text(&output.stderr);
-    assert!(shown.contains(&format!("{file}:2: unknown field `resourses`")), "{shown}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains(&format!("{file}:2: unknown field `resourses`")), "{stderr}");
     assert!(!kubelet.exists());
 }
 
@@ -181,7 +182,7 @@ fn a_path_that_is_no_folder_is_code_64_and_names_its_flag() {
     let folder = folder();
     let file = folder.path().join("file").display().to_string();
     fs::write(&file, "").expect("written");
-    let below = format!("{file}/state");
+    let nested_path = format!("{file}/state");
     for (arguments, flag) in [
         (vec!["node", "--host-root", "/nonexistent"], "--host-root"),
         (vec!["devices", "--host-root", "/nonexistent"], "--host-root"),
@@ -189,7 +190,7 @@ fn a_path_that_is_no_folder_is_code_64_and_names_its_flag() {
         (vec!["node", "--kubelet-dir", &file], "--kubelet-dir"),
         (vec!["node", "--cdi-dir", &file], "--cdi-dir"),
         (vec!["node", "--state-dir", &file], "--state-dir"),
-        (vec!["node", "--state-dir", &below], "--state-dir"),
+        (vec!["node", "--state-dir", &nested_path], "--state-dir"),
         (vec!["devices", "--config", "/nonexistent"], "--config"),
         (vec!["devices", "--config", "/dev/zero"], "it is a device, not a regular file"),
     ] {
@@ -201,20 +202,20 @@ fn a_path_that_is_no_folder_is_code_64_and_names_its_flag() {
 
 #[test]
 fn an_agent_that_cannot_start_says_so_once_in_the_format_of_its_log() {
-    let failing = ["node", "--host-root", "/nonexistent", "--log-format"];
+    let arguments = ["node", "--host-root", "/nonexistent", "--log-format"];
     let cause = "/nonexistent is not a directory";
-    let output = run(&[&failing[..], &["json"]].concat());
+    let output = run(&[&arguments[..], &["json"]].concat());
     assert_eq!(output.status.code(), USAGE);
-    let shown = text(&output.stderr);
-    let event: Value = serde_json::from_str(&shown).expect("one JSON event and nothing else");
+    let stderr = text(&output.stderr);
+    let event: Value = serde_json::from_str(&stderr).expect("one JSON event and nothing else");
     assert_eq!(event["level"], "ERROR");
-    assert!(event["error"].as_str().is_some_and(|error| error.contains(cause)), "{shown}");
-    let silent = [&["json", "--log", "off"], &["text"][..]];
-    for format in silent {
-        let output = run(&[&failing[..], format].concat());
-        let shown = text(&output.stderr);
-        assert_eq!(shown.matches(cause).count(), 1, "{shown}");
-        assert!(shown.starts_with("windlass: "), "{shown}");
+    assert!(event["error"].as_str().is_some_and(|error| error.contains(cause)), "{stderr}");
+    let text_formats = [&["json", "--log", "off"], &["text"][..]];
+    for format in text_formats {
+        let output = run(&[&arguments[..], format].concat());
+        let stderr = text(&output.stderr);
+        assert_eq!(stderr.matches(cause).count(), 1, "{stderr}");
+        assert!(stderr.starts_with("windlass: "), "{stderr}");
     }
 }
 
@@ -264,21 +265,21 @@ fn configuration_files_are_checked_with_every_mistake_and_its_line() {
         fs::write(&path, content).expect("written");
         path.display().to_string()
     };
-    let (ours, nvidia) =
+    let (windlass_file, nvidia_file) =
         (write("w.yaml", "mig: both\nkubletDir: /x\n"), write("v1.yaml", NVIDIA_CONFIG));
-    let output = run(&["config", "check", &ours, &nvidia]);
+    let output = run(&["config", "check", &windlass_file, &nvidia_file]);
     assert_eq!(output.status.code(), USAGE);
-    let shown = text(&output.stdout);
+    let stdout = text(&output.stdout);
     for expected in [
-        format!("{ours}:1: \"both\" is not a known value"),
-        format!("{ours}:2: unknown field `kubletDir`"),
-        format!("{nvidia}:2: warning: failOnInitError has no effect"),
-        format!("{nvidia}: accepted, in the format of NVIDIA's device plugin"),
+        format!("{windlass_file}:1: \"both\" is not a known value"),
+        format!("{windlass_file}:2: unknown field `kubletDir`"),
+        format!("{nvidia_file}:2: warning: failOnInitError has no effect"),
+        format!("{nvidia_file}: accepted, in the format of NVIDIA's device plugin"),
     ] {
-        assert!(shown.contains(&expected), "{expected} is missing in\n{shown}");
+        assert!(stdout.contains(&expected), "{expected} is missing in\n{stdout}");
     }
-    assert!(run(&["config", "check", &nvidia]).status.success(), "a warning fails the check");
-    assert_eq!(run(&["config", "check", "--strict", &nvidia]).status.code(), USAGE);
+    assert!(run(&["config", "check", &nvidia_file]).status.success(), "a warning fails the check");
+    assert_eq!(run(&["config", "check", "--strict", &nvidia_file]).status.code(), USAGE);
 }
 
 #[test]
@@ -287,11 +288,11 @@ fn the_configuration_of_nvidias_plugin_is_converted_without_a_change_of_meaning(
     let path = folder.path().join("v1.yaml");
     fs::write(&path, NVIDIA_CONFIG).expect("written");
     let output = run(&["config", "convert", &path.display().to_string()]);
-    let ours = text(&output.stdout);
-    assert!(ours.contains("# line 2: failOnInitError has no effect"), "{ours}");
-    let none = NvidiaPluginFlags::default();
-    let converted = parse(Path::new("w.yaml"), &ours, &none).expect("valid");
-    assert_eq!(converted.config, load(&path, &none).expect("valid").config, "{ours}");
+    let yaml = text(&output.stdout);
+    assert!(yaml.contains("# line 2: failOnInitError has no effect"), "{yaml}");
+    let no_flags = NvidiaPluginFlags::default();
+    let converted = parse(Path::new("w.yaml"), &yaml, &no_flags).expect("valid");
+    assert_eq!(converted.config, load(&path, &no_flags).expect("valid").config, "{yaml}");
 }
 
 #[test]
@@ -302,15 +303,15 @@ fn the_config_map_of_another_plugin_is_checked_and_converted() {
                \"resourceName\": \"hca\", \"rdmaHcaMax\": 9, \"devices\": [\"ib0\"], \"x\": 1}]}\n";
     fs::write(&path, map).expect("written");
     let name = path.display().to_string();
-    let shown = text(&run(&["config", "check", &name]).stdout);
-    assert!(shown.contains(&format!("{name}:6: warning: unknown key `x` is ignored")), "{shown}");
+    let stdout = text(&run(&["config", "check", &name]).stdout);
+    assert!(stdout.contains(&format!("{name}:6: warning: unknown key `x` is ignored")), "{stdout}");
     let accepted = format!("{name}: accepted, in the format of k8s-rdma-shared-dev-plugin");
-    assert!(shown.contains(&accepted), "{shown}");
-    let ours = text(&run(&["config", "convert", &name]).stdout);
-    assert!(ours.starts_with("# Converted from "), "{ours}");
-    let none = NvidiaPluginFlags::default();
-    let converted = parse(Path::new("w.yaml"), &ours, &none).expect("valid");
-    assert_eq!(converted.config, load(&path, &none).expect("valid").config, "{ours}");
+    assert!(stdout.contains(&accepted), "{stdout}");
+    let yaml = text(&run(&["config", "convert", &name]).stdout);
+    assert!(yaml.starts_with("# Converted from "), "{yaml}");
+    let no_flags = NvidiaPluginFlags::default();
+    let converted = parse(Path::new("w.yaml"), &yaml, &no_flags).expect("valid");
+    assert_eq!(converted.config, load(&path, &no_flags).expect("valid").config, "{yaml}");
 }
 
 #[test]
@@ -321,16 +322,16 @@ fn device_profiles_are_listed_and_printed_and_an_unknown_name_lists_them() {
     let kvm = text(&run(&["config", "profiles", "kvm"]).stdout);
     assert!(kvm.contains("# A pod needs"), "the comment is missing: {kvm}");
     assert!(kvm.contains("find: {nodes: /dev/kvm}"), "{kvm}");
-    let listed = run(&["config", "profiles", "-o", "json"]).stdout;
-    let listed: Value = serde_json::from_slice(&listed).expect("JSON");
-    let first = &listed[0];
+    let profiles = run(&["config", "profiles", "-o", "json"]).stdout;
+    let profiles: Value = serde_json::from_slice(&profiles).expect("JSON");
+    let first_profile = &profiles[0];
     assert_eq!(
-        (&first["name"], &first["resource"]),
+        (&first_profile["name"], &first_profile["resource"]),
         (&"darwin3-files".into(), &"zj.com/darwin3".into())
     );
-    let unknown = run(&["config", "profiles", "hailo9"]);
-    assert_eq!(unknown.status.code(), USAGE);
-    assert!(text(&unknown.stderr).contains("known: darwin3-files"), "{}", text(&unknown.stderr));
+    let output = run(&["config", "profiles", "hailo9"]);
+    assert_eq!(output.status.code(), USAGE);
+    assert!(text(&output.stderr).contains("known: darwin3-files"), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -350,8 +351,8 @@ fn flags_and_variables_of_nvidias_plugin_are_validated() {
     command.args(["--nvidia-driver-root=/d", "--device-id-strategy=index", "--mofed-enabled=true"]);
     command.env("MIG_STRATEGY", "single").env("DEVICE_LIST_STRATEGY", "envvar,cdi-cri");
     command.env("FAIL_ON_INIT_ERROR", "false").env("DP_DISABLE_HEALTHCHECKS", "xids,79");
-    let shown = text(&command.output().expect("windlass runs").stderr);
-    assert!(shown.contains("/nonexistent is not a directory"), "{shown}");
+    let stderr = text(&command.output().expect("windlass runs").stderr);
+    assert!(stderr.contains("/nonexistent is not a directory"), "{stderr}");
     for (arguments, expected) in [
         (["--mig-strategy", "both"], "single"),
         (["--imex-channel-ids", "2048"], "2048"),
@@ -394,7 +395,7 @@ fn help_and_version_exit_with_success() {
 
 #[test]
 fn the_version_command_prints_the_same_as_the_flag() {
-    let [flag, command] = ["--version", "version"].map(|word| text(&run(&[word]).stdout));
+    let [flag, command] = ["--version", "version"].map(|argument| text(&run(&[argument]).stdout));
     assert!(flag.contains("\nfeatures: ") && flag == command, "{command}");
 }
 
@@ -421,8 +422,8 @@ fn completions_of_each_shell_have_every_command() {
 #[test]
 fn help_explains_placeholders_and_groups_flags() {
     let conformance = text(&run(&["conformance", "--help"]).stdout);
-    for place in ["{kubelet}", "{scratch}", "{kubeconfig}", "{node}", "DRA driver"] {
-        assert!(conformance.contains(place), "{place} is missing in\n{conformance}");
+    for placeholder in ["{kubelet}", "{scratch}", "{kubeconfig}", "{node}", "DRA driver"] {
+        assert!(conformance.contains(placeholder), "{placeholder} is missing in\n{conformance}");
     }
     let node = text(&run(&["node", "--help"]).stdout);
     for heading in
@@ -430,8 +431,11 @@ fn help_explains_placeholders_and_groups_flags() {
     {
         assert!(node.lines().any(|line| line == heading), "{heading} is missing in\n{node}");
     }
-    let plain = node.split("\nHost:\n").next().expect("text");
-    assert!(plain.contains("--take-over") && !plain.contains("--host-root"), "{plain}");
+    let ungrouped_flags = node.split("\nHost:\n").next().expect("text");
+    assert!(
+        ungrouped_flags.contains("--take-over") && !ungrouped_flags.contains("--host-root"),
+        "{ungrouped_flags}"
+    );
 }
 
 #[test]
@@ -540,27 +544,27 @@ fn the_agent_starts_without_a_kubelet_and_ends_gracefully_at_sigterm() {
 fn a_second_agent_is_refused_and_the_first_keeps_serving() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
-    let mut first = Node::start(&folder, &host);
-    first.wait_for_message("serving");
-    let mut second = Node::start(&folder, &host);
-    assert_eq!(second.wait().code(), Some(1));
-    first.signal("TERM");
-    assert_eq!(first.wait().code(), Some(0));
+    let mut first_agent = Node::start(&folder, &host);
+    first_agent.wait_for_message("serving");
+    let mut second_agent = Node::start(&folder, &host);
+    assert_eq!(second_agent.wait().code(), Some(1));
+    first_agent.signal("TERM");
+    assert_eq!(first_agent.wait().code(), Some(0));
 }
 
 #[test]
 fn an_agent_with_the_take_over_variable_stands_by_and_then_serves() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
-    let mut first = Node::start(&folder, &host);
-    first.wait_for_message("serving");
-    let mut second = Node::start_with(&folder, &host, &[("WINDLASS_TAKE_OVER", "true")]);
-    second.wait_for_message("another agent serves: standing by until it ends");
-    first.signal("TERM");
-    assert_eq!(first.wait().code(), Some(0));
-    second.wait_for_message("serving");
-    second.signal("TERM");
-    assert_eq!(second.wait().code(), Some(0));
+    let mut first_agent = Node::start(&folder, &host);
+    first_agent.wait_for_message("serving");
+    let mut second_agent = Node::start_with(&folder, &host, &[("WINDLASS_TAKE_OVER", "true")]);
+    second_agent.wait_for_message("another agent serves: standing by until it ends");
+    first_agent.signal("TERM");
+    assert_eq!(first_agent.wait().code(), Some(0));
+    second_agent.wait_for_message("serving");
+    second_agent.signal("TERM");
+    assert_eq!(second_agent.wait().code(), Some(0));
 }
 
 #[test]
@@ -568,14 +572,14 @@ fn a_missing_driver_is_logged_once_and_used_once_it_is_installed() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let library = PathBuf::from(&host[3]);
-    let away = library.with_extension("away");
-    fs::rename(&library, &away).expect("moved");
+    let moved_library = library.with_extension("away");
+    fs::rename(&library, &moved_library).expect("moved");
     let config = folder.path().join("w.yaml");
     fs::write(&config, "health: {probeInterval: 50ms}\n").expect("written");
     let flags = [&host[..], &["--config".to_owned(), config.display().to_string()]].concat();
     let mut node = Node::start(&folder, &flags);
     node.wait_for_message("no NVIDIA driver: GPUs appear once it is installed");
-    fs::rename(&away, &library).expect("moved back");
+    fs::rename(&moved_library, &library).expect("moved back");
     node.wait_for_message("serving");
     let warnings = node.log_lines.iter().filter(|line| line.contains("no NVIDIA driver")).count();
     assert_eq!(warnings, 1, "{:#?}", node.log_lines);
@@ -592,20 +596,20 @@ fn the_embedded_kubelet_admits_pods_of_a_plugin_that_registers_with_it() {
     command.args(["--pod", "first:nvidia.com/gpu=4"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut kubelet = command.spawn().expect("windlass runs");
     let mut stdin = kubelet.stdin.take().expect("piped");
-    let mut shown = BufReader::new(kubelet.stdout.take().expect("piped")).lines();
+    let mut stdout_lines = BufReader::new(kubelet.stdout.take().expect("piped")).lines();
     let mut node = Node::start(&folder, &host);
     node.wait_for_message("registered, the kubelet reads the device list");
-    let mut until = |expected: &str| {
-        let mut lines = shown.by_ref().map(|line| line.expect("text"));
+    let mut wait_for_line = |expected: &str| {
+        let mut lines = stdout_lines.by_ref().map(|line| line.expect("text"));
         assert!(lines.any(|line| line.contains(expected)), "{expected} was not shown");
     };
-    until("pod first admitted");
+    wait_for_line("pod first admitted");
     writeln!(stdin, "run second nvidia.com/gpu=5").expect("write stdin");
-    until("Requested: 5, Available: 4");
+    wait_for_line("Requested: 5, Available: 4");
     writeln!(stdin, "delete first\nrun second nvidia.com/gpu=5\nnonsense\nquit")
         .expect("write stdin");
-    until("pod second admitted");
-    until("unknown command: nonsense");
+    wait_for_line("pod second admitted");
+    wait_for_line("unknown command: nonsense");
     assert!(kubelet.wait().expect("a child").success());
     assert!(Path::new(&dir).join("device-plugins/kubelet_internal_checkpoint").exists());
 }
@@ -616,25 +620,25 @@ fn the_embedded_kubelet_leaves_a_real_kubelets_folder_alone() {
     let dir = folder.path().join("kubelet");
     let plugins = dir.join("device-plugins");
     fs::create_dir_all(&plugins).expect("created");
-    let refused = |expected: &str| {
+    let check_refusal = |expected: &str| {
         let output = run(&["kubelet", &dir.display().to_string()]);
         assert_eq!(output.status.code(), USAGE, "{}", text(&output.stderr));
-        let shown = text(&output.stderr);
-        assert!(shown.contains(expected) && shown.contains("name an empty folder"), "{shown}");
-        let left = fs::read_dir(&dir).expect("readable").count();
-        assert_eq!(left, 1, "a file was added beside device-plugins");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains(expected) && stderr.contains("name an empty folder"), "{stderr}");
+        let entry_count = fs::read_dir(&dir).expect("readable").count();
+        assert_eq!(entry_count, 1, "a file was added beside device-plugins");
     };
 
     let socket = plugins.join("kubelet.sock");
     let kubelet = UnixListener::bind(&socket).expect("bound");
-    refused("a kubelet answers on");
+    check_refusal("a kubelet answers on");
     drop(kubelet);
 
     let (checkpoint, plugin) =
         (plugins.join("kubelet_internal_checkpoint"), plugins.join("some-plugin.sock"));
     fs::write(&checkpoint, "precious").expect("written");
     let _plugin = UnixListener::bind(&plugin).expect("bound");
-    refused("kubelet_internal_checkpoint");
+    check_refusal("kubelet_internal_checkpoint");
     assert!(plugin.exists() && socket.exists());
     assert_eq!(fs::read_to_string(&checkpoint).expect("there"), "precious");
 }
@@ -681,7 +685,7 @@ fn a_resource_without_devices_is_reported() {
     fs::write(&config, rule).expect("written");
     let mut command = windlass(&["devices", "--config", &config.display().to_string()]);
     let output = command.args(host).output().expect("runs");
-    let text = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     let message = "a.com/x has no device on this node: this node has no device of kind mig";
-    assert!(text.contains(message), "{text}");
+    assert!(stdout.contains(message), "{stdout}");
 }

@@ -35,11 +35,11 @@ const NODE_STATUS: Duration = Duration::from_secs(45);
 /// True if the variable names a cluster; else prints a notice.
 #[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn has_cluster() -> bool {
-    let named = std::env::var_os(KUBECONFIG).is_some();
-    if !named {
+    let is_set = std::env::var_os(KUBECONFIG).is_some();
+    if !is_set {
         eprintln!("SKIPPED: set {KUBECONFIG} to run this on a real cluster");
     }
-    named
+    is_set
 }
 
 /// Locks the kubelet's plugin folder, which one agent at a time can serve.
@@ -56,13 +56,13 @@ async fn eventually<T: PartialEq + std::fmt::Debug>(
     expected: T,
     mut query: impl AsyncFnMut() -> T,
 ) -> Duration {
-    let begun = Instant::now();
+    let start = Instant::now();
     loop {
         let answer = query().await;
         if answer == expected {
-            return begun.elapsed();
+            return start.elapsed();
         }
-        assert!(begun.elapsed() < limit, "{answer:?} instead of {expected:?} after {limit:?}");
+        assert!(start.elapsed() < limit, "{answer:?} instead of {expected:?} after {limit:?}");
         // Twenty calls a second stay below the limit of the kubelet's pod resources API, a hundred calls a second.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -35,8 +35,9 @@ fn pages() -> Vec<(String, String)> {
         let entries = fs::read_dir(root().join(folder)).expect("a folder");
         let files = entries.map(|entry| entry.expect("readable").file_name());
         let files = files.map(|name| name.into_string().expect("text"));
-        let written = files.filter(|name| Path::new(name).extension().is_some_and(|it| it == "md"));
-        names.extend(written.map(|name| format!("{folder}/{name}")));
+        let page_names = files
+            .filter(|name| Path::new(name).extension().is_some_and(|extension| extension == "md"));
+        names.extend(page_names.map(|name| format!("{folder}/{name}")));
     }
     names.retain(|name| name != CONTENTS);
     names.sort();
@@ -45,7 +46,7 @@ fn pages() -> Vec<(String, String)> {
 
 /// YAML blocks of a page with their first line number, without list indentation.
 fn yaml_blocks(page: &str) -> Vec<(usize, String)> {
-    let mut found = Vec::new();
+    let mut blocks = Vec::new();
     let mut lines = page.lines().enumerate();
     while let Some((number, line)) = lines.next() {
         if line.trim() == "```yaml" {
@@ -53,30 +54,30 @@ fn yaml_blocks(page: &str) -> Vec<(usize, String)> {
             let block =
                 lines.by_ref().map(|(_, line)| line).take_while(|line| line.trim() != "```");
             let block: Vec<_> = block.map(|line| line.get(margin..).unwrap_or_default()).collect();
-            found.push((number + 2, block.join("\n") + "\n"));
+            blocks.push((number + 2, block.join("\n") + "\n"));
         }
     }
-    found
+    blocks
 }
 
 /// Configuration that an example is, or is a part of. `None` for other YAML.
 fn configuration(example: &str) -> Option<String> {
-    let parsed: Value = serde_saphyr::from_str(example).unwrap_or_else(|error| panic!("{error}"));
-    if parsed.is_array() {
+    let document: Value = serde_saphyr::from_str(example).unwrap_or_else(|error| panic!("{error}"));
+    if document.is_array() {
         return Some(format!("sources:\n{example}"));
     }
-    let keys: Vec<_> = parsed.as_object().expect("keys").keys().map(String::as_str).collect();
+    let keys: Vec<_> = document.as_object().expect("keys").keys().map(String::as_str).collect();
     let schema = schema();
     if keys.iter().all(|key| schema["properties"].get(*key).is_some()) {
         return Some(example.to_owned());
     }
-    let of_source = ["give", "prepare", "probe", "release", "sharing", "unit"];
+    let source_keys = ["give", "prepare", "probe", "release", "sharing", "unit"];
     let source = "sources:\n- name: example\n  resource: example.com/it\n  find: {nodes: [/dev/example*, /dev/other*]}\n";
     let margin = first_margin(example);
     let lines = example.lines().map(|line| line.strip_prefix(margin).unwrap_or(line));
-    let part: Vec<_> = lines.map(|line| format!("  {line}")).collect();
-    let part = part.join("\n");
-    keys.iter().all(|key| of_source.contains(key)).then(|| format!("{source}{part}\n"))
+    let indented: Vec<_> = lines.map(|line| format!("  {line}")).collect();
+    let indented = indented.join("\n");
+    keys.iter().all(|key| source_keys.contains(key)).then(|| format!("{source}{indented}\n"))
 }
 
 /// Indentation of an example's first line.
@@ -90,33 +91,36 @@ const SCHEMA: &str = "crates/windlass/src/commands/config/schema.json";
 /// `WINDLASS_BLESS=1` rewrites the file.
 #[test]
 fn the_schema_that_the_program_prints_is_current() {
-    let current = serde_json::to_string_pretty(&schema()).expect("JSON") + "\n";
+    let current_schema = serde_json::to_string_pretty(&schema()).expect("JSON") + "\n";
     if env::var_os("WINDLASS_BLESS").is_some() {
-        fs::write(root().join(SCHEMA), &current).expect("the schema is written");
+        fs::write(root().join(SCHEMA), &current_schema).expect("the schema is written");
     }
-    assert!(current == page(SCHEMA), "WINDLASS_BLESS=1 rewrites {SCHEMA}");
+    assert!(current_schema == page(SCHEMA), "WINDLASS_BLESS=1 rewrites {SCHEMA}");
 }
 
 #[test]
 fn every_configuration_in_the_documentation_is_accepted() {
-    let (mut accepted, mut others) = (0, Vec::new());
+    let (mut accepted_count, mut other_examples) = (0, Vec::new());
     for (name, page) in pages() {
         for (line, example) in yaml_blocks(&page) {
             match configuration(&example) {
                 Some(config) => {
-                    let read = Config::parse(Path::new(&name), &config);
-                    read.unwrap_or_else(|error| {
+                    let result = Config::parse(Path::new(&name), &config);
+                    result.unwrap_or_else(|error| {
                         panic!("the example at line {line}: {error}\n{config}")
                     });
-                    accepted += 1;
+                    accepted_count += 1;
                 }
                 None if is_pipeline_file(&example) => {}
-                None => others.push(format!("{name}:{line}")),
+                None => other_examples.push(format!("{name}:{line}")),
             }
         }
     }
-    assert!(accepted >= 30, "only {accepted} are configurations; not {others:#?}");
-    assert!(others.len() <= 10, "not recognised as configurations: {others:#?}");
+    assert!(
+        accepted_count >= 30,
+        "only {accepted_count} are configurations; not {other_examples:#?}"
+    );
+    assert!(other_examples.len() <= 10, "not recognised as configurations: {other_examples:#?}");
 }
 
 /// True for a file of a pipeline or of boards.
@@ -129,10 +133,10 @@ fn is_pipeline_file(example: &str) -> bool {
 const METRIC_CRATES: [&str; 4] = ["deviceplugin", "dra", "lifecycle", "node"];
 
 /// Names of the metrics in the agent's source, without the suffixes of their types and units.
-fn registered() -> BTreeSet<String> {
-    let of_crate = |name: &str| fs::read_dir(root().join("crates").join(name).join("src"));
+fn registered_metrics() -> BTreeSet<String> {
+    let source_folder = |name: &str| fs::read_dir(root().join("crates").join(name).join("src"));
     let mut sources: Vec<_> =
-        METRIC_CRATES.iter().flat_map(|name| of_crate(name).expect("a folder")).collect();
+        METRIC_CRATES.iter().flat_map(|name| source_folder(name).expect("a folder")).collect();
     let mut names = BTreeSet::new();
     while let Some(entry) = sources.pop() {
         let path = entry.expect("readable").path();
@@ -155,7 +159,8 @@ fn registered() -> BTreeSet<String> {
         ];
         for call in calls {
             let arguments = source.split(call).skip(1).map(str::trim_start);
-            let literals = arguments.filter_map(|it| it.strip_prefix('"')?.split('"').next());
+            let literals =
+                arguments.filter_map(|argument| argument.strip_prefix('"')?.split('"').next());
             names.extend(literals.map(|name| format!("{prefix}{name}")));
         }
     }
@@ -168,22 +173,22 @@ fn the_documentation_lists_exactly_the_metrics() {
     let is_metric = |line: &&str| {
         ["windlass_", "process_"].iter().any(|prefix| line.starts_with(&format!("| `{prefix}")))
     };
-    let listed = page.lines().filter(is_metric);
-    let names = listed.filter_map(|line| line.split('|').nth(1));
+    let rows = page.lines().filter(is_metric);
+    let names = rows.filter_map(|line| line.split('|').nth(1));
     let names: BTreeSet<_> = names.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
-    let plain = |name: &str| {
+    let without_units = |name: &str| {
         let units = [
             "_total", "_info", "_seconds", "_bytes", "_ratio", "_celsius", "_watts", "_joules",
             "_hertz",
         ];
-        let mut plain = name;
-        while let Some(unit) = units.iter().find(|unit| plain.ends_with(**unit)) {
-            plain = plain.trim_end_matches(unit);
+        let mut base_name = name;
+        while let Some(unit) = units.iter().find(|unit| base_name.ends_with(**unit)) {
+            base_name = base_name.trim_end_matches(unit);
         }
-        plain.to_owned()
+        base_name.to_owned()
     };
-    let documented: BTreeSet<_> = names.into_iter().map(plain).collect();
-    assert_eq!(documented, registered());
+    let documented: BTreeSet<_> = names.into_iter().map(without_units).collect();
+    assert_eq!(documented, registered_metrics());
 }
 
 /// A line without times and the folder's name, which differ between runs.
@@ -192,11 +197,11 @@ fn without_times(line: &str) -> String {
         return "in #".to_owned();
     }
     let mut words: Vec<_> = line.split(' ').map(str::to_owned).collect();
-    for at in 1..words.len() {
-        let is_unit = words[at].starts_with("ms") || words[at] == "s" || words[at] == "s.";
-        let number = words[at - 1].trim_start_matches('(');
+    for index in 1..words.len() {
+        let is_unit = words[index].starts_with("ms") || words[index] == "s" || words[index] == "s.";
+        let number = words[index - 1].trim_start_matches('(');
         if is_unit && number.parse::<f64>().is_ok() {
-            words[at - 1] = words[at - 1].replace(number, "#");
+            words[index - 1] = words[index - 1].replace(number, "#");
         }
     }
     words.join(" ")
@@ -210,35 +215,39 @@ fn transcript(name: &str) -> Vec<String> {
 }
 
 /// Fails unless a transcript has the lines of the demo. `...` stands for any number of lines.
-fn assert_transcript(shown: &[String], printed: &[String]) {
-    let (mut rest, mut skips_lines) = (printed, false);
-    for line in shown {
+fn assert_transcript(documented_lines: &[String], printed_lines: &[String]) {
+    let (mut remaining, mut skips_lines) = (printed_lines, false);
+    for line in documented_lines {
         // After `...`, an empty line does not locate the next line.
         if line.trim() == "..." || skips_lines && line.is_empty() {
             skips_lines = true;
             continue;
         }
-        let skipped = if skips_lines { rest.iter().position(|it| it == line) } else { Some(0) };
-        let at = skipped.unwrap_or_else(|| {
-            panic!("not found after the previous line: {line:?}\n{}", printed.join("\n"))
+        let position = if skips_lines {
+            remaining.iter().position(|candidate| candidate == line)
+        } else {
+            Some(0)
+        };
+        let index = position.unwrap_or_else(|| {
+            panic!("not found after the previous line: {line:?}\n{}", printed_lines.join("\n"))
         });
-        assert_eq!(rest.get(at), Some(line), "in\n{}", printed.join("\n"));
-        (rest, skips_lines) = (&rest[at + 1..], false);
+        assert_eq!(remaining.get(index), Some(line), "in\n{}", printed_lines.join("\n"));
+        (remaining, skips_lines) = (&remaining[index + 1..], false);
     }
-    assert_eq!(rest, [""; 0], "the transcript lacks the last lines");
+    assert_eq!(remaining, [""; 0], "the transcript lacks the last lines");
 }
 
 #[test]
 fn the_demos_in_the_documentation_are_current() {
     let output = run(&["demo"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let printed: Vec<_> = text(&output.stdout).lines().map(without_times).collect();
-    let shown = transcript("README.md");
-    assert_eq!(shown, transcript("README.zh-CN.md"), "the transcripts differ");
-    assert_transcript(&shown, &printed);
-    let long = transcript("docs/try.md");
-    assert!(long.len() > 50, "the page lacks the long transcript");
-    assert_transcript(&long, &printed);
+    let printed_lines: Vec<_> = text(&output.stdout).lines().map(without_times).collect();
+    let readme_lines = transcript("README.md");
+    assert_eq!(readme_lines, transcript("README.zh-CN.md"), "the transcripts differ");
+    assert_transcript(&readme_lines, &printed_lines);
+    let long_transcript = transcript("docs/try.md");
+    assert!(long_transcript.len() > 50, "the page lacks the long transcript");
+    assert_transcript(&long_transcript, &printed_lines);
 }
 
 #[test]
@@ -262,9 +271,10 @@ fn the_profiles_of_machines_and_devices_are_counted_and_listed() {
 fn every_fault_is_documented() {
     let page = page("docs/devices/simulation.md");
     for (example, _) in windlass_machine::Fault::examples() {
-        let of_gpu = example == "add" || example.contains('@');
-        let word = example.split(':').next().unwrap_or_default();
-        let shown = if of_gpu { format!("`{example}`") } else { format!("`{word}:") };
-        assert!(page.contains(&shown), "{example} is not documented");
+        let is_gpu_fault = example == "add" || example.contains('@');
+        let fault_name = example.split(':').next().unwrap_or_default();
+        let code_span =
+            if is_gpu_fault { format!("`{example}`") } else { format!("`{fault_name}:") };
+        assert!(page.contains(&code_span), "{example} is not documented");
     }
 }

@@ -28,7 +28,7 @@ fn document(machine: &str, flags: &str) -> Value {
 }
 
 /// Names of the chosen devices.
-fn chosen(document: &Value) -> Vec<&str> {
+fn chosen_names(document: &Value) -> Vec<&str> {
     let ids = document["explanation"]["choice"]["devices"].as_array().expect("devices");
     let name = |id: &Value| document["names"][id.as_str().expect("an id")].as_str();
     ids.iter().filter_map(name).collect()
@@ -36,7 +36,7 @@ fn chosen(document: &Value) -> Vec<&str> {
 
 #[test]
 fn an_answer_has_the_choice_the_alternative_and_the_deciding_term() {
-    let shown = answer_text("dgx-a100", "--free 0,1,2,5 --size 2");
+    let answer = answer_text("dgx-a100", "--free 0,1,2,5 --size 2");
     for expected in [
         "SIMULATED machine dgx-a100\n\n2 of nvidia.com/gpu, aligned\n  free         GPU0 GPU1 GPU2 GPU5\n",
         "  chosen       GPU0 GPU1: the pair over NV12 through NVSwitch, NUMA node 3\n",
@@ -46,16 +46,16 @@ fn an_answer_has_the_choice_the_alternative_and_the_deciding_term() {
         "  PCIe inside the set           50      10           decides\n",
         "  GPU5  NV12  NV12  NV12  X     7\n",
     ] {
-        assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+        assert!(answer.contains(expected), "{expected} is missing in\n{answer}");
     }
-    assert!(!shown.contains('\x1b'), "colour without a terminal");
+    assert!(!answer.contains('\x1b'), "colour without a terminal");
 }
 
 #[test]
 fn the_program_file_suffices_for_a_simulated_machine() {
     // On the same file system, so that a hard link serves as a copy.
-    let elsewhere = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder");
-    let program = elsewhere.path().join("windlass");
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder");
+    let program = folder.path().join("windlass");
     fs::hard_link(env!("CARGO_BIN_EXE_windlass"), &program).expect("linked");
     let mut command = Command::new(&program);
     command.args(["explain", "--machine", "t4-edge", "--size", "1"]);
@@ -66,14 +66,14 @@ fn the_program_file_suffices_for_a_simulated_machine() {
 
 #[test]
 fn json_has_the_question_and_the_explanation() {
-    let why = document("dgx-a100", "--free 0,1,2,5 --size 2");
-    assert_eq!(why["simulated"], "dgx-a100");
-    assert_eq!(why["question"]["policy"], "aligned");
-    assert_eq!(why["question"]["devices"]["available"].as_array().expect("ids").len(), 4);
-    assert_eq!(chosen(&why), ["GPU0", "GPU1"]);
-    assert_eq!(why["explanation"]["choice"]["exact"], true);
-    assert_eq!(why["explanation"]["alternative"]["lostBy"], "pcie");
-    assert_eq!(why["verdict"], "less in PCIe inside the set: 10 against 50");
+    let explanation = document("dgx-a100", "--free 0,1,2,5 --size 2");
+    assert_eq!(explanation["simulated"], "dgx-a100");
+    assert_eq!(explanation["question"]["policy"], "aligned");
+    assert_eq!(explanation["question"]["devices"]["available"].as_array().expect("ids").len(), 4);
+    assert_eq!(chosen_names(&explanation), ["GPU0", "GPU1"]);
+    assert_eq!(explanation["explanation"]["choice"]["exact"], true);
+    assert_eq!(explanation["explanation"]["alternative"]["lostBy"], "pcie");
+    assert_eq!(explanation["verdict"], "less in PCIe inside the set: 10 against 50");
     assert!(answer_text("dgx-a100", "--size 2 -o yaml").contains("lostBy: "));
 }
 
@@ -81,8 +81,8 @@ fn json_has_the_question_and_the_explanation() {
 fn the_documented_answer_is_current() {
     let page = include_str!("../../../docs/placement.md");
     let example = page.split("```\n$ windlass explain ").nth(1).expect("an example");
-    let (question, rest) = example.split_once('\n').expect("more lines");
-    let (answer, _) = rest.split_once("```").expect("an end");
+    let (question, answer_and_rest) = example.split_once('\n').expect("more lines");
+    let (answer, _) = answer_and_rest.split_once("```").expect("an end");
     let output =
         run(&[&["explain"], &question.split_whitespace().collect::<Vec<_>>()[..]].concat());
     assert_eq!(text(&output.stdout), answer);
@@ -90,20 +90,23 @@ fn the_documented_answer_is_current() {
 
 #[test]
 fn devices_are_named_by_number_range_name_and_id() {
-    let all = document("dgx-h100", "--size 1");
-    let id = all["question"]["devices"]["available"][6].as_str().expect("an id");
-    let free = format!("--free 0-2,gpu4,GPU5,{id} --require 2 --near NIC7,mlx5_0,NIC7 --size 3");
-    let why = document("dgx-h100", &free);
-    let names = why["names"].as_object().expect("names").values();
+    let whole_machine = document("dgx-h100", "--size 1");
+    let id = whole_machine["question"]["devices"]["available"][6].as_str().expect("an id");
+    let flags = format!("--free 0-2,gpu4,GPU5,{id} --require 2 --near NIC7,mlx5_0,NIC7 --size 3");
+    let explanation = document("dgx-h100", &flags);
+    let names = explanation["names"].as_object().expect("names").values();
     let mut names: Vec<_> = names.filter_map(Value::as_str).collect();
     names.sort_unstable();
     assert_eq!(names, ["GPU0", "GPU1", "GPU2", "GPU4", "GPU5", "GPU6", "mlx5_0", "mlx5_7"]);
-    assert_eq!(chosen(&why), ["GPU0", "GPU1", "GPU2"]);
+    assert_eq!(chosen_names(&explanation), ["GPU0", "GPU1", "GPU2"]);
     // A GPU stands for its instances if the resource offers instances.
-    let parts = "--resource nvidia.com/mig-1g.5gb --size 2";
-    assert_eq!(chosen(&document("mig-a100", &format!("{parts} --free 0"))), ["GPU0:0", "GPU0:1"]);
-    let some = document("mig-a100", &format!("{parts} --free 0/3,0:5,GPU1"));
-    assert_eq!(chosen(&some), ["GPU0:3", "GPU0:5"]);
+    let mig_flags = "--resource nvidia.com/mig-1g.5gb --size 2";
+    assert_eq!(
+        chosen_names(&document("mig-a100", &format!("{mig_flags} --free 0"))),
+        ["GPU0:0", "GPU0:1"]
+    );
+    let mig_explanation = document("mig-a100", &format!("{mig_flags} --free 0/3,0:5,GPU1"));
+    assert_eq!(chosen_names(&mig_explanation), ["GPU0:3", "GPU0:5"]);
 }
 
 #[test]
@@ -116,9 +119,9 @@ fn each_policy_can_be_tried() {
         ("first", "0,3-5", ["GPU0", "GPU3"]),
     ] {
         let flags = format!("--free {free} --size 2 --policy {policy}");
-        let why = document("l40s-pcie", &flags);
-        assert_eq!(chosen(&why), expected, "{policy}");
-        assert_eq!(why["question"]["policy"], policy);
+        let explanation = document("l40s-pcie", &flags);
+        assert_eq!(chosen_names(&explanation), expected, "{policy}");
+        assert_eq!(explanation["question"]["policy"], policy);
     }
 }
 
@@ -153,9 +156,9 @@ fn an_invalid_request_exits_with_64_and_lists_valid_names() {
         ("atari", "--size 2", "dgx-h100"),
     ] {
         let output = explain(machine, flags);
-        let shown = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(64), "{flags}: {shown}");
-        assert!(shown.contains(expected), "{flags}: {expected} is missing in\n{shown}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{flags}: {stderr}");
+        assert!(stderr.contains(expected), "{flags}: {expected} is missing in\n{stderr}");
         assert!(output.stdout.is_empty(), "{flags}: {}", text(&output.stdout));
     }
     assert!(text(&run(&["explain", "--pod", "a/b/c"]).stderr).contains("write a pod's name"));
@@ -181,21 +184,21 @@ fn a_refused_request_exits_with_1_and_the_numbers() {
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
         assert!(text(&output.stdout).contains("free         GPU0"), "{}", text(&output.stdout));
     }
-    let shown = text(&explain("t4-edge", "--size 1 --nics 1").stdout);
-    assert!(shown.contains("free NICs    none\n"), "{shown}");
+    let stdout = text(&explain("t4-edge", "--size 1 --nics 1").stdout);
+    assert!(stdout.contains("free NICs    none\n"), "{stdout}");
     let output = explain("l40s-pcie", "--size 2 --free 0-3 --require 5 -o json");
-    let why: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let id = why["question"]["devices"]["required"][0].as_str().expect("an id");
-    assert_eq!(why["names"][id], "GPU5");
+    let explanation: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let id = explanation["question"]["devices"]["required"][0].as_str().expect("an id");
+    assert_eq!(explanation["names"][id], "GPU5");
     let output = explain("l40s-pcie", "--size 9 -o json");
-    let why: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(why["refused"], "9 devices requested, 8 available");
+    let explanation: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(explanation["refused"], "9 devices requested, 8 available");
     assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
 fn gpus_and_nics_are_chosen_together_and_each_pair_has_its_level() {
-    let shown = answer_text("l40s-pcie", "--free 0,2-5 --size 3 --nics 1");
+    let answer = answer_text("l40s-pcie", "--free 0,2-5 --size 3 --nics 1");
     for expected in [
         "note: --free names no NIC, so all healthy NICs are free\n",
         "3 of nvidia.com/gpu and 1 NIC\n  free         GPU0 GPU2 GPU3 GPU4 GPU5\n  \
@@ -206,20 +209,20 @@ fn gpus_and_nics_are_chosen_together_and_each_pair_has_its_level() {
         "  pairs over NODE                    2\n",
         "  mlx5_0  PIX   NODE  NODE  X       0\n",
     ] {
-        assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+        assert!(answer.contains(expected), "{expected} is missing in\n{answer}");
     }
-    let why = document("dgx-a100", "--size 2 --nics 2 --require 3 --within pix");
-    let pairs = why["choice"]["pairs"].as_array().expect("pairs").iter();
-    let name = |id: &Value| why["names"][id.as_str().expect("an id")].clone();
+    let explanation = document("dgx-a100", "--size 2 --nics 2 --require 3 --within pix");
+    let pairs = explanation["choice"]["pairs"].as_array().expect("pairs").iter();
+    let name = |id: &Value| explanation["names"][id.as_str().expect("an id")].clone();
     let pairs: Vec<_> = pairs.map(|pair| [name(&pair["gpu"]), name(&pair["nic"])]).collect();
     assert_eq!(pairs, [["GPU2", "mlx5_2"], ["GPU3", "mlx5_3"]]);
-    assert_eq!(why["question"]["within"], "PIX");
-    let shown = answer_text(
+    assert_eq!(explanation["question"]["within"], "PIX");
+    let answer = answer_text(
         "l40s-pcie",
         "--free 0,2-5,NIC1 --size 1 --nics 1 --within PHB --require mlx5_1",
     );
-    assert!(shown.contains("free NICs    mlx5_1\n  required     mlx5_1\n"), "{shown}");
-    assert!(!shown.contains("note: "), "{shown}");
+    assert!(answer.contains("free NICs    mlx5_1\n  required     mlx5_1\n"), "{answer}");
+    assert!(!answer.contains("note: "), "{answer}");
 }
 
 #[test]
@@ -254,7 +257,7 @@ fn a_question_about_nics_cannot_add_nics() {
     fs::write(&path, "resources:\n- name: example.com/rdma\n  devices: {kind: nic}\n")
         .expect("written");
     let flags = format!("--config {} --resource example.com/rdma --size 2", path.display());
-    assert_eq!(chosen(&document("l40s-pcie", &flags)), ["mlx5_0", "mlx5_1"]);
+    assert_eq!(chosen_names(&document("l40s-pcie", &flags)), ["mlx5_0", "mlx5_1"]);
     let output = explain("l40s-pcie", &format!("{flags} --nics 1"));
     assert_eq!(output.status.code(), Some(64));
     let expected = "--nics: example.com/rdma consists of NICs; use --size alone";
@@ -274,7 +277,7 @@ fn replicas_of_shared_devices_are_listed_by_device() {
     let folder = folder();
     let config = write_shared_config(&folder);
     let flags = format!("--config {config} --size 3 --free 0,1::2,2-3 --require 1::2");
-    let shown = answer_text("dgx-h100", &flags);
+    let answer = answer_text("dgx-h100", &flags);
     for expected in [
         "3 of nvidia.com/gpu, distributed\n  required     GPU1::2\n",
         "  chosen       1 of GPU0, 1 of GPU1, 1 of GPU2: all 3 pairs NV18 through NVSwitch, NUMA node 0\n",
@@ -282,14 +285,14 @@ fn replicas_of_shared_devices_are_listed_by_device() {
         "  GPU1    3       1     1\n",
         "  GPU7    4       0     0\n",
     ] {
-        assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+        assert!(answer.contains(expected), "{expected} is missing in\n{answer}");
     }
-    let near = answer_text("dgx-h100", &format!("--config {config} --size 1 --near mlx5_3"));
+    let near_answer = answer_text("dgx-h100", &format!("--config {config} --size 1 --near mlx5_3"));
     for expected in ["  near         mlx5_3\n", "  chosen       1 of GPU3: "] {
-        assert!(near.contains(expected), "{expected} is missing in\n{near}");
+        assert!(near_answer.contains(expected), "{expected} is missing in\n{near_answer}");
     }
-    let packed = document("dgx-h100", &format!("--config {config} --size 5 --policy packed"));
-    let replicas = packed["explanation"]["choice"]["replicas"].as_array().expect("replicas");
+    let explanation = document("dgx-h100", &format!("--config {config} --size 5 --policy packed"));
+    let replicas = explanation["explanation"]["choice"]["replicas"].as_array().expect("replicas");
     assert_eq!(replicas.len(), 5);
     for (flags, expected) in [
         ("--require 1", "name a replica of GPU1, such as GPU1::0"),
@@ -373,13 +376,13 @@ fn without_a_kubelet_all_healthy_devices_are_free_with_a_note() {
     let host = machine(&folder, "t4-edge");
     let output = explain_on_node(&node_flags(&folder, &host), "--size 1");
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let shown = text(&output.stdout);
-    assert!(shown.contains("note: holders unknown"), "{shown}");
-    assert!(shown.contains("pod-resources/kubelet.sock"), "{shown}");
-    assert!(shown.contains("free         GPU0"), "{shown}");
-    let shown = text(&explain_on_node(&node_flags(&folder, &host), "--pod web").stderr);
-    assert!(shown.contains("--kubelet-dir"), "{shown}");
-    assert_eq!(shown.matches("No such file").count(), 1, "{shown}");
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("note: holders unknown"), "{stdout}");
+    assert!(stdout.contains("pod-resources/kubelet.sock"), "{stdout}");
+    assert!(stdout.contains("free         GPU0"), "{stdout}");
+    let stderr = text(&explain_on_node(&node_flags(&folder, &host), "--pod web").stderr);
+    assert!(stderr.contains("--kubelet-dir"), "{stderr}");
+    assert_eq!(stderr.matches("No such file").count(), 1, "{stderr}");
 }
 
 #[test]
@@ -392,28 +395,28 @@ fn allocated_and_failed_devices_are_not_free() {
     assert!(run(&["machine", "fault", &dir, "xid:79@7"]).status.success());
     kubelet.wait_for_line("8 devices, 7 healthy");
     let output = explain_on_node(&flags, "--size 2");
-    let shown = text(&output.stdout);
+    let stdout = text(&output.stdout);
     for expected in [
         "free         GPU4 GPU5 GPU6\n",
         "not free     GPU0 GPU1 GPU2 GPU3: held by default/trainer\n",
         "GPU7: XID 79, GPU has fallen off the bus\n",
         "chosen       GPU4 GPU5: the pair over NV18 through NVSwitch, NUMA node 1\n",
     ] {
-        assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+        assert!(stdout.contains(expected), "{expected} is missing in\n{stdout}");
     }
     // The agent withholds the repaired GPU for its quiet period. Without the agent's state, the reason is unknown.
     assert!(run(&["machine", "fault", &dir, "recover@7"]).status.success());
-    let elsewhere = folder.path().join("elsewhere").display().to_string();
-    let without = [&flags[..flags.len() - 1], &[elsewhere]].concat();
-    let output = explain_on_node(&without, "--size 4");
-    let shown = text(&output.stdout);
-    assert!(shown.contains("GPU7: withheld by the agent\n"), "{shown}");
+    let other_state_dir = folder.path().join("elsewhere").display().to_string();
+    let other_state_flags = [&flags[..flags.len() - 1], &[other_state_dir]].concat();
+    let output = explain_on_node(&other_state_flags, "--size 4");
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("GPU7: withheld by the agent\n"), "{stdout}");
     assert_eq!(output.status.code(), Some(1));
-    let why = "4 devices requested, 3 available";
-    assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    let expected = "4 devices requested, 3 available";
+    assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     let output = explain_on_node(&flags, "--size 2 --require 4,0");
-    let why = "GPU0 is required and not free: held by default/trainer";
-    assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    let expected = "GPU0 is required and not free: held by default/trainer";
+    assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     // Devices named by --free count as free, even if a container holds them.
     assert!(explain_on_node(&flags, "--size 2 --free 0-1").status.success());
     kubelet.send("delete trainer");
@@ -433,14 +436,14 @@ fn replicas_that_containers_hold_are_in_use() {
     node.wait_for_message("registered, the kubelet reads the device list");
     kubelet.wait_for_line("pod web admitted");
     let flags = [&node_flags(&folder, &host)[..], &config].concat();
-    let shown = text(&explain_on_node(&flags, "--size 1").stdout);
-    assert!(shown.contains("  GPU0    1       3     1\n"), "{shown}");
+    let stdout = text(&explain_on_node(&flags, "--size 1").stdout);
+    assert!(stdout.contains("  GPU0    1       3     1\n"), "{stdout}");
     let dir = folder.path().join("machine").display().to_string();
     assert!(run(&["machine", "fault", &dir, "xid:79@0"]).status.success());
     let output = explain_on_node(&flags, "--size 1");
     assert!(text(&output.stdout).contains("not free     GPU0: XID 79, GPU has fallen off the bus"));
-    let why = "1 replicas requested, 0 available";
-    assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    let expected = "1 replicas requested, 0 available";
+    assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -458,9 +461,9 @@ fn a_pods_replicas_are_explained_with_their_memory_and_its_enforcement() {
     kubelet.wait_for_line("pod web admitted");
     let flags = [&node_flags(&folder, &host)[..], &config].concat();
     let output = explain_on_node(&flags, "--pod web");
-    let shown = text(&output.stdout);
-    assert!(shown.contains("default/web, 2 replicas of GPU0 (GPU-"), "{shown}");
-    assert!(shown.contains("  memory: 10240 of 15360 MiB, enforcement: none; "), "{shown}");
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("default/web, 2 replicas of GPU0 (GPU-"), "{stdout}");
+    assert!(stdout.contains("  memory: 10240 of 15360 MiB, enforcement: none; "), "{stdout}");
     let document = text(&explain_on_node(&flags, "--pod web -o json").stdout);
     let document: Value = serde_json::from_str(&document).expect("JSON");
     let share = &document["shares"][0];
@@ -477,48 +480,51 @@ fn a_pod_is_explained_by_its_recorded_choice_and_later_changes() {
     node.signal("TERM");
     assert_eq!(node.wait().code(), Some(0));
 
-    let shown = |question: &str, code: i32| {
+    let ask = |question: &str, code: i32| {
         let output = explain_on_node(&flags, question);
         assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
         text(&output.stdout) + &text(&output.stderr)
     };
-    let listed = shown("--past", 0);
+    let choices_table = ask("--past", 0);
     let row = "  nvidia.com/gpu  aligned  4     8   GPU0 GPU1 GPU2 GPU3\n";
-    assert!(listed.contains(row), "{listed}");
-    let document: Value = serde_json::from_str(&shown("--past -o json", 0)).expect("JSON");
+    assert!(choices_table.contains(row), "{choices_table}");
+    let document: Value = serde_json::from_str(&ask("--past -o json", 0)).expect("JSON");
     assert_eq!(document["simulated"], "dgx-h100", "the simulation is not labelled");
     assert_eq!(document["choices"][0]["size"], 4);
-    let same = shown("--pod trainer", 0);
+    let answer = ask("--pod trainer", 0);
     for expected in [
         "container main, nvidia.com/gpu: GPU0 GPU1 GPU2 GPU3\n  newest choice of exactly these devices, at 20",
         "Z; an earlier pod's, if the kubelet had no alternative for this one\n  today's answer is the same\n\n4 of nvidia.com/gpu, aligned\n  free         GPU0 GPU1 GPU2",
         "  chosen       GPU0 GPU1 GPU2 GPU3: all 6 pairs NV18",
     ] {
-        assert!(same.contains(expected), "{expected} is missing in\n{same}");
+        assert!(answer.contains(expected), "{expected} is missing in\n{answer}");
     }
     let dir = folder.path().join("machine").display().to_string();
     assert!(run(&["machine", "fault", &dir, "remove@3"]).status.success());
-    let other = shown("--pod default/trainer", 0);
+    let changed_answer = ask("--pod default/trainer", 0);
     let expected = "today's answer differs: gone since: GPU-0bdc3c71-";
-    assert!(other.contains(expected), "{other}");
-    let held: Value = serde_json::from_str(&shown("--pod trainer -o json", 0)).expect("JSON");
-    let past = &held["containers"][0]["past"];
-    assert_eq!(past["caveat"], "an earlier pod's, if the kubelet had no alternative for this one");
-    let today = &past["today"];
+    assert!(changed_answer.contains(expected), "{changed_answer}");
+    let pod_document: Value = serde_json::from_str(&ask("--pod trainer -o json", 0)).expect("JSON");
+    let recorded_choice = &pod_document["containers"][0]["past"];
     assert_eq!(
-        chosen(today),
+        recorded_choice["caveat"],
+        "an earlier pod's, if the kubelet had no alternative for this one"
+    );
+    let current_answer = &recorded_choice["today"];
+    assert_eq!(
+        chosen_names(current_answer),
         ["GPU3", "GPU4", "GPU5", "GPU6"],
         "the remaining GPUs have new numbers"
     );
 
-    assert!(shown("--pod a/b", 1).contains("a/b has no device of this node; default/trainer has"));
+    assert!(ask("--pod a/b", 1).contains("a/b has no device of this node; default/trainer has"));
     fs::write(folder.path().join("state/choices.json"), r#"{"version":1,"choices":[]}"#)
         .expect("written");
-    let forgotten = shown("--pod trainer", 1);
-    assert!(forgotten.contains("\n  no recorded choice: "), "{forgotten}");
+    let answer_without_record = ask("--pod trainer", 1);
+    assert!(answer_without_record.contains("\n  no recorded choice: "), "{answer_without_record}");
     let output = explain_on_node(&flags, "--pod trainer -o json");
-    let held: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(held["containers"][0]["ids"].as_array().expect("ids").len(), 4);
+    let pod_document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(pod_document["containers"][0]["ids"].as_array().expect("ids").len(), 4);
 }
 
 #[test]
@@ -530,6 +536,6 @@ fn choices_are_listed_with_times_in_seconds() {
     let file = format!(r#"{{"version":1,"choices":[{choice}]}}"#);
     fs::write(folder.path().join("state/choices.json"), file).expect("written");
     let output = explain_on_node(&node_flags(&folder, &host), "--past");
-    let shown = text(&output.stdout);
-    assert!(shown.contains("2026-01-02T03:04:05Z  a.com/x"), "{shown}{}", text(&output.stderr));
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("2026-01-02T03:04:05Z  a.com/x"), "{stdout}{}", text(&output.stderr));
 }

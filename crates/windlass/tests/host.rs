@@ -20,18 +20,19 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-fn record(to: &Path, flags: &[&str]) -> String {
-    let to = to.display().to_string();
-    let output = run(&[&["host", "record", &to], flags].concat());
+fn record(snapshot: &Path, flags: &[&str]) -> String {
+    let snapshot = snapshot.display().to_string();
+    let output = run(&[&["host", "record", &snapshot], flags].concat());
     assert!(output.status.success(), "{flags:?}: {}", text(&output.stderr));
-    to
+    snapshot
 }
 
 /// Fails with the first line in which two documents differ.
-fn assert_same(what: &str, here: &Value, there: &Value) {
-    let [here, there] = [here, there].map(|of| serde_json::to_string_pretty(of).expect("JSON"));
-    let difference = here.lines().zip(there.lines()).find(|(here, there)| here != there);
-    assert!(here == there, "{what}: {difference:?}");
+fn assert_same(subject: &str, live: &Value, recorded: &Value) {
+    let [live, recorded] =
+        [live, recorded].map(|inventory| serde_json::to_string_pretty(inventory).expect("JSON"));
+    let difference = live.lines().zip(recorded.lines()).find(|(live, recorded)| live != recorded);
+    assert!(live == recorded, "{subject}: {difference:?}");
 }
 
 /// Inventory without values that differ between a host and its snapshot: times, and the mark of a snapshot. The result
@@ -72,13 +73,13 @@ fn every_machine_has_the_same_inventory_in_its_snapshot() {
         let folder = folder();
         let host = machine(&folder, profile);
         let host: Vec<_> = host.iter().map(String::as_str).collect();
-        let to =
+        let snapshot =
             record(&folder.path().join("snapshot"), &[&host[..], &["--with-serials"]].concat());
-        let elsewhere = ["--host-root", &to, "--nvml-library", host[3]];
+        let snapshot_flags = ["--host-root", &snapshot, "--nvml-library", host[3]];
         let query = |host: &[&str]| json(&[&["devices"], host].concat());
-        let [here, there] = [&host[..], &elsewhere].map(query);
-        assert!(there["recorded"].is_string(), "{profile}");
-        assert_same(profile, &comparable(here), &comparable(there));
+        let [live, recorded] = [&host[..], &snapshot_flags].map(query);
+        assert!(recorded["recorded"].is_string(), "{profile}");
+        assert_same(profile, &comparable(live), &comparable(recorded));
     }
 }
 
@@ -88,14 +89,15 @@ fn a_snapshot_and_its_inventory_have_the_same_anonymised_ids() {
         let folder = folder();
         let host = machine(&folder, profile);
         // Without NVIDIA's library, whose answers are not in the snapshot.
-        let none = folder.path().join("none").display().to_string();
-        let host = ["--host-root", &host[1], "--nvml-library", &none];
+        let missing_library = folder.path().join("none").display().to_string();
+        let host = ["--host-root", &host[1], "--nvml-library", &missing_library];
         let snapshot = folder.path().join("snapshot");
-        let to = record(&snapshot, &host);
-        let found = fs::read(snapshot.join("inventory.json")).expect("written");
-        let found = comparable(serde_json::from_slice(&found).expect("JSON"));
-        let there = json(&["devices", "--host-root", &to, "--nvml-library", &none]);
-        assert_same(profile, &by_place(&found), &by_place(&comparable(there)));
+        let snapshot_root = record(&snapshot, &host);
+        let inventory = fs::read(snapshot.join("inventory.json")).expect("written");
+        let inventory = comparable(serde_json::from_slice(&inventory).expect("JSON"));
+        let recorded =
+            json(&["devices", "--host-root", &snapshot_root, "--nvml-library", &missing_library]);
+        assert_same(profile, &by_place(&inventory), &by_place(&comparable(recorded)));
     }
 }
 
@@ -109,10 +111,11 @@ fn this_machine_has_the_same_inventory_in_its_snapshot() {
     )
     .expect("written");
     let config = config.display().to_string();
-    let to = record(&folder.path().join("snapshot"), &["--with-serials", "--config", &config]);
-    let [here, there] = ["/", to.as_str()]
+    let snapshot =
+        record(&folder.path().join("snapshot"), &["--with-serials", "--config", &config]);
+    let [live, recorded] = ["/", snapshot.as_str()]
         .map(|root| comparable(json(&["devices", "--host-root", root, "--config", &config])));
-    assert_same("this machine", &here, &there);
+    assert_same("this machine", &live, &recorded);
 }
 
 #[test]
@@ -121,21 +124,21 @@ fn devices_of_every_profile_are_the_same_in_a_snapshot() {
     let profiles: Vec<_> =
         Attached::names().filter(|name| !SKIPPED_PROFILES.contains(name)).collect();
     let dir = folder.path().join("machine").display().to_string();
-    let added = profiles.iter().flat_map(|name| ["--device", name]);
+    let device_flags = profiles.iter().flat_map(|name| ["--device", name]);
     let create = ["machine", "create", &dir, "--machine", "kria"];
-    let output = run(&create.into_iter().chain(added).collect::<Vec<_>>());
+    let output = run(&create.into_iter().chain(device_flags).collect::<Vec<_>>());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let config = folder.path().join("w.yaml");
     let sources: Vec<_> = profiles.iter().map(|name| format!("{{profile: {name}}}")).collect();
     fs::write(&config, format!("sources: [{}]", sources.join(", "))).expect("written");
     let (config, root) = (config.display().to_string(), format!("{dir}/host"));
     let flags = ["--host-root", &root, "--config", &config, "--with-serials"];
-    let to = record(&folder.path().join("snapshot"), &flags);
-    let [here, there] = [&root, &to]
+    let snapshot = record(&folder.path().join("snapshot"), &flags);
+    let [live, recorded] = [&root, &snapshot]
         .map(|root| comparable(json(&["devices", "--host-root", root, "--config", &config])));
-    let devices = here["devices"].as_array().expect("a list").len();
-    assert!(devices >= profiles.len(), "{here:#}");
-    assert_same("every profile", &here, &there);
+    let devices = live["devices"].as_array().expect("a list").len();
+    assert!(devices >= profiles.len(), "{live:#}");
+    assert_same("every profile", &live, &recorded);
 }
 
 #[test]
@@ -143,37 +146,39 @@ fn a_recording_is_marked_and_no_agent_serves_it() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let host: Vec<_> = host.iter().map(String::as_str).collect();
-    let to = record(&folder.path().join("snapshot"), &host);
+    let snapshot = record(&folder.path().join("snapshot"), &host);
     for command in [&["devices"][..], &["topo"], &["labels"], &["explain", "--size", "1"]] {
-        let output = run(&[command, &["--host-root", &to, "--nvml-library", host[3]]].concat());
-        let shown = text(&output.stdout);
+        let output =
+            run(&[command, &["--host-root", &snapshot, "--nvml-library", host[3]]].concat());
+        let stdout = text(&output.stdout);
         assert!(
-            shown.contains("RECORDED host, 20"),
-            "{command:?}: {shown}{}",
+            stdout.contains("RECORDED host, 20"),
+            "{command:?}: {stdout}{}",
             text(&output.stderr)
         );
-        assert!(shown.contains("SIMULATED machine t4-edge"), "{command:?}: {shown}");
-        let flags = ["--host-root", &to, "--nvml-library", host[3]];
+        assert!(stdout.contains("SIMULATED machine t4-edge"), "{command:?}: {stdout}");
+        let flags = ["--host-root", &snapshot, "--nvml-library", host[3]];
         let document = json(&[command, &flags].concat());
         let is_marked = document["recorded"].is_string() || command == ["labels"];
         assert!(is_marked, "{command:?}: {document}");
         // A kubelet of this machine knows nothing of the recorded devices.
         let caveat = document["caveat"].as_str().unwrap_or_default();
-        let kubelet_dir = format!("{to}/var/lib/kubelet");
+        let kubelet_dir = format!("{snapshot}/var/lib/kubelet");
         assert!(command[0] != "explain" || caveat.contains(&kubelet_dir), "{caveat}");
     }
-    let output = run(&["doctor", "--all", "--host-root", &to, "--nvml-library", host[3]]);
+    let output = run(&["doctor", "--all", "--host-root", &snapshot, "--nvml-library", host[3]]);
     let findings = text(&output.stdout);
     assert!(findings.contains("the host is a recording"), "{findings}{}", text(&output.stderr));
     // The formats of these documents have no field for the mark.
     for command in [&["cdi", "generate"][..], &["labels", "-o", "json"], &["labels", "-o", "nfd"]] {
-        let output = run(&[command, &["--host-root", &to, "--nvml-library", host[3]]].concat());
-        let errors = text(&output.stderr);
-        assert!(errors.contains("windlass: RECORDED host, 20"), "{command:?}: {errors}");
+        let output =
+            run(&[command, &["--host-root", &snapshot, "--nvml-library", host[3]]].concat());
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("windlass: RECORDED host, 20"), "{command:?}: {stderr}");
     }
     let path = |name: &str| folder.path().join(name).display().to_string();
     let places = ["--kubelet-dir", &path("k"), "--cdi-dir", &path("c"), "--state-dir", &path("s")];
-    let output = run(&[&["node", "--host-root", &to], &places[..]].concat());
+    let output = run(&[&["node", "--host-root", &snapshot], &places[..]].concat());
     assert_eq!(output.status.code(), USAGE);
     assert!(text(&output.stderr).contains("is a recording"), "{}", text(&output.stderr));
     assert!(!folder.path().join("k").exists(), "the agent has created a folder");
@@ -185,13 +190,13 @@ fn a_snapshot_is_readable_and_anonymised() {
     let host = machine(&folder, "dgx-h100");
     let host: Vec<_> = host.iter().map(String::as_str).collect();
     let snapshot = folder.path().join("snapshot");
-    let to = record(&snapshot, &host);
-    let read = |name: &str| fs::read_to_string(snapshot.join(name)).expect("written");
-    assert!(read("README.txt").contains("were replaced"), "{}", read("README.txt"));
-    let manifest: Value = serde_json::from_str(&read("manifest.json")).expect("JSON");
+    let snapshot_root = record(&snapshot, &host);
+    let read_file = |name: &str| fs::read_to_string(snapshot.join(name)).expect("written");
+    assert!(read_file("README.txt").contains("were replaced"), "{}", read_file("README.txt"));
+    let manifest: Value = serde_json::from_str(&read_file("manifest.json")).expect("JSON");
     assert_eq!(manifest["replaced"], true);
     assert_eq!(manifest["leftOut"], serde_json::json!([]));
-    let inventory = read("inventory.json");
+    let inventory = read_file("inventory.json");
     let live = json(&[&["devices"], &host[..]].concat());
     for device in live["devices"].as_array().expect("a list") {
         let id = device["id"].as_str().expect("text");
@@ -200,9 +205,13 @@ fn a_snapshot_is_readable_and_anonymised() {
         let serial = &device["attributes"]["nvidia.com/serial"]["string"];
         assert!(serial.as_str().is_none_or(|serial| !inventory.contains(serial)), "{serial}");
     }
-    let again = run(&[&["host", "record", &to], &host[..]].concat());
-    assert_eq!(again.status.code(), USAGE);
-    assert!(text(&again.stderr).contains("is not empty"), "{}", text(&again.stderr));
+    let second_output = run(&[&["host", "record", &snapshot_root], &host[..]].concat());
+    assert_eq!(second_output.status.code(), USAGE);
+    assert!(
+        text(&second_output.stderr).contains("is not empty"),
+        "{}",
+        text(&second_output.stderr)
+    );
 }
 
 #[test]
@@ -215,8 +224,8 @@ fn a_machines_folder_is_refused_as_host_root() {
     for command in [&["devices"][..], &["topo"], &["explain", "--size", "1"], &record] {
         let output = run(&[command, &["--host-root", &root]].concat());
         assert_eq!(output.status.code(), USAGE, "{command:?}");
-        let why = text(&output.stderr);
-        assert!(why.contains("there is no /sys in the host root"), "{why}");
-        assert!(why.contains(&format!("did you mean {root}/host?")), "{why}");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("there is no /sys in the host root"), "{stderr}");
+        assert!(stderr.contains(&format!("did you mean {root}/host?")), "{stderr}");
     }
 }

@@ -37,7 +37,7 @@ fn source_folder(name: &str) -> PathBuf {
 /// The product files of a crate: the module path of each, and its text without tests.
 fn files(name: &str) -> Vec<(Vec<String>, String)> {
     let root = source_folder(name);
-    let (mut folders, mut found) = (vec![root.clone()], Vec::new());
+    let (mut folders, mut modules) = (vec![root.clone()], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("readable").path();
@@ -50,12 +50,12 @@ fn files(name: &str) -> Vec<(Vec<String>, String)> {
                 let is_root = module == ["lib"] || module == ["main"];
                 let module = if is_root { Vec::new() } else { module };
                 if !module.iter().any(|part| part == "tests") {
-                    found.push((module, product(&path)));
+                    modules.push((module, product(&path)));
                 }
             }
         }
     }
-    found
+    modules
 }
 
 fn product(path: &Path) -> String {
@@ -70,15 +70,15 @@ fn without_comments(text: &str) -> String {
 
 /// Every path in a text, with imports in braces expanded.
 fn paths(text: &str) -> Vec<String> {
-    let mut all = Vec::new();
+    let mut paths = Vec::new();
     for statement in text.split(';') {
-        let imported = statement.rsplit_once("use ").map(|(_, tree)| tree);
-        match imported.filter(|tree| !tree.contains(['(', '=', '"'])) {
-            Some(tree) => expand("", tree, &mut all),
-            None => all.extend(paths_in_code(statement)),
+        let import = statement.rsplit_once("use ").map(|(_, tree)| tree);
+        match import.filter(|tree| !tree.contains(['(', '=', '"'])) {
+            Some(tree) => expand("", tree, &mut paths),
+            None => paths.extend(paths_in_code(statement)),
         }
     }
-    all
+    paths
 }
 
 /// Paths in code that begin with `crate` or `super`.
@@ -87,15 +87,15 @@ fn paths_in_code(code: &str) -> impl Iterator<Item = String> + '_ {
     words.filter(|word| word.starts_with("crate::") || word.starts_with("super::")).map(Into::into)
 }
 
-fn expand(prefix: &str, tree: &str, all: &mut Vec<String>) {
+fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
     let tree = tree.trim();
     match tree.split_once('{') {
-        None => all.extend(tree.split(',').map(|leaf| format!("{prefix}{}", leaf.trim()))),
-        Some((head, rest)) => {
-            let inside = rest.trim_end().strip_suffix('}').unwrap_or(rest);
+        None => paths.extend(tree.split(',').map(|leaf| format!("{prefix}{}", leaf.trim()))),
+        Some((head, group_and_rest)) => {
+            let group = group_and_rest.trim_end().strip_suffix('}').unwrap_or(group_and_rest);
             let prefix = format!("{prefix}{head}");
-            for branch in branches(inside) {
-                expand(&prefix, branch, all);
+            for branch in branches(group) {
+                expand(&prefix, branch, paths);
             }
         }
     }
@@ -103,47 +103,47 @@ fn expand(prefix: &str, tree: &str, all: &mut Vec<String>) {
 
 /// Splits a text at the commas outside of braces.
 fn branches(text: &str) -> Vec<&str> {
-    let (mut depth, mut begin, mut found) = (0_usize, 0, Vec::new());
-    for (at, letter) in text.char_indices() {
+    let (mut depth, mut start, mut branches) = (0_usize, 0, Vec::new());
+    for (index, letter) in text.char_indices() {
         match letter {
             '{' => depth += 1,
             '}' => depth = depth.saturating_sub(1),
             ',' if depth == 0 => {
-                found.push(&text[begin..at]);
-                begin = at + 1;
+                branches.push(&text[start..index]);
+                start = index + 1;
             }
             _ => {}
         }
     }
-    found.push(&text[begin..]);
-    found.retain(|branch| !branch.trim().is_empty());
-    found
+    branches.push(&text[start..]);
+    branches.retain(|branch| !branch.trim().is_empty());
+    branches
 }
 
 /// Top-level module of a path in the module `from`.
 fn target(path: &str, from: &[String]) -> Option<String> {
-    let mut parts: Vec<_> = path.split("::").collect();
-    let mut base = match *parts.first()? {
+    let mut segments: Vec<_> = path.split("::").collect();
+    let mut base = match *segments.first()? {
         "crate" => Vec::new(),
         "super" => from.to_vec(),
         _ => return None,
     };
-    while parts.first() == Some(&"super") {
+    while segments.first() == Some(&"super") {
         base.pop();
-        parts.remove(0);
+        segments.remove(0);
     }
-    if parts.first() == Some(&"crate") {
-        parts.remove(0);
+    if segments.first() == Some(&"crate") {
+        segments.remove(0);
     }
-    base.into_iter().next().or_else(|| parts.first().map(|&name| name.to_owned()))
+    base.into_iter().next().or_else(|| segments.first().map(|&name| name.to_owned()))
 }
 
 /// Names that a crate's root re-exports, with their modules.
 fn reexports(root: &str) -> BTreeMap<String, String> {
     let from_module = |path: String| {
         let path = path.strip_prefix("self::").unwrap_or(&path);
-        let (module, rest) = path.split_once("::")?;
-        let name = rest.rsplit("::").next()?.rsplit(" as ").next()?;
+        let (module, item) = path.split_once("::")?;
+        let name = item.rsplit("::").next()?.rsplit(" as ").next()?;
         Some((name.trim().to_owned(), module.trim().to_owned()))
     };
     paths(root).into_iter().filter_map(from_module).collect()
@@ -157,12 +157,13 @@ fn module_graph(name: &str) -> ModuleGraph {
     let modules: BTreeSet<_> = files.iter().filter_map(|(path, _)| path.first()).collect();
     let mut module_graph = ModuleGraph::new();
     for (module, text) in files.iter().filter(|(module, _)| !module.is_empty()) {
-        let used = paths(&without_comments(text)).into_iter().filter_map(|path| {
+        let used_modules = paths(&without_comments(text)).into_iter().filter_map(|path| {
             let name = target(&path, module)?;
             Some(reexports.get(&name).cloned().unwrap_or(name))
         });
-        let others = used.filter(|other| modules.contains(other) && *other != module[0]);
-        module_graph.entry(module[0].clone()).or_default().extend(others);
+        let other_modules = used_modules
+            .filter(|used_module| modules.contains(used_module) && *used_module != module[0]);
+        module_graph.entry(module[0].clone()).or_default().extend(other_modules);
     }
     module_graph
 }
@@ -170,14 +171,16 @@ fn module_graph(name: &str) -> ModuleGraph {
 /// Modules in or between cycles. Repeatedly removes modules that use no other module, or that no other module uses.
 fn cycles(mut module_graph: ModuleGraph) -> Vec<String> {
     loop {
-        let used: BTreeSet<_> = module_graph.values().flatten().cloned().collect();
-        let before = module_graph.len();
-        module_graph.retain(|module, uses| !uses.is_empty() && used.contains(module));
-        let remaining: BTreeSet<_> = module_graph.keys().cloned().collect();
-        for uses in module_graph.values_mut() {
-            uses.retain(|used| remaining.contains(used));
+        let used_modules: BTreeSet<_> = module_graph.values().flatten().cloned().collect();
+        let previous_len = module_graph.len();
+        module_graph.retain(|module, dependencies| {
+            !dependencies.is_empty() && used_modules.contains(module)
+        });
+        let remaining_modules: BTreeSet<_> = module_graph.keys().cloned().collect();
+        for dependencies in module_graph.values_mut() {
+            dependencies.retain(|dependency| remaining_modules.contains(dependency));
         }
-        if module_graph.len() == before {
+        if module_graph.len() == previous_len {
             return module_graph.into_keys().collect();
         }
     }
@@ -186,8 +189,11 @@ fn cycles(mut module_graph: ModuleGraph) -> Vec<String> {
 #[test]
 fn modules_of_the_product_have_no_cycles() {
     for name in product_crates() {
-        let found = cycles(module_graph(&name));
-        assert!(found.is_empty(), "modules of {name} have a cycle: {found:?}");
+        let modules_in_cycles = cycles(module_graph(&name));
+        assert!(
+            modules_in_cycles.is_empty(),
+            "modules of {name} have a cycle: {modules_in_cycles:?}"
+        );
     }
 }
 

@@ -9,41 +9,41 @@ use windlass_node::documents::Document;
 use crate::program::{folder, machine, run, text};
 
 /// Output of a command for a simulated machine.
-fn query(profile: &str, words: &[&str]) -> String {
+fn query(profile: &str, arguments: &[&str]) -> String {
     let folder = folder();
     let host = machine(&folder, profile);
     let host: Vec<_> = host.iter().map(String::as_str).collect();
-    let output = run(&[words, &host[..]].concat());
-    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    let output = run(&[arguments, &host[..]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
 /// The tables: each with its heading.
-fn tables(shown: &str) -> Vec<&str> {
-    shown.split("\n\n").filter(|part| part.trim_start().starts_with("NAME ")).collect()
+fn tables(output: &str) -> Vec<&str> {
+    output.split("\n\n").filter(|block| block.trim_start().starts_with("NAME ")).collect()
 }
 
 #[test]
 fn each_kind_has_a_table_with_its_own_columns() {
-    let shown = query("dgx-h100", &["devices"]);
-    let tables = tables(&shown);
-    assert!(tables[0].starts_with("NAME") && tables[0].contains("MEMORY"), "{shown}");
-    assert!(tables[0].contains("H100 80GB HBM3  81559Mi"), "{shown}");
-    assert!(tables[1].contains("NETDEV") && !tables[1].contains("MEMORY"), "{shown}");
-    assert!(tables[1].contains("ib0     InfiniBand  400 Gb/sec"), "{shown}");
-    assert!(!shown.contains("XGMI"), "an empty column is omitted: {shown}");
+    let stdout = query("dgx-h100", &["devices"]);
+    let tables = tables(&stdout);
+    assert!(tables[0].starts_with("NAME") && tables[0].contains("MEMORY"), "{stdout}");
+    assert!(tables[0].contains("H100 80GB HBM3  81559Mi"), "{stdout}");
+    assert!(tables[1].contains("NETDEV") && !tables[1].contains("MEMORY"), "{stdout}");
+    assert!(tables[1].contains("ib0     InfiniBand  400 Gb/sec"), "{stdout}");
+    assert!(!stdout.contains("XGMI"), "an empty column is omitted: {stdout}");
 }
 
 #[test]
 fn kinds_and_sources_filter_devices() {
-    let shown = query("dgx-h100", &["devices", "--kind", "nic"]);
-    assert_eq!(tables(&shown).len(), 1, "{shown}");
-    let shown = query("dgx-h100", &["devices", "--source", "nvidia", "-o", "json"]);
-    let document: Value = serde_json::from_str(&shown).expect("JSON");
+    let stdout = query("dgx-h100", &["devices", "--kind", "nic"]);
+    assert_eq!(tables(&stdout).len(), 1, "{stdout}");
+    let stdout = query("dgx-h100", &["devices", "--source", "nvidia", "-o", "json"]);
+    let document: Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!(document["devices"].as_array().map(Vec::len), Some(8));
     assert_eq!(document["sources"].as_object().map(serde_json::Map::len), Some(1));
-    let shown = query("dgx-h100", &["topo", "--kind", "gpu,nic", "-o", "json"]);
-    let document: Value = serde_json::from_str(&shown).expect("JSON");
+    let stdout = query("dgx-h100", &["topo", "--kind", "gpu,nic", "-o", "json"]);
+    let document: Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!(document["devices"].as_array().map(Vec::len), Some(16));
     let folder = folder();
     let host = machine(&folder, "t4-edge");
@@ -54,17 +54,17 @@ fn kinds_and_sources_filter_devices() {
 
 #[test]
 fn a_wide_matrix_is_split_with_gpus_first() {
-    let shown = query("dgx-h100", &["topo"]);
-    let long = shown.lines().find(|line| line.chars().count() > 120);
-    assert_eq!(long, None, "{shown}");
-    let columns: Vec<_> = shown.lines().filter(|line| line.trim_end().ends_with("NUMA")).collect();
-    assert!(columns[0].contains("GPU7") && !columns[0].contains("mlx5_0"), "{shown}");
-    assert!(columns[1].contains("mlx5_0"), "{shown}");
-    assert!(shown.contains("NV# NVLinks, PSB"), "{shown}");
-    let shown = query("rdma", &["topo"]);
+    let stdout = query("dgx-h100", &["topo"]);
+    let long_line = stdout.lines().find(|line| line.chars().count() > 120);
+    assert_eq!(long_line, None, "{stdout}");
+    let columns: Vec<_> = stdout.lines().filter(|line| line.trim_end().ends_with("NUMA")).collect();
+    assert!(columns[0].contains("GPU7") && !columns[0].contains("mlx5_0"), "{stdout}");
+    assert!(columns[1].contains("mlx5_0"), "{stdout}");
+    assert!(stdout.contains("NV# NVLinks, PSB"), "{stdout}");
+    let stdout = query("rdma", &["topo"]);
     assert!(
-        !shown.contains("NVLinks"),
-        "the legend has only the connections of the machine: {shown}"
+        !stdout.contains("NVLinks"),
+        "the legend has only the connections of the machine: {stdout}"
     );
 }
 
@@ -80,26 +80,26 @@ fn devices_of_a_configured_source_have_names_and_resources() {
     )
     .expect("written");
     let config = config.display().to_string();
-    let shown =
+    let stdout =
         query("t4-edge", &["devices", "-o", "wide", "--source", "bridge", "--config", &config]);
-    assert!(shown.contains("bridge0"), "{shown}");
-    assert!(shown.contains("BRIDGE=0000:"), "{shown}");
-    assert!(shown.contains("example.com/bridge"), "{shown}");
+    assert!(stdout.contains("bridge0"), "{stdout}");
+    assert!(stdout.contains("BRIDGE=0000:"), "{stdout}");
+    assert!(stdout.contains("example.com/bridge"), "{stdout}");
 }
 
 #[test]
 fn devices_of_other_vendors_are_shown_in_the_terms_of_the_vendor() {
-    let shown = query("mi300x", &["devices", "--kind", "gpu"]);
-    assert!(shown.contains("AMD0  amd-"), "{shown}");
-    assert!(shown.contains("XGMI") && !shown.contains("NVLINK"), "{shown}");
-    let shown = query("mi300x", &["topo", "--kind", "gpu"]);
-    assert!(shown.contains("AMD0  X     XGMI"), "{shown}");
-    assert!(shown.contains("XGMI AMD's links") && !shown.contains("NVLinks"), "{shown}");
-    let shown = query("alveo", &["devices", "--kind", "fpga"]);
-    assert!(shown.contains("FPGA0  fpga-"), "{shown}");
-    let shown = query("flex-170", &["devices", "--kind", "gpu"]);
-    assert!(shown.contains("Data Center GPU Flex 170"), "the product is looked up: {shown}");
-    assert!(shown.contains("MEMORY") && shown.contains("16Gi"), "{shown}");
+    let stdout = query("mi300x", &["devices", "--kind", "gpu"]);
+    assert!(stdout.contains("AMD0  amd-"), "{stdout}");
+    assert!(stdout.contains("XGMI") && !stdout.contains("NVLINK"), "{stdout}");
+    let stdout = query("mi300x", &["topo", "--kind", "gpu"]);
+    assert!(stdout.contains("AMD0  X     XGMI"), "{stdout}");
+    assert!(stdout.contains("XGMI AMD's links") && !stdout.contains("NVLinks"), "{stdout}");
+    let stdout = query("alveo", &["devices", "--kind", "fpga"]);
+    assert!(stdout.contains("FPGA0  fpga-"), "{stdout}");
+    let stdout = query("flex-170", &["devices", "--kind", "gpu"]);
+    assert!(stdout.contains("Data Center GPU Flex 170"), "the product is looked up: {stdout}");
+    assert!(stdout.contains("MEMORY") && stdout.contains("16Gi"), "{stdout}");
 }
 
 #[test]
@@ -109,9 +109,9 @@ fn explain_names_devices_of_other_vendors() {
     let host: Vec<_> = host.iter().map(String::as_str).collect();
     let question = ["explain", "--resource", "amd.com/gpu", "--size", "2", "--free", "0-3"];
     let output = run(&[&question[..], &host].concat());
-    let shown = text(&output.stdout);
-    assert!(shown.contains("AMD0 AMD1 AMD2 AMD3"), "{shown}{}", text(&output.stderr));
-    assert!(!shown.contains("GPU0"), "{shown}");
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("AMD0 AMD1 AMD2 AMD3"), "{stdout}{}", text(&output.stderr));
+    assert!(!stdout.contains("GPU0"), "{stdout}");
 }
 
 /// Sources that pick a function of the bus, nodes with and without a partner, a disk, files, and a node that
@@ -202,10 +202,10 @@ fn a_source_explains_every_candidate() {
         ),
     ] {
         let output = fixture.explain(&["--source", source]);
-        let shown = text(&output.stdout);
+        let stdout = text(&output.stdout);
         assert!(output.status.success(), "{}", text(&output.stderr));
         for expected in expected {
-            assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+            assert!(stdout.contains(expected), "{expected} is missing in\n{stdout}");
         }
     }
 }
@@ -222,8 +222,11 @@ fn json_has_the_candidates_of_a_source_and_text_a_limited_number() {
     for number in 0..300 {
         fixture.write(&format!("etc/boards/0{number}"), "{state: down}\n");
     }
-    let shown = text(&fixture.explain(&["--source", "board"]).stdout);
-    assert!(shown.contains("board-a") && shown.ends_with("and 104 more candidates\n"), "{shown}");
+    let stdout = text(&fixture.explain(&["--source", "board"]).stdout);
+    assert!(
+        stdout.contains("board-a") && stdout.ends_with("and 104 more candidates\n"),
+        "{stdout}"
+    );
 }
 
 #[test]
@@ -235,9 +238,13 @@ fn rules_can_match_every_attribute_of_a_device() {
         for device in document["devices"].as_array().expect("a list") {
             for (name, value) in device["attributes"].as_object().expect("attributes") {
                 let (domain, name) = name.split_once('/').expect("a domain");
-                let (sort, value) = value.as_object().and_then(|it| it.iter().next()).expect("one");
-                let value =
-                    if sort == "version" { format!("semver({value})") } else { value.to_string() };
+                let (value_type, value) =
+                    value.as_object().and_then(|fields| fields.iter().next()).expect("a value");
+                let value = if value_type == "version" {
+                    format!("semver({value})")
+                } else {
+                    value.to_string()
+                };
                 let expression = format!(r#"device.attributes["{domain}"].{name} == {value}"#);
                 rules.push(format!("- {{source: {}, match: '{expression}'}}", device["source"]));
             }
@@ -271,8 +278,9 @@ fn holders_of_devices_are_listed_with_their_api() {
     let mut host: Vec<_> = host.iter().map(String::as_str).collect();
     let dir = folder.path().display().to_string();
     host.extend(["--kubelet-dir", &dir, "--state-dir", &dir]);
-    let query =
-        |words: &[&str]| text(&run(&[&["devices", "--kind", "gpu"], words, &host].concat()).stdout);
+    let query = |arguments: &[&str]| {
+        text(&run(&[&["devices", "--kind", "gpu"], arguments, &host].concat()).stdout)
+    };
     let document: Value = serde_json::from_str(&query(&["-o", "json"])).expect("JSON");
     assert!(document["holders"].is_null(), "no device has a holder");
     let gpu = document["devices"][0]["id"].as_str().expect("an id").to_owned();
@@ -291,11 +299,11 @@ fn holders_of_devices_are_listed_with_their_api() {
         serde_json::json!([{"api": "dra", "namespace": "team", "claim": "train", "uid": "u"}]);
     assert_eq!(document["holders"][gpu], expected);
     assert!(document["holdersUnknown"][0].is_string(), "no kubelet answers: {document}");
-    let shown = query(&[]);
-    assert!(tables(&shown)[0].contains("HELD BY"), "{shown}");
+    let stdout = query(&[]);
+    assert!(tables(&stdout)[0].contains("HELD BY"), "{stdout}");
     assert!(
-        shown.contains("GPU0 is withheld from containers: held by claim team/train"),
-        "{shown}"
+        stdout.contains("GPU0 is withheld from containers: held by claim team/train"),
+        "{stdout}"
     );
-    assert!(shown.contains("holders unknown: "), "no kubelet answers: {shown}");
+    assert!(stdout.contains("holders unknown: "), "no kubelet answers: {stdout}");
 }

@@ -34,7 +34,7 @@ fn read(path: &str) -> String {
 fn documents(path: &str) -> Vec<Value> {
     let file = read(path);
     let documents = file.split("\n---\n").map(serde_saphyr::from_str);
-    documents.map(|read| read.unwrap_or_else(|error| panic!("{path}: {error}"))).collect()
+    documents.map(|result| result.unwrap_or_else(|error| panic!("{path}: {error}"))).collect()
 }
 
 fn string(value: &Value) -> String {
@@ -70,45 +70,47 @@ fn dashboards() -> BTreeMap<String, Value> {
     let names = names.map(|name| name.into_string().expect("text"));
     let dashboard = |name: String| {
         let file = read(&format!("{DASHBOARDS}/{name}"));
-        let read = serde_json::from_str(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
-        (name, read)
+        let document =
+            serde_json::from_str(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
+        (name, document)
     };
     names.map(dashboard).collect()
 }
 
 /// Panels of a dashboard, with those of folded rows.
 fn panels(dashboard: &Value) -> Vec<&Value> {
-    let top = list(&dashboard["panels"]);
-    top.flat_map(|panel| list(&panel["panels"]).chain([panel])).collect()
+    let top_level = list(&dashboard["panels"]);
+    top_level.flat_map(|panel| list(&panel["panels"]).chain([panel])).collect()
 }
 
 /// Queries of alerts, dashboards and recipes, each with its origin.
 fn queries() -> Vec<(String, String)> {
     let alerts = alerts();
-    let of_alerts = alerts.iter().map(|alert| (string(&alert["alert"]), string(&alert["expr"])));
-    let mut all: Vec<_> = of_alerts.collect();
+    let alert_queries =
+        alerts.iter().map(|alert| (string(&alert["alert"]), string(&alert["expr"])));
+    let mut queries: Vec<_> = alert_queries.collect();
     for (name, dashboard) in dashboards() {
         for panel in panels(&dashboard) {
             let place = format!("{name}, {}", string(&panel["title"]));
             let targets = list(&panel["targets"]);
-            all.extend(targets.map(|target| (place.clone(), string(&target["expr"]))));
+            queries.extend(targets.map(|target| (place.clone(), string(&target["expr"]))));
         }
     }
     let page = read(PAGE);
     let recipes = page.split("```promql\n").skip(1).filter_map(|rest| rest.split("```").next());
-    all.extend(recipes.map(|recipe| (PAGE.to_owned(), recipe.to_owned())));
-    all
+    queries.extend(recipes.map(|recipe| (PAGE.to_owned(), recipe.to_owned())));
+    queries
 }
 
 /// Queries for the values of dashboards' variables, each with its origin.
 fn variables() -> Vec<(String, String)> {
-    let mut all = Vec::new();
+    let mut variable_queries = Vec::new();
     for (name, dashboard) in dashboards() {
         let variables = list(&dashboard["templating"]["list"]);
         let queries = variables.filter_map(|variable| variable["query"]["query"].as_str());
-        all.extend(queries.map(|query| (name.clone(), query.to_owned())));
+        variable_queries.extend(queries.map(|query| (name.clone(), query.to_owned())));
     }
-    all
+    variable_queries
 }
 
 /// Names of our metrics in a query.
@@ -118,10 +120,10 @@ fn metrics(query: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Names of all metrics, by the pages that list them.
-fn documented() -> BTreeSet<String> {
+fn documented_metrics() -> BTreeSet<String> {
     let pages = ["docs/metrics.md", "docs/cluster.md"].map(read).join("\n");
-    let starts = ["| `windlass_", "| `process_"];
-    let rows = pages.lines().filter(|line| starts.iter().any(|start| line.starts_with(start)));
+    let prefixes = ["| `windlass_", "| `process_"];
+    let rows = pages.lines().filter(|line| prefixes.iter().any(|prefix| line.starts_with(prefix)));
     let cells = rows.filter_map(|row| row.split(" | ").next());
     let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
     let full_name = |name: &str| {
@@ -141,11 +143,11 @@ fn promtool(arguments: &[&str], files: &[(&str, String)]) {
     }
     match Command::new("promtool").args(arguments).current_dir(folder.path()).output() {
         Ok(output) => {
-            let printed = text(&output.stdout) + &text(&output.stderr);
-            assert!(output.status.success(), "{printed}");
+            let printed_text = text(&output.stdout) + &text(&output.stderr);
+            assert!(output.status.success(), "{printed_text}");
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            eprintln!("LEFT OUT: no promtool in PATH (Debian has it in the package prometheus)");
+            eprintln!("SKIPPED: no promtool in PATH (Debian has it in the package prometheus)");
         }
         Err(error) => panic!("promtool: {error}"),
     }
@@ -153,14 +155,14 @@ fn promtool(arguments: &[&str], files: &[(&str, String)]) {
 
 #[test]
 fn alerts_dashboards_and_recipes_use_documented_metrics() {
-    let (documented, queries, variables) = (documented(), queries(), variables());
+    let (documented, queries, variables) = (documented_metrics(), queries(), variables());
     assert!(queries.len() > 100 && variables.len() > 1, "only {} queries", queries.len());
     let mut unknown = BTreeSet::new();
     for (place, query) in queries.iter().chain(&variables) {
         for name in metrics(query) {
             // The page documents a histogram without the suffix.
-            let plain = name.strip_suffix("_bucket").unwrap_or(name);
-            if !documented.contains(plain) {
+            let base_name = name.strip_suffix("_bucket").unwrap_or(name);
+            if !documented.contains(base_name) {
                 unknown.insert(format!("{place}: {name}"));
             }
         }
@@ -189,10 +191,11 @@ fn every_alert_has_a_section_with_meaning_check_and_remedy() {
     let (_, sections) = page.split_once("\n## Alerts\n").expect("a chapter");
     let (sections, _) = sections.split_once("\n## ").expect("a next chapter");
     let sections = sections.split("\n### ").skip(1);
-    let sections: BTreeMap<_, _> = sections.filter_map(|it| it.split_once('\n')).collect();
+    let sections: BTreeMap<_, _> =
+        sections.filter_map(|section| section.split_once('\n')).collect();
     for (name, section) in &sections {
-        for part in ["- **Means:** ", "- **Look:** ", "- **Do:** "] {
-            assert!(section.contains(part), "{name} lacks {part}");
+        for label in ["- **Means:** ", "- **Look:** ", "- **Do:** "] {
+            assert!(section.contains(label), "{name} lacks {label}");
         }
     }
     let names: BTreeSet<_> = sections.into_keys().map(str::to_owned).collect();
@@ -201,16 +204,16 @@ fn every_alert_has_a_section_with_meaning_check_and_remedy() {
 
 #[test]
 fn every_alert_has_a_firing_and_a_silent_case() {
-    let (mut firing, mut silent) = (BTreeSet::new(), BTreeSet::new());
+    let (mut firing_alerts, mut silent_alerts) = (BTreeSet::new(), BTreeSet::new());
     for case in documents(CASES).iter().flat_map(|file| list(&file["tests"])) {
         for step in list(&case["alert_rule_test"]) {
-            let fires = list(&step["exp_alerts"]).next().is_some();
-            let names = if fires { &mut firing } else { &mut silent };
+            let is_firing = list(&step["exp_alerts"]).next().is_some();
+            let names = if is_firing { &mut firing_alerts } else { &mut silent_alerts };
             names.insert(string(&step["alertname"]));
         }
     }
-    assert_eq!(firing, alert_names());
-    assert_eq!(silent, alert_names());
+    assert_eq!(firing_alerts, alert_names());
+    assert_eq!(silent_alerts, alert_names());
 }
 
 #[test]
@@ -220,10 +223,10 @@ fn the_monitors_select_the_pods_of_the_manifests_and_their_ports() {
         ("windlass-node", "deploy/daemonset.yaml", "DaemonSet"),
         ("windlass-scheduler", "deploy/extender.yaml", "Deployment"),
     ] {
-        let monitor = monitors.iter().find(|it| it["metadata"]["name"] == name);
+        let monitor = monitors.iter().find(|monitor| monitor["metadata"]["name"] == name);
         let monitor = monitor.unwrap_or_else(|| panic!("no monitor {name}"));
         let objects = documents(manifest);
-        let workload = objects.iter().find(|it| it["kind"] == kind);
+        let workload = objects.iter().find(|object| object["kind"] == kind);
         let workload = workload.unwrap_or_else(|| panic!("no {kind}"));
         let pod = &workload["spec"]["template"];
         let labels = monitor["spec"]["selector"]["matchLabels"].as_object().expect("labels");
@@ -231,8 +234,9 @@ fn the_monitors_select_the_pods_of_the_manifests_and_their_ports() {
             assert_eq!(pod["metadata"]["labels"][key.as_str()], *value, "{name}: {key}");
         }
         let port = &monitor["spec"]["podMetricsEndpoints"][0]["port"];
-        let mut ports = list(&pod["spec"]["containers"]).flat_map(|it| list(&it["ports"]));
-        assert!(ports.any(|it| it["name"] == *port), "{name}: no port {port}");
+        let mut ports =
+            list(&pod["spec"]["containers"]).flat_map(|container| list(&container["ports"]));
+        assert!(ports.any(|candidate| candidate["name"] == *port), "{name}: no port {port}");
         let namespace = |object: &Value| string(&object["metadata"]["namespace"]);
         assert_eq!(namespace(monitor), namespace(workload), "{name}");
     }
@@ -270,7 +274,7 @@ fn the_example_overlay_sets_the_label_and_the_runbook_addresses() {
     };
     let mut command = Command::new(kubectl);
     command.args(["kustomize", "deploy/examples/monitoring"]).current_dir(ROOT);
-    let output = command.output().expect("it runs");
+    let output = command.output().expect("kubectl runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let objects = text(&output.stdout);
     assert_eq!(objects.matches("\n    release: kube-prometheus-stack\n").count(), 4, "{objects}");

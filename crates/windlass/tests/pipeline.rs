@@ -11,30 +11,30 @@ fn example(name: &str) -> String {
     shipped.join(name).display().to_string()
 }
 
-fn plan(more: &[&str]) -> std::process::Output {
+fn plan(flags: &[&str]) -> std::process::Output {
     let (pipeline, boards) = (example("doorbell.yaml"), example("boards.yaml"));
-    run(&[&["pipeline", "plan", &pipeline, "--boards", &boards], more].concat())
+    run(&[&["pipeline", "plan", &pipeline, "--boards", &boards], flags].concat())
 }
 
 #[test]
 fn a_plan_compares_layouts_and_names_helpful_devices() {
     let output = plan(&[]);
-    let shown = text(&output.stdout);
+    let stdout = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(
-        shown.starts_with("doorbell: the most items per second, on 5 nodes, SIMULATED boards\n"),
-        "{shown}"
+        stdout.starts_with("doorbell: the most items per second, on 5 nodes, SIMULATED boards\n"),
+        "{stdout}"
     );
     for line in [
         "LAYOUT   ITEMS/S  LATENCY  AT ITEMS/S  BOTTLENECK",
         "No placement is better.",
         "Next best: ",
     ] {
-        assert!(shown.contains(line), "{line} is not in\n{shown}");
+        assert!(stdout.contains(line), "{line} is not in\n{stdout}");
     }
-    assert!(shown.contains("One more nvidia.com/gpu on jetson-1: "), "{shown}");
+    assert!(stdout.contains("One more nvidia.com/gpu on jetson-1: "), "{stdout}");
     // Prose is wrapped; no line is wider than two panes.
-    assert!(shown.lines().all(|line| line.chars().count() <= 120), "{shown}");
+    assert!(stdout.lines().all(|line| line.chars().count() <= 120), "{stdout}");
 }
 
 #[test]
@@ -58,16 +58,16 @@ fn the_spiking_network_of_the_examples_is_placed_on_its_board() {
 fn a_plan_as_json_has_places_and_times() {
     let report: Value =
         serde_json::from_slice(&plan(&["--layout", "planned", "-o", "json"]).stdout).expect("JSON");
-    let planned = &report["layouts"][0];
-    assert_eq!((&planned["layout"], &planned["isBest"]), (&"planned".into(), &true.into()));
-    let detect = planned["stages"]
+    let layout = &report["layouts"][0];
+    assert_eq!((&layout["layout"], &layout["isBest"]), (&"planned".into(), &true.into()));
+    let detect = layout["stages"]
         .as_array()
         .expect("stages")
         .iter()
         .find(|stage| stage["stage"] == "detect");
     let replicas = detect.expect("a stage")["replicas"].as_array().expect("replicas");
     assert!(replicas.iter().any(|replica| replica["on"] == "nvidia.com/gpu"), "{replicas:?}");
-    assert!(planned["latencyMs"].as_f64().is_some_and(|ms| ms > 10.0), "{planned}");
+    assert!(layout["latencyMs"].as_f64().is_some_and(|ms| ms > 10.0), "{layout}");
 }
 
 #[test]
@@ -122,10 +122,10 @@ fn mistakes_in_either_file_have_their_lines() {
 fn manifests_are_documents_of_known_kinds() {
     let (pipeline, boards) = (example("doorbell.yaml"), example("boards.yaml"));
     let output = run(&["pipeline", "render", &pipeline, "--boards", &boards]);
-    let shown = text(&output.stdout);
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&shown).expect("YAML");
+    let stdout = text(&output.stdout);
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&stdout).expect("YAML");
     let kinds = |kind: &str| documents.iter().filter(|document| document["kind"] == kind).count();
-    assert_eq!((kinds("Service"), kinds("Deployment") > 2), (5, true), "{shown}");
+    assert_eq!((kinds("Service"), kinds("Deployment") > 2), (5, true), "{stdout}");
     for deployment in documents.iter().filter(|document| document["kind"] == "Deployment") {
         let containers = &deployment["spec"]["template"]["spec"]["containers"];
         for container in containers.as_array().expect("containers") {
@@ -136,15 +136,15 @@ fn manifests_are_documents_of_known_kinds() {
 
 /// Checks that the program accepts a container's arguments. It then exits, because process 1 is not its parent.
 fn check_arguments(container: &Value) {
-    let words = |key: &str| -> Vec<String> {
-        let words = container[key].as_array().expect("words").iter();
-        words.map(|word| word.as_str().expect("a word").to_owned()).collect()
+    let strings = |key: &str| -> Vec<String> {
+        let strings = container[key].as_array().expect("words").iter();
+        strings.map(|string| string.as_str().expect("a word").to_owned()).collect()
     };
-    let (command, arguments) = (words("command"), words("args"));
+    let (command, arguments) = (strings("command"), strings("args"));
     assert_eq!(command[0], "windlass");
-    let all: Vec<_> = command[1..].iter().chain(&arguments).map(String::as_str).collect();
-    let output = run(&[&all[..], &["--ends-with", "1"]].concat());
-    assert_eq!(output.status.code(), Some(1), "{all:?}: {}", text(&output.stderr));
+    let command_line: Vec<_> = command[1..].iter().chain(&arguments).map(String::as_str).collect();
+    let output = run(&[&command_line[..], &["--ends-with", "1"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{command_line:?}: {}", text(&output.stderr));
 }
 
 #[test]
@@ -162,20 +162,20 @@ fn real_stages_on_simulated_boards_pass_every_item() {
     let arguments = [
         "pipeline", "measure", &pipeline, "--boards", &boards, "--layout", "planned", "--for", "1s",
     ];
-    let items = folder.path().join("items.json");
+    let trace_file = folder.path().join("items.json");
     let picture = folder.path().join("times.svg");
-    let traced =
-        ["--trace", &items.display().to_string(), "--picture", &picture.display().to_string()];
-    let output = run(&[&arguments[..], &traced, &["-o", "json"]].concat());
+    let output_flags =
+        ["--trace", &trace_file.display().to_string(), "--picture", &picture.display().to_string()];
+    let output = run(&[&arguments[..], &output_flags, &["-o", "json"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
-    check_traces(&items);
-    let drawn = std::fs::read_to_string(picture).expect("a picture");
-    for part in ["p: mean times of an item, on SIMULATED boards", "planned: ", ">b</text>"] {
-        assert!(drawn.contains(part), "{part} is not in\n{drawn}");
+    check_traces(&trace_file);
+    let svg = std::fs::read_to_string(picture).expect("a picture");
+    for expected in ["p: mean times of an item, on SIMULATED boards", "planned: ", ">b</text>"] {
+        assert!(svg.contains(expected), "{expected} is not in\n{svg}");
     }
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let planned = &report["layouts"][0];
-    let account = &planned["account"];
+    let layout = &report["layouts"][0];
+    let account = &layout["account"];
     assert!(account["sent"].as_u64().is_some_and(|sent| sent >= 40), "{account}");
     assert_eq!(
         (&account["sent"], &account["unheard"]),
@@ -183,12 +183,16 @@ fn real_stages_on_simulated_boards_pass_every_item() {
         "{account}"
     );
     assert!(
-        planned["predicted"]["itemsPerSecond"].as_f64().is_some_and(|rate| rate > 0.0),
-        "{planned}"
+        layout["predicted"]["itemsPerSecond"].as_f64().is_some_and(|rate| rate > 0.0),
+        "{layout}"
     );
-    let stages = planned["stages"].as_array().expect("stages");
-    let worked = stages.iter().map(|stage| stage["worked"]["meanMs"].as_f64().expect("a time"));
-    assert!(worked.zip([2.0, 3.0, 0.9, 1.0]).all(|(ms, least)| ms >= least), "{stages:?}");
+    let stages = layout["stages"].as_array().expect("stages");
+    let processing_times =
+        stages.iter().map(|stage| stage["worked"]["meanMs"].as_f64().expect("a time"));
+    assert!(
+        processing_times.zip([2.0, 3.0, 0.9, 1.0]).all(|(ms, min_ms)| ms >= min_ms),
+        "{stages:?}"
+    );
 }
 
 /// Checks that each item has a span for each of four stages, within its root span.
@@ -196,53 +200,62 @@ fn check_traces(file: &Path) {
     let document: Value =
         serde_json::from_slice(&std::fs::read(file).expect("a file")).expect("JSON");
     let resources = document["resourceSpans"].as_array().expect("a list");
-    let all =
-        resources.iter().flat_map(|of| of["scopeSpans"][0]["spans"].as_array().expect("spans"));
+    let spans = resources
+        .iter()
+        .flat_map(|resource| resource["scopeSpans"][0]["spans"].as_array().expect("spans"));
     let nanos = |span: &Value, key: &str| -> u64 {
         span[key].as_str().and_then(|text| text.parse().ok()).expect("nanoseconds")
     };
-    let (mut items, mut stages) = (0, 0);
-    let roots: std::collections::HashMap<_, _> = all
+    let (mut item_count, mut stage_span_count) = (0, 0);
+    let roots: std::collections::HashMap<_, _> = spans
         .clone()
         .filter(|span| span.get("parentSpanId").is_none())
         .map(|span| (span["traceId"].as_str().expect("an id"), span))
         .collect();
-    for span in all {
+    for span in spans {
         let root = roots[span["traceId"].as_str().expect("an id")];
-        let (from, to) = ("startTimeUnixNano", "endTimeUnixNano");
+        let (start, end) = ("startTimeUnixNano", "endTimeUnixNano");
         assert!(
-            nanos(root, from) <= nanos(span, from) && nanos(span, to) <= nanos(root, to),
+            nanos(root, start) <= nanos(span, start) && nanos(span, end) <= nanos(root, end),
             "{span}"
         );
-        items += u32::from(span.get("parentSpanId").is_none());
-        stages += u32::from(span["kind"] == 5);
+        item_count += u32::from(span.get("parentSpanId").is_none());
+        stage_span_count += u32::from(span["kind"] == 5);
     }
-    assert!(items >= 40 && stages == 4 * items, "{items} items, {stages} visits");
+    assert!(
+        item_count >= 40 && stage_span_count == 4 * item_count,
+        "{item_count} items, {stage_span_count} visits"
+    );
 }
 
 #[test]
 fn the_edge_demo_accounts_for_every_item_after_a_board_failure() {
     let output = run(&["demo", "--edge", "-o", "json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let shown = text(&output.stdout);
+    let stdout = text(&output.stdout);
     let events: Vec<Value> =
-        shown.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let of = |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
+        stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let events_of_kind =
+        |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
     assert_eq!(
-        (of("layout").len(), of("boardFailed").len(), of("placedAnew").len()),
+        (
+            events_of_kind("layout").len(),
+            events_of_kind("boardFailed").len(),
+            events_of_kind("placedAnew").len()
+        ),
         (3, 1, 1),
-        "{shown}"
+        "{stdout}"
     );
-    let account = of("account")[0];
-    let failed = account["failed"]
+    let account = events_of_kind("account")[0];
+    let failed_count = account["failed"]
         .as_array()
         .expect("a list")
         .iter()
-        .filter_map(|one| one[1].as_u64())
+        .filter_map(|entry| entry[1].as_u64())
         .sum::<u64>();
     assert_eq!(
         account["sent"].as_u64(),
-        account["arrived"].as_u64().map(|arrived| arrived + failed),
+        account["arrived"].as_u64().map(|arrived| arrived + failed_count),
         "{account}"
     );
     assert_eq!(account["unheard"], 0);

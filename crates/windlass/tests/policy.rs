@@ -280,9 +280,10 @@ fn every_package_is_from_the_registry_or_this_repository() {
 #[test]
 fn only_tests_use_the_fixtures_crate() {
     for package in packages() {
-        let mut used = package.dependencies.iter().filter(|dependency| dependency.name == TESTKIT);
+        let mut dependencies =
+            package.dependencies.iter().filter(|dependency| dependency.name == TESTKIT);
         assert!(
-            used.all(|it| it.kind.as_deref() == Some("dev")),
+            dependencies.all(|dependency| dependency.kind.as_deref() == Some("dev")),
             "{} uses {TESTKIT}",
             package.name
         );
@@ -299,8 +300,11 @@ fn workspace_crates_have_only_the_allowed_dependencies() {
         let allowed = allowed_of.get(package.name.as_str());
         let allowed =
             allowed.unwrap_or_else(|| panic!("list the crates that {} may use", package.name));
-        let used = package.dependencies.iter().filter(|dependency| dependency.kind.is_none());
-        for Dependency { name, .. } in used.filter(|one| one.name.starts_with(BINARY)) {
+        let dependencies =
+            package.dependencies.iter().filter(|dependency| dependency.kind.is_none());
+        for Dependency { name, .. } in
+            dependencies.filter(|dependency| dependency.name.starts_with(BINARY))
+        {
             assert!(allowed.contains(&name.as_str()), "{} may not use {name}", package.name);
         }
     }
@@ -316,14 +320,15 @@ fn the_build_for_nodes_is_without_the_laboratory_and_the_cluster_half() {
         .output()
         .expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).expect("text");
-    let node: BTreeSet<_> = text.lines().filter_map(|line| line.split(' ').next()).collect();
-    let all = packages();
+    let stdout = String::from_utf8(output.stdout).expect("text");
+    let node_crates: BTreeSet<_> =
+        stdout.lines().filter_map(|line| line.split(' ').next()).collect();
+    let packages = packages();
     for name in TEST_CRATES.iter().chain(&CLUSTER_CRATES) {
         assert!(
-            all.iter().any(|package| package.name == *name),
+            packages.iter().any(|package| package.name == *name),
             "{name} is no crate of this workspace"
         );
-        assert!(!node.contains(name), "the node build contains {name}");
+        assert!(!node_crates.contains(name), "the node build contains {name}");
     }
 }

@@ -73,13 +73,13 @@ pub(crate) struct Node {
 
 impl OutputLines {
     pub(crate) fn from_pipe(pipe: Option<impl Read + Send + 'static>) -> Self {
-        let (send, lines) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let pipe = BufReader::new(pipe.expect("piped"));
         // The thread ends with the output.
         thread::spawn(move || {
-            pipe.lines().map_while(Result::ok).try_for_each(|line| send.send(line))
+            pipe.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
-        Self(lines)
+        Self(receiver)
     }
 }
 
@@ -139,8 +139,8 @@ impl Node {
     /// Sends a signal to the agent, such as TERM.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs");
-        assert!(sent.success());
+        let status = Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs");
+        assert!(status.success());
     }
 
     /// Waits until the agent exits.

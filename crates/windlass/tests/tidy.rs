@@ -47,21 +47,24 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
 }
 
 /// Fails with every product file that has one of the words. Ignores files whose path begins with one of `except`.
-fn forbid(words: &[&str], except: &[&str], why: &str) {
+fn forbid(words: &[&str], except: &[&str], reason: &str) {
     let violation = |source: &Source| {
         let is_excused = except.iter().any(|prefix| source.path.starts_with(prefix));
         let word = words.iter().find(|word| source.text.contains(**word))?;
         (!is_excused).then(|| format!("{} has {word:?}", source.path))
     };
     let violations: Vec<_> = sources().iter().filter_map(violation).collect();
-    assert!(violations.is_empty(), "{why}: {violations:#?}");
+    assert!(violations.is_empty(), "{reason}: {violations:#?}");
 }
 
 #[test]
 fn every_file_says_in_its_first_line_what_it_is_about() {
     for Source { path, text } in sources() {
-        let first = text.lines().next().unwrap_or_default();
-        assert!(first.starts_with("//! ") && first.len() > 10, "{path} begins with {first:?}");
+        let first_line = text.lines().next().unwrap_or_default();
+        assert!(
+            first_line.starts_with("//! ") && first_line.len() > 10,
+            "{path} begins with {first_line:?}"
+        );
     }
 }
 
@@ -79,7 +82,9 @@ fn the_domain_does_no_io_and_reads_no_clock() {
         "tokio",
         "tracing",
     ];
-    let is_pure = |it: &&Source| it.path.starts_with("core/") || it.path.starts_with("sched/src/");
+    let is_pure = |source: &&Source| {
+        source.path.starts_with("core/") || source.path.starts_with("sched/src/")
+    };
     for Source { path, text } in sources().iter().filter(is_pure) {
         let word = words.iter().find(|word| text.contains(**word));
         assert!(word.is_none(), "{path} has {word:?}: pass time, files and randomness in");
@@ -87,7 +92,7 @@ fn the_domain_does_no_io_and_reads_no_clock() {
     let core = ["cel", "jiff", "semver", "serde", "serde_json", "strsim", "thiserror"];
     // The allocator returns types of Kubernetes. k8s-openapi has types only, without a client.
     let sched = ["k8s-openapi", "thiserror", "windlass-core"];
-    for (manifest, pure) in [
+    for (manifest, allowed) in [
         (include_str!("../../core/Cargo.toml"), &core[..]),
         (include_str!("../../sched/Cargo.toml"), &sched[..]),
     ] {
@@ -95,15 +100,15 @@ fn the_domain_does_no_io_and_reads_no_clock() {
         let dependencies = dependencies.split('[').next().unwrap_or_default();
         for line in dependencies.lines().filter(|line| !line.trim().is_empty()) {
             let name = line.split('.').next().unwrap_or_default();
-            assert!(pure.contains(&name), "the domain depends on {name}");
+            assert!(allowed.contains(&name), "the domain depends on {name}");
         }
     }
 }
 
 #[test]
 fn unsafe_code_is_only_in_the_three_ffi_crates() {
-    let rooms = ["cuda/", "nvml/", "nvml-sim/"];
-    forbid(&["unsafe {", "unsafe fn", "unsafe impl"], &rooms, "unsafe elsewhere");
+    let ffi_crates = ["cuda/", "nvml/", "nvml-sim/"];
+    forbid(&["unsafe {", "unsafe fn", "unsafe impl"], &ffi_crates, "unsafe elsewhere");
 }
 
 #[test]
@@ -114,7 +119,7 @@ fn all_other_crates_forbid_unsafe_code() {
     for member in fs::read_dir(crates).expect("the folder crates/") {
         let path = member.expect("readable").path();
         let manifest = fs::read_to_string(path.join("Cargo.toml")).expect("a manifest");
-        let lint = if ["cuda", "nvml", "nvml-sim"].iter().any(|room| path.ends_with(room)) {
+        let lint = if ["cuda", "nvml", "nvml-sim"].iter().any(|name| path.ends_with(name)) {
             "\nundocumented_unsafe_blocks = \"warn\"\n"
         } else {
             "\n[lints]\nworkspace = true\n"
@@ -137,10 +142,11 @@ fn kubelet_messages_are_used_only_in_modules_of_its_protocols() {
 fn the_kubelets_folder_is_named_in_one_place() {
     // The help of the command line names the folder; a foreign plugin has the path built in.
     let except = ["conformance/src/subject.rs", "config/src/places.rs", "windlass/src/cli.rs"];
-    let code = |line: &&str| !line.trim_start().starts_with("//");
+    let is_code = |line: &&str| !line.trim_start().starts_with("//");
     for Source { path, text } in sources() {
-        let named = text.lines().filter(code).any(|line| line.contains("/var/lib/kubelet"));
-        assert!(!named || except.contains(&path.as_str()), "{path} names /var/lib/kubelet");
+        let names_folder =
+            text.lines().filter(is_code).any(|line| line.contains("/var/lib/kubelet"));
+        assert!(!names_folder || except.contains(&path.as_str()), "{path} names /var/lib/kubelet");
     }
 }
 
@@ -149,7 +155,7 @@ const SHARED: &str = "host/src/shared.rs";
 
 #[test]
 fn the_agents_state_has_one_owner_and_no_lock() {
-    let others = [
+    let exceptions = [
         "conformance/",
         "kubelet-api/",
         "kubelet-sim/",
@@ -162,11 +168,12 @@ fn the_agents_state_has_one_owner_and_no_lock() {
     let is_shared = |source: &Source| source.path == SHARED;
     let shared = sources().into_iter().find(is_shared).expect("the shared module");
     let code = shared.text.lines().filter(|line| !line.starts_with("//"));
-    let waits = code.filter(|line| line.contains("await") || line.contains("Guard")).count();
-    assert_eq!(waits, 0, "{SHARED} returns no guard, and awaits nothing");
+    let forbidden_lines =
+        code.filter(|line| line.contains("await") || line.contains("Guard")).count();
+    assert_eq!(forbidden_lines, 0, "{SHARED} returns no guard, and awaits nothing");
     forbid(
         &["Mutex", "RwLock", "Atomic"],
-        &others,
+        &exceptions,
         "one task owns the state, and other tasks read snapshots",
     );
 }
@@ -198,15 +205,16 @@ const FAMILY_AWARE: [&str; 16] = [
 
 #[test]
 fn only_listed_files_name_single_device_families() {
-    let single = DeviceKind::ALL.iter().filter(|kind| **kind != DeviceKind::Other);
-    let kinds = single.map(|kind| format!("DeviceKind::{kind:?}"));
+    let specific_kinds = DeviceKind::ALL.iter().filter(|kind| **kind != DeviceKind::Other);
+    let kinds = specific_kinds.map(|kind| format!("DeviceKind::{kind:?}"));
     let names = SourceName::built_in().map(|name| name.as_str().to_uppercase());
     let words = kinds.chain(names.map(|name| format!("SourceName::{name}")));
     let words: Vec<_> = words.collect();
-    let names_one = |source: &Source| words.iter().any(|word| source.text.contains(word));
+    let names_family = |source: &Source| words.iter().any(|word| source.text.contains(word));
     let is_excused = |path: &str| FAMILY_AWARE.iter().any(|prefix| path.starts_with(prefix));
-    let violation =
-        |source: &Source| names_one(source) && !is_test(&source.path) && !is_excused(&source.path);
+    let violation = |source: &Source| {
+        names_family(source) && !is_test(&source.path) && !is_excused(&source.path)
+    };
     let violations = sources().into_iter().filter(violation).map(|source| source.path);
     let violations: Vec<_> = violations.collect();
     assert!(violations.is_empty(), "use the tables of core/src/device instead: {violations:?}");
@@ -214,11 +222,11 @@ fn only_listed_files_name_single_device_families() {
 
 #[test]
 fn agent_deadlines_use_deadline_timeout() {
-    let others =
+    let exempt_crates =
         ["cluster-sim/", "conformance/", "kubelet-sim/", "machine/", "testkit/", "windlass/"];
     // kube-scheduler and the other replica measure elapsed time too.
-    let others = [&others[..], &["control/"]].concat();
-    let own = [
+    let exempt_crates = [&exempt_crates[..], &["control/"]].concat();
+    let exempt_files = [
         "host/src/deadline.rs",
         // Threads wait for slices of a deadline of the agent.
         "host/src/external/deadline_pool.rs",
@@ -230,7 +238,8 @@ fn agent_deadlines_use_deadline_timeout() {
     ];
     let words = ["time::timeout", " timeout}", "{timeout", "timeout_at", "recv_timeout("];
     let is_excused = |path: &str| {
-        others.iter().chain(&own).any(|prefix| path.starts_with(prefix)) || is_test(path)
+        exempt_crates.iter().chain(&exempt_files).any(|prefix| path.starts_with(prefix))
+            || is_test(path)
     };
     for Source { path, text } in sources() {
         let word = words.iter().find(|word| text.contains(**word));
@@ -264,14 +273,14 @@ fn the_architecture_is_short_and_names_every_crate() {
 #[test]
 fn every_test_that_the_documentation_names_exists() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let read = |page: &&str| fs::read_to_string(root.join(page)).expect("a text file");
-    let text = PAGES.iter().map(read).collect::<Vec<_>>().join("\n");
+    let read_page = |page: &&str| fs::read_to_string(root.join(page)).expect("a text file");
+    let text = PAGES.iter().map(read_page).collect::<Vec<_>>().join("\n");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let spans = text.split('`').filter_map(|span| span.split_once(" :: "));
     // Omit the page's example of a reference.
-    let named: Vec<_> = spans.filter(|reference| *reference != ("file", "test")).collect();
-    assert!(named.len() > 20, "the references are no longer written as `file :: test`");
-    for (file, test) in named {
+    let references: Vec<_> = spans.filter(|reference| *reference != ("file", "test")).collect();
+    assert!(references.len() > 20, "the references are no longer written as `file :: test`");
+    for (file, test) in references {
         // Expand the abbreviations that docs/invariants.md explains.
         let path = match file.split_once('/') {
             None => format!("crates/windlass/tests/{file}"),
@@ -307,8 +316,8 @@ fn sentences_of_comments_start_with_their_subject() {
     let mut violations = Vec::new();
     for Source { path, text } in &sources() {
         for sentence in comment_sentences(text) {
-            let first = sentence.split(|letter: char| !letter.is_alphanumeric()).next();
-            if first.is_some_and(|word| QUESTION_WORDS.contains(&word)) {
+            let first_word = sentence.split(|letter: char| !letter.is_alphanumeric()).next();
+            if first_word.is_some_and(|word| QUESTION_WORDS.contains(&word)) {
                 violations.push(format!("{path}: {sentence}"));
             }
         }
@@ -322,13 +331,13 @@ fn comment_sentences(text: &str) -> Vec<String> {
     let mut is_code = false;
     for line in text.lines().map(str::trim_start) {
         let comment = ["///", "//!", "//"].iter().find_map(|mark| line.strip_prefix(mark));
-        let words = comment.unwrap_or_default().trim();
-        is_code = comment.is_some() && (is_code != words.starts_with("```"));
-        if words.is_empty() || is_code || words.starts_with("```") {
+        let content = comment.unwrap_or_default().trim();
+        is_code = comment.is_some() && (is_code != content.starts_with("```"));
+        if content.is_empty() || is_code || content.starts_with("```") {
             sentences.push(String::new());
             continue;
         }
-        for word in words.split(' ') {
+        for word in content.split(' ') {
             let sentence = sentences.last_mut().expect("never empty");
             sentence.push_str(word);
             sentence.push(' ');
@@ -348,27 +357,30 @@ const REPEATABLE_NAMES: [&str; 7] =
 #[test]
 fn a_public_type_name_occurs_once_in_a_crate() {
     let mut paths = BTreeMap::<(String, String), BTreeSet<String>>::new();
-    let mut repeated = BTreeSet::new();
+    let mut repeated_names = BTreeSet::new();
     for Source { path, text } in sources() {
         let (member, _) = path.split_once('/').expect("below a crate");
         for name in text.lines().filter_map(public_type) {
             let key = (member.to_owned(), name.to_owned());
-            let declared = paths.entry(key.clone()).or_default();
+            let declaring_files = paths.entry(key.clone()).or_default();
             let is_excused = REPEATABLE_NAMES.contains(&name) || is_test(&path);
-            if !declared.is_empty() && !is_excused {
-                repeated.insert(key);
+            if !declaring_files.is_empty() && !is_excused {
+                repeated_names.insert(key);
             }
-            declared.insert(path.clone());
+            declaring_files.insert(path.clone());
         }
     }
-    let repeated: Vec<_> = repeated.iter().map(|key| (&key.1, &paths[key])).collect();
-    assert!(repeated.is_empty(), "one name, one type: {repeated:#?}");
+    let repeated_names: Vec<_> = repeated_names.iter().map(|key| (&key.1, &paths[key])).collect();
+    assert!(repeated_names.is_empty(), "one name, one type: {repeated_names:#?}");
 }
 
 /// Name of the type that a line declares as visible outside of its module.
 fn public_type(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix("pub")?;
-    let rest = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')).map_or(rest, |it| it.1);
+    let rest = rest
+        .strip_prefix('(')
+        .and_then(|rest| rest.split_once(')'))
+        .map_or(rest, |(_, after)| after);
     let mut words =
         rest.trim_start().split(|letter: char| !letter.is_alphanumeric() && letter != '_');
     let is_type = ["struct", "enum", "trait", "union", "type"].contains(&words.next()?);

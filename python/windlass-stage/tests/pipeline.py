@@ -22,8 +22,8 @@ import windlass_stage
 from windlass_stage import Stage, wire
 from windlass_stage import stage_pb2 as pb
 from windlass_stage.address import grpc_target
-from windlass_stage.deadline import within
-from windlass_stage.serve import Running
+from windlass_stage.deadline import with_timeout
+from windlass_stage.serve import Tasks
 from windlass_stage.settings import Settings
 
 #: Timeout of every wait in a test, in seconds.
@@ -130,9 +130,9 @@ def next_flags(name: str, *processes: Process) -> tuple[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def served(stage: Stage) -> AsyncIterator[tuple[Running, str]]:
+async def served(stage: Stage) -> AsyncIterator[tuple[Tasks, str]]:
     """A stage in this process, with its address. Killed at the end."""
-    running = Running(stage)
+    running = Tasks(stage)
     try:
         yield running, str(await running.start(stage.listen))
     finally:
@@ -160,7 +160,7 @@ class Source(windlass_stage.Source):
 
     async def send(self, payload: bytes, deadline: float | None = None) -> int:
         """Sends an item as soon as there is capacity, and returns its id."""
-        self.sent.append(await within(TIMEOUT, super().send(payload, deadline)))
+        self.sent.append(await with_timeout(TIMEOUT, super().send(payload, deadline)))
         return self.sent[-1]
 
     async def load(self, count: int, payload: bytes = b"x") -> None:
@@ -170,7 +170,7 @@ class Source(windlass_stage.Source):
 
     async def finish(self) -> None:
         """Waits until all items are passed."""
-        await within(TIMEOUT, super().finish())
+        await with_timeout(TIMEOUT, super().finish())
 
 
 async def wait_until_blocked(source: Source) -> None:
@@ -190,7 +190,7 @@ class Ends:
 
     async def __aenter__(self) -> "Ends":
         self._call = wire.ends(self._channel)(pb.EndsRequest())
-        await within(TIMEOUT, self._call.initial_metadata())
+        await with_timeout(TIMEOUT, self._call.initial_metadata())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -199,7 +199,7 @@ class Ends:
     async def count(self, count: int) -> dict[int, pb.Ended]:
         """Waits until `count` items have left, each once."""
         while len(self.all) < count:
-            end = await within(TIMEOUT, self._call.read())
+            end = await with_timeout(TIMEOUT, self._call.read())
             assert end is not aio.EOF and end.HasField("ended"), f"{end} after {len(self.all)} of {count}"
             assert end.ended.id not in self.all, f"{end.ended.id:x} ended twice"
             self.all[end.ended.id] = end.ended

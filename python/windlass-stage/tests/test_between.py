@@ -17,16 +17,16 @@ class Between(Case):
         mid = python(self, "letter", "mid", *next_flags("end", end))
         first = rust(self, "first", *next_flags("mid", mid))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
-            loading = asyncio.ensure_future(source.load(1000, b"frame"))
+            load_task = asyncio.ensure_future(source.load(1000, b"frame"))
             arrived = await ends.count(1000)
-            await loading
+            await load_task
             await source.finish()
         self.assertEqual(set(arrived), set(source.sent))
-        for one in arrived.values():
-            self.assertFalse(one.HasField("failure"), one.failure)
-            self.assertEqual(route(one), ["first", "mid", "end"])
-            self.assertEqual(one.payload_bytes, len(b"framep"))
-        visits = [one.visits[1] for one in arrived.values()]
+        for item in arrived.values():
+            self.assertFalse(item.HasField("failure"), item.failure)
+            self.assertEqual(route(item), ["first", "mid", "end"])
+            self.assertEqual(item.payload_bytes, len(b"framep"))
+        visits = [item.visits[1] for item in arrived.values()]
         self.assertTrue(all(visit.replica for visit in visits))
         for part in ("link_us", "waited_us", "worked_us", "sending_us"):
             times = [getattr(visit, part) for visit in visits]
@@ -38,7 +38,7 @@ class Between(Case):
         mid = python(self, "slow", "mid", "--replica", "one", *next_flags("end", end))
         first = rust(self, "first", *next_flags("mid", mid))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
-            loading = asyncio.ensure_future(source.load(400))
+            load_task = asyncio.ensure_future(source.load(400))
             await ends.count(100)
             # Stopped while it has items.
             mid.signal(signal.SIGSTOP)
@@ -46,7 +46,7 @@ class Between(Case):
             mid.kill()
             python(self, "slow", "mid", "--replica", "two", *next_flags("end", end), listen=mid.address)
             arrived = await ends.count(400)
-            await loading
+            await load_task
             await source.finish()
         self.assertEqual(set(arrived), set(source.sent))
         failed = failures(arrived)
@@ -62,7 +62,7 @@ class Between(Case):
         mid = rust(self, "mid", "--replica", "one", "--sleep", "5ms", *next_flags("end", end))
         first = python(self, "letter", "first", *next_flags("mid", mid))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
-            loading = asyncio.ensure_future(source.load(400))
+            load_task = asyncio.ensure_future(source.load(400))
             await ends.count(100)
             # Stopped while it has items.
             mid.signal(signal.SIGSTOP)
@@ -70,7 +70,7 @@ class Between(Case):
             mid.kill()
             rust(self, "mid", "--replica", "two", *next_flags("end", end), listen=mid.address)
             arrived = await ends.count(400)
-            await loading
+            await load_task
             await source.finish()
         self.assertEqual(set(arrived), set(source.sent))
         failed = failures(arrived)
@@ -84,18 +84,18 @@ class Between(Case):
         mids = [python(self, "slow", "mid", "--replica", name, *next_flags("end", end)) for name in ("one", "two")]
         first = rust(self, "first", *next_flags("mid", *mids))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
-            loading = asyncio.ensure_future(source.load(600))
+            load_task = asyncio.ensure_future(source.load(600))
             await ends.count(100)
-            one = asyncio.ensure_future(mids[0].terminated())
+            first_exit = asyncio.ensure_future(mids[0].terminated())
             await ends.count(300)
             # Now the other replica is the only one. It is replaced while it drains.
-            two = asyncio.ensure_future(mids[1].terminated())
-            self.assertEqual(await two, 0)
+            second_exit = asyncio.ensure_future(mids[1].terminated())
+            self.assertEqual(await second_exit, 0)
             python(self, "slow", "mid", "--replica", "three", *next_flags("end", end), listen=mids[1].address)
             arrived = await ends.count(600)
-            await loading
+            await load_task
             await source.finish()
-            self.assertEqual(await one, 0)
+            self.assertEqual(await first_exit, 0)
         self.assertEqual(set(arrived), set(source.sent))
         self.assertEqual(failures(arrived), [])
         replicas = {item.visits[1].replica for item in arrived.values()}
@@ -107,11 +107,11 @@ class Between(Case):
         mids = [rust(self, "mid", "--replica", name, *flags) for name in ("one", "two")]
         first = python(self, "letter", "first", *next_flags("mid", *mids))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
-            loading = asyncio.ensure_future(source.load(400))
+            load_task = asyncio.ensure_future(source.load(400))
             await ends.count(100)
             self.assertEqual(await mids[0].terminated(), 0)
             arrived = await ends.count(400)
-            await loading
+            await load_task
         self.assertEqual(failures(arrived), [])
 
     async def test_a_blocked_stage_applies_back_pressure_to_the_source(self) -> None:
@@ -122,12 +122,12 @@ class Between(Case):
             await source.load(10)
             await ends.count(10)
             mid.signal(signal.SIGSTOP)
-            loading = asyncio.ensure_future(source.load(500))
+            load_task = asyncio.ensure_future(source.load(500))
             await wait_until_blocked(source)
             self.assertLess(len(source.sent), 10 + 8 + 4 + 8 + 4 + 4)
             mid.signal(signal.SIGCONT)
             arrived = await ends.count(510)
-            await loading
+            await load_task
         self.assertEqual(failures(arrived), [])
 
     async def test_an_item_whose_deadline_passes_in_the_queue_is_not_processed(self) -> None:
@@ -151,7 +151,7 @@ class Between(Case):
             payloads = [b"bad", b"exit", b"text", b"large", bytes(3 << 20), b"good"]
             ids = [await source.send(payload) for payload in payloads]
             arrived = await ends.count(len(ids))
-        failed = [arrived[number].failure for number in ids]
+        failed = [arrived[item_id].failure for item_id in ids]
         self.assertRegex(failed[0].reason, r"^ValueError: no frame: KeyError: 'header' \(line \d+ of .*program.py\)$")
         self.assertRegex(failed[1].reason, "^SystemExit: 3")
         self.assertEqual(failed[2].reason, "TypeError: the work returned str, not bytes")
@@ -192,8 +192,8 @@ class Between(Case):
         mid = python(self, "sizes", "mid", "--batch", "8", "--batch-wait", "20ms", *next_flags("end", end))
         async with Ends(end.address) as ends, Source("mid", mid.address) as source:
             await source.send(b"x")
-            [one] = (await ends.count(1)).values()
-        self.assertGreaterEqual(one.visits[0].waited_us, 20_000)
+            [only] = (await ends.count(1)).values()
+        self.assertGreaterEqual(only.visits[0].waited_us, 20_000)
 
 
 class Joins(Case):
@@ -211,8 +211,8 @@ class Joins(Case):
             await source.finish()
         self.assertEqual(failures(arrived), [])
         self.assertEqual({item.payload_bytes for item in arrived.values()}, {len(b"abcp|abc")})
-        for one in arrived.values():
-            self.assertEqual(sorted(route(one)), ["end", "first", "join", "left", "right"])
+        for item in arrived.values():
+            self.assertEqual(sorted(route(item)), ["end", "first", "join", "left", "right"])
 
     async def test_both_kits_choose_the_same_replica_of_a_join(self) -> None:
         end = rust(self, "end")

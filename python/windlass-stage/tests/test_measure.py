@@ -52,6 +52,6 @@ class Measure(Case):
             nodes.write_text(json.dumps(NODES))
             words = [windlass(), "pipeline", "measure", str(pipeline), "--from", str(nodes), "--for", "2s"]
             words += ["-o", "json", "--first", first.address, "--end", f"end={end.address}"]
-            ran = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=TIMEOUT)
-        self.assertEqual(ran.returncode, 0, ran.stderr + ran.stdout)
-        self.assertIn('"end"', ran.stdout)
+            result = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=TIMEOUT)
+        self.assertEqual(result.returncode, 0, result.stderr + result.stdout)
+        self.assertIn('"end"', result.stdout)

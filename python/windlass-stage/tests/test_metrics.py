@@ -70,16 +70,16 @@ class Metrics(Case):
 
     async def test_names_labels_and_buckets_are_those_of_windlass(self) -> None:
         end = rust(self, "end")
-        at = {"py": free_address(), "rs": free_address()}
-        python_stage = python(self, "letter", "python_stage", "--metrics", at["py"], *next_flags("end", end))
-        rust_stage = rust(self, "rust_stage", "--metrics", at["rs"], *next_flags("end", end))
+        addresses = {"py": free_address(), "rs": free_address()}
+        python_stage = python(self, "letter", "python_stage", "--metrics", addresses["py"], *next_flags("end", end))
+        rust_stage = rust(self, "rust_stage", "--metrics", addresses["rs"], *next_flags("end", end))
         async with Ends(end.address) as ends:
             for name, process in (("python_stage", python_stage), ("rust_stage", rust_stage)):
                 async with Source(name, process.address) as source:
                     await source.load(10)
                     await source.finish()
             await ends.count(20)
-        python_page, rust_page = await fetch_async(at["py"]), await fetch_async(at["rs"])
+        python_page, rust_page = await fetch_async(addresses["py"]), await fetch_async(addresses["rs"])
         self.assertEqual(set(python_page.samples), set(rust_page.samples))
         self.assertEqual(sorted(python_page.comments), sorted(rust_page.comments))
         # Values that do not depend on time.
@@ -109,17 +109,17 @@ class Metrics(Case):
                     await source.send(payload, 0.001)
                 await ends.count(5)
                 await source.finish()
-                shown = await fetch_async(at)
+                page = await fetch_async(at)
             name = "windlass_stage_items_total"
-            counts = [shown.value(name, result=result) for result in ("worked", "failed", "passed_on")]
+            counts = [page.value(name, result=result) for result in ("worked", "failed", "passed_on")]
             self.assertEqual(counts, [2, 1, 2])
-            self.assertEqual(shown.value("windlass_stage_failures_total", reason="work"), 1)
-            self.assertEqual(shown.value("windlass_stage_connected_replicas", next="end"), 1)
+            self.assertEqual(page.value("windlass_stage_failures_total", reason="work"), 1)
+            self.assertEqual(page.value("windlass_stage_connected_replicas", next="end"), 1)
             for part, count in [("link", 5), ("waited", 5), ("worked", 3), ("sending", 5)]:
-                self.assertEqual(shown.value("windlass_stage_time_seconds_count", part=part), count, part)
+                self.assertEqual(page.value("windlass_stage_time_seconds_count", part=part), count, part)
             bucket = "windlass_stage_time_seconds_bucket"
-            self.assertLessEqual(shown.value(bucket, part="worked", le="0.025"), 1, "the item that failed")
-            self.assertGreaterEqual(shown.value("windlass_stage_time_seconds_sum", part="worked"), 0.06)
+            self.assertLessEqual(page.value(bucket, part="worked", le="0.025"), 1, "the item that failed")
+            self.assertGreaterEqual(page.value("windlass_stage_time_seconds_sum", part="worked"), 0.06)
 
     async def test_the_number_of_open_streams_is_a_metric(self) -> None:
         at, name = free_address(), "windlass_stage_connected_replicas"

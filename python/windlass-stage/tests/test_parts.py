@@ -12,7 +12,7 @@ from windlass_stage import stage_pb2 as pb
 from windlass_stage.address import Address, grpc_target, parse_all
 from windlass_stage.choice import weight
 from windlass_stage.custody import Custody, Receipts
-from windlass_stage.exit import BACKLOG, RECENT, Exit
+from windlass_stage.exit import LISTENER_BUFFER, MAX_RECENT_ENDS, Exit
 from windlass_stage.item import Queued, from_wire
 from windlass_stage.link_time import SPAN_NS, LinkTime
 from windlass_stage.outlet import too_large
@@ -44,7 +44,7 @@ class Addresses(unittest.TestCase):
         for text in ["classify:7000", "[::1]:80", "unix:/run/stage.sock"]:
             self.assertEqual(str(Address.parse(text)), text)
         self.assertEqual(str(Address.parse("tcp:classify:7000")), "classify:7000")
-        self.assertEqual([str(one) for one in parse_all("a:1, b:2,unix:/c")], ["a:1", "b:2", "unix:/c"])
+        self.assertEqual([str(address) for address in parse_all("a:1, b:2,unix:/c")], ["a:1", "b:2", "unix:/c"])
 
     def test_an_invalid_address_raises_with_the_reason(self) -> None:
         for text, mistake in [
@@ -71,7 +71,7 @@ class CommandLine(unittest.TestCase):
         words = "--name fuse --listen 0.0.0.0:7000 --next store=store:7000,s:1 --next log=log:7000 --from a --from b"
         limits = "--batch 16 --batch-wait 5ms --window 3 --max-payload 2MiB --replica one"
         limits += " --workers 2 --work-timeout 500ms --drain-timeout 25s --metrics 127.0.0.1:9500"
-        given = arguments.read(f"{words} {limits}".split())
+        values = arguments.read(f"{words} {limits}".split())
         expected = {
             "name": "fuse",
             "listen": "0.0.0.0:7000",
@@ -88,7 +88,7 @@ class CommandLine(unittest.TestCase):
             "join_timeout": 10.0,
             "metrics": "127.0.0.1:9500",
         }
-        self.assertEqual(given, expected)
+        self.assertEqual(values, expected)
 
     def test_an_invalid_command_line_is_reported_and_exits_with_64(self) -> None:
         for words, mistake in [
@@ -111,17 +111,17 @@ class CommandLine(unittest.TestCase):
 
     def test_the_flags_and_their_defaults_are_those_of_windlass(self) -> None:
         words = [windlass(), "stage", "--help"]
-        ran = subprocess.run(words, capture_output=True, text=True, check=True, timeout=TIMEOUT)
+        result = subprocess.run(words, capture_output=True, text=True, check=True, timeout=TIMEOUT)
         # Flags of the log are not part of this package.
-        theirs = flags(ran.stdout)
-        for name in list(theirs):
+        program_flags = flags(result.stdout)
+        for name in list(program_flags):
             if name in WORK or name.startswith("--log"):
-                del theirs[name]
-        self.assertEqual(flags(arguments._parser().format_help()), theirs)
+                del program_flags[name]
+        self.assertEqual(flags(arguments._parser().format_help()), program_flags)
 
     def test_flags_and_settings_have_the_same_defaults(self) -> None:
-        given = arguments.read(["--name", "a", "--listen", "x:1"])
-        limits = {name: value for name, value in given.items() if name in vars(Settings())}
+        values = arguments.read(["--name", "a", "--listen", "x:1"])
+        limits = {name: value for name, value in values.items() if name in vars(Settings())}
         self.assertEqual(vars(Settings(**limits)), vars(Settings()))
 
 
@@ -177,25 +177,25 @@ class Ids(unittest.TestCase):
         recent_ids = RecentIds()
         self.assertTrue(recent_ids.insert(7))
         self.assertFalse(recent_ids.insert(7))
-        for number in range(CAPACITY + 8):
-            recent_ids.insert(number + 100)
+        for item_id in range(CAPACITY + 8):
+            recent_ids.insert(item_id + 100)
         self.assertNotIn(7, recent_ids)
         self.assertIn(CAPACITY, recent_ids)
 
     def test_ids_spread_over_replicas_and_only_those_of_a_removed_replica_move(self) -> None:
         targets = ["10.0.0.1:7000", "10.0.0.2:7000", "10.0.0.3:7000"]
         counts = dict.fromkeys(targets, 0)
-        for number in range(3000):
-            chosen = max(targets, key=lambda target: weight(number, target))
-            counts[chosen] += 1
-            if chosen != targets[2]:
-                self.assertEqual(max(targets[:2], key=lambda target: weight(number, target)), chosen)
+        for item_id in range(3000):
+            choice = max(targets, key=lambda target: weight(item_id, target))
+            counts[choice] += 1
+            if choice != targets[2]:
+                self.assertEqual(max(targets[:2], key=lambda target: weight(item_id, target)), choice)
         self.assertTrue(all(850 < count < 1150 for count in counts.values()), counts)
 
 
-def ended(number: int) -> Queued:
+def ended(item_id: int) -> Queued:
     """An item that leaves the pipeline."""
-    return Queued(number, [], None, [], None, [], 0, 0, b"abc")
+    return Queued(item_id, [], None, [], None, [], 0, 0, b"abc")
 
 
 class Deadlines(unittest.TestCase):
@@ -213,15 +213,15 @@ class Exits(unittest.IsolatedAsyncioTestCase):
     async def test_a_slow_listener_gets_the_number_of_missed_ends(self) -> None:
         exit = Exit()
         listener = exit.listen()
-        for number in range(BACKLOG + 7):
-            exit.end(ended(number))
+        for item_id in range(LISTENER_BUFFER + 7):
+            exit.end(ended(item_id))
         exit.close()
         received = []
         while (end := await listener.next()) is not None:
             received.append(end)
         self.assertEqual(received[0], pb.End(missed=pb.Missed(count=7)))
         self.assertEqual(received[1], pb.End(ended=pb.Ended(id=7, payload_bytes=3)))
-        self.assertEqual(len(received), 1 + BACKLOG)
+        self.assertEqual(len(received), 1 + LISTENER_BUFFER)
 
     async def test_an_id_that_ends_twice_is_published_once(self) -> None:
         exit = Exit()
@@ -234,15 +234,15 @@ class Exits(unittest.IsolatedAsyncioTestCase):
 
     async def test_a_late_listener_gets_the_most_recent_ends_once(self) -> None:
         exit = Exit()
-        for number in range(RECENT + 5):
-            exit.end(ended(number))
+        for item_id in range(MAX_RECENT_ENDS + 5):
+            exit.end(ended(item_id))
         listener = exit.listen()
         exit.end(ended(7000))
         exit.close()
         received = []
         while (end := await listener.next()) is not None:
             received.append(end.ended.id)
-        self.assertEqual((len(received), received[0], received[RECENT]), (RECENT + 1, 5, 7000))
+        self.assertEqual((len(received), received[0], received[MAX_RECENT_ENDS]), (MAX_RECENT_ENDS + 1, 5, 7000))
 
 
 class Sizes(unittest.TestCase):

@@ -7,7 +7,7 @@ from windlass_stage import Stage
 from windlass_stage import stage_pb2 as pb
 from windlass_stage.address import Address
 from windlass_stage.choice import replica
-from windlass_stage.deadline import within
+from windlass_stage.deadline import with_timeout
 from windlass_stage.dial import ItemStream
 from windlass_stage.item import Outgoing
 from windlass_stage.link import Link
@@ -111,16 +111,16 @@ class Names(unittest.IsolatedAsyncioTestCase):
         async def dial(_target: str) -> ItemStream:
             return ItemStream(pb.DescribeResponse(), None, None, 0)
 
-        async def use(target: str, _opened: ItemStream) -> None:
+        async def use(target: str, _stream: ItemStream) -> None:
             opened.put_nowait(target)
             await asyncio.Event().wait()
 
-        running = asyncio.ensure_future(Replicas("detect", [Name("detect", 7000)], 10.0, dial, use).run())
+        replicas_task = asyncio.ensure_future(Replicas("detect", [Name("detect", 7000)], 10.0, dial, use).run())
         try:
-            self.assertEqual([await within(5, opened.get()) for _ in range(2)], ["one", "two"])
+            self.assertEqual([await with_timeout(5, opened.get()) for _ in range(2)], ["one", "two"])
         finally:
-            running.cancel()
-            await asyncio.wait((running,))
+            replicas_task.cancel()
+            await asyncio.wait((replicas_task,))
 
 
 class Spread(Case):
@@ -138,7 +138,7 @@ class Spread(Case):
                 async with Source("detect", f"{left},{right}") as source:
                     await source.load(200)
                     arrived = await ends.count(200)
-        by_slow = sum(it.visits[0].replica == "slow" for it in arrived.values())
+        by_slow = sum(end.visits[0].replica == "slow" for end in arrived.values())
         self.assertTrue(1 <= by_slow < 50, by_slow)
 
     async def test_stages_of_one_pod_that_drain_together_lose_nothing(self) -> None:
@@ -156,13 +156,13 @@ class Spread(Case):
                     # More than the window: the camera still has items when its only next stage drains.
                     for _ in range(14):
                         await source.send(b"x")
-                    draining = [asyncio.ensure_future(stage.drain()) for stage in (decode, camera)]
+                    drain_tasks = [asyncio.ensure_future(stage.drain()) for stage in (decode, camera)]
                     await asyncio.sleep(0.05)
                     opened.set()
                     arrived = await ends.count(14)
                     await source.finish()
-                    for drained in draining:
-                        await within(TIMEOUT, drained)
+                    for drain_task in drain_tasks:
+                        await with_timeout(TIMEOUT, drain_task)
         self.assertEqual(failures(arrived), [])
 
     async def test_a_serving_stage_ends_its_stream_to_a_draining_one(self) -> None:
@@ -172,4 +172,4 @@ class Spread(Case):
                 await source.send(b"x")
                 await source.finish()
                 # The sender ends its stream after the grace period, although it has no other replica.
-                await within(5, store.drain())
+                await with_timeout(5, store.drain())

@@ -4,7 +4,7 @@ import asyncio
 import unittest
 
 from windlass_stage import Ended, Ends, Missed, Source, Stage
-from windlass_stage.deadline import within
+from windlass_stage.deadline import with_timeout
 
 from .pipeline import ANYWHERE, TIMEOUT, Case, served
 
@@ -17,7 +17,7 @@ def ids(received: list[Ended | Missed]) -> list[int]:
 
 async def receive(ends: Ends, count: int) -> list[Ended | Missed]:
     """Receives the next `count` events."""
-    return [await within(TIMEOUT, anext(ends)) for _ in range(count)]
+    return [await with_timeout(TIMEOUT, anext(ends)) for _ in range(count)]
 
 
 class SourceTest(Case):
@@ -44,7 +44,7 @@ class SourceTest(Case):
                 await source.send(b"waits")
 
         with self.assertRaises(asyncio.TimeoutError):
-            await within(0.3, block())
+            await with_timeout(0.3, block())
 
     async def test_a_deadline_that_passes_on_the_way_makes_a_failure(self) -> None:
         async with served(Stage("only", listen=ANYWHERE)) as (_, address), Ends(address) as ends:
@@ -58,7 +58,7 @@ class SourceTest(Case):
         stage = Stage("only", listen=ANYWHERE)
         async with served(stage) as (running, address):
             ends = Ends(address)
-            await within(TIMEOUT, ends.__aenter__())
+            await with_timeout(TIMEOUT, ends.__aenter__())
             try:
                 async with Source("camera", "only", address) as source:
                     sent = [await source.send(b"1")]

@@ -10,7 +10,7 @@ from grpc import aio
 
 from windlass_stage import Stage, wire
 from windlass_stage import stage_pb2 as pb
-from windlass_stage.deadline import within
+from windlass_stage.deadline import with_timeout
 from windlass_stage.settings import Settings
 
 from .pipeline import ANYWHERE, TIMEOUT, Case, Ends, Source, failures, rust, served, until, wait_until_blocked
@@ -37,23 +37,23 @@ class Stages(Case):
         async with served(stage.join(lambda *parts: b"".join(parts))) as (running, address):
             async with Ends(address) as ends, Source("join", address) as source:
                 await source.send(b"x")
-                [messages] = failures(await ends.count(1))
+                [failure] = failures(await ends.count(1))
                 await source.finish()
-                self.assertEqual(messages.reason, "part from radar, lidar did not come")
-                self.assertEqual(messages.kind, pb.FAILURE_KIND_PART)
-            await within(TIMEOUT, running.drain())
+                self.assertEqual(failure.reason, "part from radar, lidar did not come")
+                self.assertEqual(failure.kind, pb.FAILURE_KIND_PART)
+            await with_timeout(TIMEOUT, running.drain())
 
     async def test_a_full_join_blocks_the_stream_that_is_ahead(self) -> None:
         stage = Stage("join", listen=ANYWHERE, from_=["camera", "radar"], join_capacity=4)
         async with served(stage.join(lambda left, right: left + right)) as (_, address):
             async with Ends(address) as ends, Source("join", address, Settings(window=2)) as ahead:
-                loading = asyncio.ensure_future(ahead.load(50))
+                load_task = asyncio.ensure_future(ahead.load(50))
                 await wait_until_blocked(ahead)
                 # Items in the table, in flight, and one that waits to be sent.
                 self.assertLessEqual(len(ahead.sent), 4 + 2 + 1)
                 async with Source("join", address, name="radar", first_id=ahead.sent[0]) as behind:
                     await behind.load(50)
-                    await loading
+                    await load_task
                     self.assertEqual(failures(await ends.count(50)), [])
 
     async def test_an_item_is_passed_once_all_copies_of_a_split_are_taken(self) -> None:
@@ -65,7 +65,7 @@ class Stages(Case):
                     await source.send(b"x")
                     await ends.count(1)
                     with self.assertRaises(asyncio.TimeoutError):
-                        await within(0.3, source.outlet.finish())
+                        await with_timeout(0.3, source.outlet.finish())
                     # The other branch starts.
                     async with served(Stage("right", listen=right)):
                         await source.finish()

@@ -9,7 +9,7 @@ from typing import Any
 
 from windlass_stage import Stage
 from windlass_stage import stage_pb2 as pb
-from windlass_stage.deadline import within
+from windlass_stage.deadline import with_timeout
 
 from .pipeline import ANYWHERE, TIMEOUT, Case, Ends, Source, failures, served, until
 
@@ -31,7 +31,7 @@ class Work(Case):
             ids = [await source.send(payload) for payload in (*payloads, b"good")]
             arrived = await ends.count(len(ids))
         self.assertFalse(arrived[ids[-1]].HasField("failure"), arrived[ids[-1]].failure)
-        return [arrived[number] for number in ids]
+        return [arrived[item_id] for item_id in ids]
 
     async def reason(self, work: Callable[[bytes], Any], payload: bytes = b"bad") -> str:
         """The reason of the failure of `payload`."""
@@ -115,7 +115,7 @@ class Work(Case):
                 await source.send(b"stuck")
                 await source.send(b"never")
                 failed = failures(await ends.count(2))
-                self.assertEqual({it.reason for it in failed}, {"did not answer within 100ms"})
+                self.assertEqual({failure.reason for failure in failed}, {"did not answer within 100ms"})
                 released.set()
                 await source.send(b"good")
                 await source.send(b"good")
@@ -128,7 +128,7 @@ class Work(Case):
             await source.send(b"x")
             await until("the item suspends", lambda: running._items._waiting)
             started = time.monotonic()
-            draining = asyncio.ensure_future(running.drain())
+            drain_task = asyncio.ensure_future(running.drain())
             self.assertEqual(failures(await ends.count(1)), [])
-            await within(TIMEOUT, draining)
+            await with_timeout(TIMEOUT, drain_task)
             self.assertLess(time.monotonic() - started, 10)

@@ -54,7 +54,7 @@ class Address:
 
 def parse_all(text: str | Iterable[str]) -> list[Address]:
     """Parses the addresses of one stage's replicas: several texts, or one text with commas."""
-    return [Address.parse(one.strip()) for one in (text.split(",") if isinstance(text, str) else text)]
+    return [Address.parse(address.strip()) for address in (text.split(",") if isinstance(text, str) else text)]
 
 
 def grpc_target(target: str) -> str:

@@ -34,32 +34,36 @@ def _parser() -> _Parser:
     parser = _Parser(description="A stage of a pipeline. SIGTERM drains.", allow_abbrev=False)
     parser.add_argument("--name", required=True, metavar="NAME", help="name of the stage")
     parser.add_argument("--listen", required=True, metavar="ADDRESS", type=_with_reason(_address),
-                        help="HOST:PORT or unix:/PATH")
+                        help="address to listen on: HOST:PORT or unix:/PATH")
     parser.add_argument("--next", action="append", default=[], metavar="NAME=ADDRESS,...", type=_with_reason(_next),
-                        help="a next stage, with the addresses of its replicas, or a name that has all in the DNS")
+                        help="a next stage, with the addresses of its replicas, or one DNS name that resolves to all "
+                             "of them. Each next stage gets every result")
     parser.add_argument("--from", action="append", default=[], metavar="NAME", dest="from_",
-                        help="a previous stage; given twice or more, this stage is a join")
+                        help="a previous stage. With two or more, this stage is a join: for each item it waits for a "
+                             "part from each of them")
     parser.add_argument("--replica", metavar="NAME", default=os.environ.get("POD_NAME"),
                         help="name of this process among the stage's replicas [default: this machine's name]")
     for flag, metavar, kind, default, text in _limits():
         parser.add_argument(flag, metavar=metavar, type=_with_reason(kind), default=default,
                             help=f"{text} [default: {default}]")
     parser.add_argument("--metrics", metavar="ADDRESS", type=_with_reason(_metrics),
-                        help="HOST:PORT of `/metrics` [default: none]")
+                        help="address that serves `/metrics`: HOST:PORT [default: none]")
     return parser
 
 
 def _limits() -> list[tuple[str, str, Callable[[str], Any], str, str]]:
     """Flags of the limits: name, unit, parser, default and help text. The defaults are those of `Settings`."""
     return [
-        ("--workers", "N", _count, "1", "batches at a time, one per device"),
-        ("--batch", "N", _count, "1", "most items of a batch"),
-        ("--batch-wait", "TIME", quantity.time, "2ms", "longest wait for a batch to fill"),
-        ("--window", "N", _count, "8", "items on the way to each next replica"),
-        ("--max-payload", "SIZE", quantity.size, "16MiB", "largest payload"),
-        ("--work-timeout", "TIME", quantity.time, "60s", "longest time of a batch's work, after which its items fail"),
-        ("--drain-timeout", "TIME", quantity.time, "30s", "longest time to finish after SIGTERM"),
-        ("--join-timeout", "TIME", quantity.time, "10s", "longest wait of a join for the other parts of an item"),
+        ("--workers", "N", _count, "1", "number of batches to process in parallel, one per device"),
+        ("--batch", "N", _count, "1", "maximum number of items in a batch"),
+        ("--batch-wait", "TIME", quantity.time, "2ms", "maximum time to wait for a batch to fill"),
+        ("--window", "N", _count, "8", "maximum number of items in flight to each replica of a next stage"),
+        ("--max-payload", "SIZE", quantity.size, "16MiB", "maximum size of a payload"),
+        ("--work-timeout", "TIME", quantity.time, "60s",
+         "time limit for the work of a batch, after which its items fail"),
+        ("--drain-timeout", "TIME", quantity.time, "30s", "time limit to drain after SIGTERM"),
+        ("--join-timeout", "TIME", quantity.time, "10s",
+         "maximum time that a join waits for the other parts of an item"),
     ]
 
 

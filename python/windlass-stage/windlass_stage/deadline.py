@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def within(seconds: float, running: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
+async def with_timeout(seconds: float, awaitable: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
     """Returns the result, or cancels the coroutine or future and raises `asyncio.TimeoutError`."""
-    task = asyncio.ensure_future(running)
+    task = asyncio.ensure_future(awaitable)
     try:
         await asyncio.wait((task,), timeout=seconds)
         if task.done():

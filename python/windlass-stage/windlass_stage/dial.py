@@ -14,7 +14,7 @@ from grpc import aio
 from . import stage_pb2 as pb
 from . import wire
 from .address import grpc_target
-from .deadline import within
+from .deadline import with_timeout
 
 #: Timeout of a dial in seconds, including all its calls.
 DIAL_TIMEOUT = 5
@@ -59,11 +59,11 @@ async def open_ends(target: str) -> EndStream:
     return await _open(target, lambda channel: _open_ends(channel, target))
 
 
-async def _open(target: str, ask: Callable[[aio.Channel], Coroutine[Any, Any, T]]) -> T:
-    """Calls `ask` on a new connection, and closes the connection if `ask` fails. Raises `DialError`."""
+async def _open(target: str, open_on: Callable[[aio.Channel], Coroutine[Any, Any, T]]) -> T:
+    """Calls `open_on` on a new connection, and closes the connection if `open_on` fails. Raises `DialError`."""
     channel = aio.insecure_channel(grpc_target(target), options=wire.CHANNEL)
     try:
-        return await within(DIAL_TIMEOUT, ask(channel))
+        return await with_timeout(DIAL_TIMEOUT, open_on(channel))
     except BaseException as error:
         await channel.close()
         if isinstance(error, asyncio.TimeoutError):

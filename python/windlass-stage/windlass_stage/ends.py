@@ -29,15 +29,15 @@ class Ends:
     """
 
     def __init__(self, at: str | Iterable[str]) -> None:
-        pause = Settings().resolve_every
-        self._replicas = Replicas("the last stage", parse_all(at), pause, open_ends, self._use)
+        interval = Settings().resolve_interval
+        self._replicas = Replicas("the last stage", parse_all(at), interval, open_ends, self._use)
         self._events: asyncio.Queue[EndEvent] = asyncio.Queue(_CAPACITY)
         self._recent_ids = RecentIds()
         self._is_open = asyncio.Event()
 
     async def __aenter__(self) -> Ends:
         """Waits for the first replica."""
-        self._running = asyncio.ensure_future(self._replicas.run())
+        self._replicas_task = asyncio.ensure_future(self._replicas.run())
         try:
             await self._is_open.wait()
         except BaseException:
@@ -46,8 +46,8 @@ class Ends:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._running.cancel()
-        await asyncio.gather(self._running, return_exceptions=True)
+        self._replicas_task.cancel()
+        await asyncio.gather(self._replicas_task, return_exceptions=True)
 
     def __aiter__(self) -> Ends:
         return self
@@ -55,11 +55,11 @@ class Ends:
     async def __anext__(self) -> EndEvent:
         return await self._events.get()
 
-    async def _use(self, _: str, listening: EndStream) -> None:
+    async def _use(self, _: str, stream: EndStream) -> None:
         """Reads one stream until its end."""
         self._is_open.set()
         try:
-            while (end := await listening.call.read()) is not aio.EOF:
+            while (end := await stream.call.read()) is not aio.EOF:
                 if end.HasField("missed"):
                     await self._events.put(end.missed)
                 elif self._recent_ids.insert(end.ended.id):
@@ -68,4 +68,4 @@ class Ends:
             # `Replicas` dials the replica again.
             pass
         finally:
-            await listening.channel.close()
+            await stream.channel.close()

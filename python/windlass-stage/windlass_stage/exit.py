@@ -13,10 +13,10 @@ from .item import Queued
 from .recent_ids import RecentIds
 
 #: Ends that are buffered for a slow listener. Older ones are dropped and reported as missed.
-BACKLOG = 4096
+LISTENER_BUFFER = 4096
 
 #: Ends that a new listener gets again: those of a few seconds, the time to find a new replica.
-RECENT = 1024
+MAX_RECENT_ENDS = 1024
 
 
 class Listener:
@@ -30,7 +30,7 @@ class Listener:
 
     def publish(self, end: pb.Ended) -> None:
         """Adds an end."""
-        if len(self._ends) == BACKLOG:
+        if len(self._ends) == LISTENER_BUFFER:
             self._ends.popleft()
             self._missed += 1
         self._ends.append(end)
@@ -60,7 +60,7 @@ class Exit:
     def __init__(self) -> None:
         self._recent_ids = RecentIds()
         #: The most recent ends, oldest first.
-        self._recent: deque[pb.Ended] = deque(maxlen=RECENT)
+        self._recent: deque[pb.Ended] = deque(maxlen=MAX_RECENT_ENDS)
         self._listeners: set[Listener] = set()
         self.is_closed = False
 

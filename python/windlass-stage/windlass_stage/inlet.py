@@ -63,7 +63,7 @@ class Inlet:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "drains")
         receipts = Receipts(self._copies)
         self._open_streams.add(receipts)
-        sending = asyncio.ensure_future(receipts.send(context))
+        receipts_task = asyncio.ensure_future(receipts.send(context))
         try:
             try:
                 await Reader(context, receipts, self._items, self._join).run()
@@ -71,10 +71,10 @@ class Inlet:
                 self._open_streams.discard(receipts)
                 self._stream_ended.set()
             receipts.sender_done()
-            await sending
+            await receipts_task
         finally:
             # A lost sender cancels this call. Its receipts are dropped, and its items continue.
-            sending.cancel()
+            receipts_task.cancel()
 
     async def _ends(self, _request: pb.EndsRequest, context: aio.ServicerContext) -> None:
         exit = self._exit

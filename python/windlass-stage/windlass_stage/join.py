@@ -25,7 +25,7 @@ from .settings import Identity, Settings
 
 
 @dataclass(slots=True)
-class Waiting:
+class IncompleteItem:
     """One item with missing parts."""
 
     #: Payloads by previous stage, in the order of `from_`; `None` for a missing part.
@@ -45,9 +45,9 @@ class Join:
         self._settings = settings
         self._metrics = metrics
         self._items = items
-        self._table: dict[int, Waiting] = {}
+        self._table: dict[int, IncompleteItem] = {}
         #: Timeouts and ids of the items, in the order of their first parts. `_blocked` is to be added to the timeouts.
-        self._due: deque[tuple[int, int]] = deque()
+        self._timeouts: deque[tuple[int, int]] = deque()
         #: Items that wait for a slot in the queue. While there are any, no part is admitted.
         self._complete: deque[Queued] = deque()
         #: Total wait of complete items for slots, in nanoseconds. It extends the timeouts, since no part was admitted
@@ -58,11 +58,11 @@ class Join:
         self._space_freed = asyncio.Condition()
         self._is_closed = False
 
-    async def wait_for_space(self, number: int) -> None:
+    async def wait_for_space(self, item_id: int) -> None:
         """Waits until a part of the item can be admitted."""
-        if not self._has_space(number):
+        if not self._has_space(item_id):
             async with self._space_freed:
-                await self._space_freed.wait_for(lambda: self._has_space(number))
+                await self._space_freed.wait_for(lambda: self._has_space(item_id))
 
     def add(self, sender: str, part: Queued) -> None:
         """Adds a part, after `wait_for_space`."""
@@ -71,8 +71,8 @@ class Join:
             for custody in part.custodies:
                 custody.release_all()
             return
-        waiting = self._merge(part)
-        parts, item = waiting.parts, waiting.item
+        incomplete = self._merge(part)
+        parts, item = incomplete.parts, incomplete.item
         if part.failure is not None:
             item.failure = part.failure
         elif sender not in self._stages:
@@ -105,20 +105,20 @@ class Join:
             await self._sleep()
         self._items.close()
 
-    def _has_space(self, number: int) -> bool:
-        has_entry = number in self._table or number in self._completed
+    def _has_space(self, item_id: int) -> bool:
+        has_entry = item_id in self._table or item_id in self._completed
         return not self._complete and (has_entry or len(self._table) < self._settings.join_capacity)
 
-    def _merge(self, part: Queued) -> Waiting:
+    def _merge(self, part: Queued) -> IncompleteItem:
         """Merges visits, custodies, deadline and link time of a part into its item. The arrival stays that of the first
         part; the link time is that of the last part."""
-        waiting = self._table.get(part.id)
-        if waiting is None:
+        incomplete = self._table.get(part.id)
+        if incomplete is None:
             limit = int(self._settings.join_timeout * 1e9)
-            self._due.append((time.monotonic_ns() + limit - self._blocked, part.id))
-            waiting = self._table[part.id] = Waiting([None] * len(self._stages), part)
-            return waiting
-        item = waiting.item
+            self._timeouts.append((time.monotonic_ns() + limit - self._blocked, part.id))
+            incomplete = self._table[part.id] = IncompleteItem([None] * len(self._stages), part)
+            return incomplete
+        item = incomplete.item
         # Both parts contain the visits of the stages before the split.
         known = {(visit.stage, visit.replica) for visit in item.visits}
         item.visits += [visit for visit in part.visits if (visit.stage, visit.replica) not in known]
@@ -126,7 +126,7 @@ class Join:
         item.link = part.link
         deadlines = [at for at in (item.deadline, part.deadline) if at is not None]
         item.deadline = min(deadlines, default=None)
-        return waiting
+        return incomplete
 
     def _complete_item(self, item: Queued) -> None:
         self._completed.insert(item.id)
@@ -135,20 +135,21 @@ class Join:
 
     def _expire(self, now: int) -> None:
         """Fails the items whose `join_timeout` has passed."""
-        while self._due and (self._due[0][0] + self._blocked <= now or self._due[0][1] not in self._table):
-            _, number = self._due.popleft()
-            if (waiting := self._table.get(number)) is not None:
-                missing = [stage for stage, part in zip(self._stages, waiting.parts) if part is None]
-                waiting.item.failure = self._failure(f"part from {', '.join(missing)} did not come")
-                waiting.item.parts = []
-                self._complete_item(waiting.item)
+        timeouts = self._timeouts
+        while timeouts and (timeouts[0][0] + self._blocked <= now or timeouts[0][1] not in self._table):
+            _, item_id = timeouts.popleft()
+            if (incomplete := self._table.get(item_id)) is not None:
+                missing = [stage for stage, part in zip(self._stages, incomplete.parts) if part is None]
+                incomplete.item.failure = self._failure(f"part from {', '.join(missing)} did not come")
+                incomplete.item.parts = []
+                self._complete_item(incomplete.item)
 
     async def _sleep(self) -> None:
         """Waits for a change or for the next timeout."""
-        due_in = (self._due[0][0] + self._blocked - time.monotonic_ns()) / 1e9 if self._due else None
+        seconds = (self._timeouts[0][0] + self._blocked - time.monotonic_ns()) / 1e9 if self._timeouts else None
         if self._complete or (self._is_closed and not self._table):
             return
-        await wait_for_event(self._changed, due_in)
+        await wait_for_event(self._changed, seconds)
 
     def _failure(self, reason: str) -> pb.Failure:
         self._metrics.failure(pb.FAILURE_KIND_PART)

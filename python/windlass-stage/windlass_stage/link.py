@@ -15,7 +15,7 @@ from grpc import aio
 from . import stage_pb2 as pb
 from .dial import ItemStream, ping
 from .item import Outgoing
-from .settings import UNTAKEN_BYTES, Settings
+from .settings import MAX_UNACKNOWLEDGED_BYTES, Settings
 
 #: Inverse weight of the newest item in the moving average.
 _AVERAGE_WEIGHT = 8
@@ -33,17 +33,17 @@ class Pending:
     #: Number of items on the stream that were sent before and not passed yet.
     ahead: int
     #: Payload bytes; `None` once the replica has taken the item.
-    untaken: int | None
+    unacknowledged_bytes: int | None
 
 
 class Link:
     """An open stream."""
 
-    def __init__(self, opened: ItemStream, sender: str, zero: int) -> None:
-        self._call = opened.call
+    def __init__(self, stream: ItemStream, sender: str, zero: int) -> None:
+        self._call = stream.call
         self._sender = sender
         self._zero = zero
-        self._half_round_trip = opened.half_round_trip
+        self._half_round_trip = stream.half_round_trip
         self._parcels: asyncio.Queue[pb.Parcel | None] = asyncio.Queue()
         #: Items that the replica has not passed, by sequence number, in the order of sending.
         self._pending: dict[int, Pending] = {}
@@ -51,11 +51,11 @@ class Link:
         #: Moving average of the time per item at the replica, in nanoseconds; `None` before it has passed one.
         self._item_time: float | None = None
         self._last_sent = time.monotonic_ns()
-        self._untaken = 0
-        self._untaken_bytes = 0
-        self.replica = opened.description.replica
-        self.joins = opened.description.joins
-        self.max_payload = opened.description.max_payload
+        self._unacknowledged = 0
+        self._unacknowledged_bytes = 0
+        self.replica = stream.description.replica
+        self.joins = stream.description.joins
+        self.max_payload = stream.description.max_payload
         self._is_closed = False
         self._is_draining = False
 
@@ -81,9 +81,9 @@ class Link:
         return item_time * (len(self._pending) + 1)
 
     def has_capacity(self, settings: Settings, size: int) -> bool:
-        """True if one more item fits in the window and in `UNTAKEN_BYTES`. A larger payload is sent alone."""
-        fits = self._untaken == 0 or self._untaken_bytes + size <= UNTAKEN_BYTES
-        return self._untaken < settings.window and fits
+        """True if one more item fits in the window and in `MAX_UNACKNOWLEDGED_BYTES`. A larger payload goes alone."""
+        fits = self._unacknowledged == 0 or self._unacknowledged_bytes + size <= MAX_UNACKNOWLEDGED_BYTES
+        return self._unacknowledged < settings.window and fits
 
     def send(self, outgoing: Outgoing) -> None:
         """Sends an item, and keeps it without its payload."""
@@ -92,8 +92,8 @@ class Link:
         item = outgoing.to_wire(self._sender, sequence, sent, self._half_round_trip, self._zero)
         self._parcels.put_nowait(pb.Parcel(item=item))
         outgoing.payload = b""
-        self._untaken += 1
-        self._untaken_bytes += size
+        self._unacknowledged += 1
+        self._unacknowledged_bytes += size
         self._last_sent = sent
         self._pending[sequence] = Pending(outgoing, sent, len(self._pending), size)
 
@@ -143,11 +143,11 @@ class Link:
     def _on_taken(self, sequence: int, held_ns: int) -> None:
         """Handles the receipt `Taken`: releases the custody of the previous stages."""
         pending = self._pending.get(sequence)
-        if pending is None or pending.untaken is None:
+        if pending is None or pending.unacknowledged_bytes is None:
             return
-        self._untaken -= 1
-        self._untaken_bytes -= pending.untaken
-        pending.untaken = None
+        self._unacknowledged -= 1
+        self._unacknowledged_bytes -= pending.unacknowledged_bytes
+        pending.unacknowledged_bytes = None
         self._record_round_trip(time.monotonic_ns() - pending.sent - held_ns)
         for custody in pending.outgoing.custodies:
             custody.release()

@@ -55,8 +55,7 @@ class PrometheusMetrics(Metrics):
         self._registry = registry = CollectorRegistry()
         items = Counter(
             "windlass_stage_items",
-            "Items that left this stage's queue, by their outcome: worked, failed here, or passed on as a failure of"
-            " before.",
+            "Items that left this stage's queue, by outcome: worked, failed here, or passed on as an earlier failure.",
             ["result"],
             registry=registry,
         )
@@ -65,7 +64,7 @@ class PrometheusMetrics(Metrics):
         )
         times = Histogram(
             "windlass_stage_time",
-            "Time of items at this stage, by part: on the link that led here, in the queue, in the work, waiting for"
+            "Time of items at this stage, by part: on the link to it, in the queue, in the work function, waiting for"
             " the next stage.",
             ["part"],
             unit="seconds",

@@ -54,7 +54,7 @@ class Outlet:
         self._changed = asyncio.Event()
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._is_draining = False
-        self._replicas = Replicas(stage, addresses, settings.resolve_every, self._dial, self._use)
+        self._replicas = Replicas(stage, addresses, settings.resolve_interval, self._dial, self._use)
 
     async def run(self) -> None:
         """Maintains a stream to every replica, until it is cancelled."""
@@ -93,10 +93,10 @@ class Outlet:
     async def _dial(self, target: str) -> ItemStream:
         return await open_stream(target, self._stage, self._zero)
 
-    async def _use(self, target: str, opened: ItemStream) -> None:
+    async def _use(self, target: str, stream: ItemStream) -> None:
         """Handles the receipts of one stream until its end."""
-        link = self._links[target] = Link(opened, self._identity.stage, self._zero)
-        writing = asyncio.ensure_future(link.write())
+        link = self._links[target] = Link(stream, self._identity.stage, self._zero)
+        write_task = asyncio.ensure_future(link.write())
         self._metrics.connected(self._stage, len(self._links))
         try:
             self._send_waiting()
@@ -109,8 +109,8 @@ class Outlet:
         finally:
             self._links.pop(target, None)
             self._metrics.connected(self._stage, len(self._links))
-            writing.cancel()
-            await opened.channel.close()
+            write_task.cancel()
+            await stream.channel.close()
 
     def _lose_stream(self, link: Link) -> None:
         """Handles the end of a stream. Items that were not passed become failures, and are sent first."""
@@ -172,8 +172,8 @@ class Outlet:
             self._deadline_timer.cancel()
             self._deadline_timer = None
         if self._waiting and self._waiting[0].deadline is not None:
-            after = max(self._waiting[0].deadline - time.monotonic_ns(), 0) / 1e9
-            self._deadline_timer = asyncio.get_running_loop().call_later(after, self._expire, self._waiting[0])
+            delay = max(self._waiting[0].deadline - time.monotonic_ns(), 0) / 1e9
+            self._deadline_timer = asyncio.get_running_loop().call_later(delay, self._expire, self._waiting[0])
 
     def _expire(self, head: Outgoing) -> None:
         """Fails the first item, whose deadline has passed. It continues to wait, as a failure."""
@@ -182,10 +182,10 @@ class Outlet:
         self._fail(head, self._identity, pb.FAILURE_KIND_DEADLINE, reason)
         self._send_waiting()
 
-    def _fail(self, outgoing: Outgoing, at: Identity, kind: pb.FailureKind, reason: str) -> None:
+    def _fail(self, outgoing: Outgoing, identity: Identity, kind: pb.FailureKind, reason: str) -> None:
         if outgoing.failure is None:
             self._metrics.failure(kind)
-        outgoing.fail(failure(at, kind, reason))
+        outgoing.fail(failure(identity, kind, reason))
 
 
 def too_large(size: int, limit: int) -> str:

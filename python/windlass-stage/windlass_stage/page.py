@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 from .address import Address
-from .deadline import within
+from .deadline import with_timeout
 from .metrics import PrometheusMetrics
 
 #: Timeout of a client in seconds.
@@ -40,16 +40,17 @@ class Page:
         """Serves one client, within the timeout."""
         try:
             with contextlib.suppress(*_CLIENT_ERRORS):
-                await within(_TIMEOUT, self._respond(reader, writer))
+                await with_timeout(_TIMEOUT, self._respond(reader, writer))
         finally:
             writer.close()
 
     async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         if head.startswith(b"GET /metrics "):
-            status, kind, body = "200 OK", _CONTENT_TYPE, self._metrics.text()
+            status, content_type, body = "200 OK", _CONTENT_TYPE, self._metrics.text()
         else:
-            status, kind, body = "404 Not Found", "text/plain", b"see /metrics\n"
-        lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", "Connection: close"]
-        writer.write("".join(f"{line}\r\n" for line in [*lines, ""]).encode() + body)
+            status, content_type, body = "404 Not Found", "text/plain", b"see /metrics\n"
+        headers = [f"Content-Type: {content_type}", f"Content-Length: {len(body)}", "Connection: close"]
+        lines = [f"HTTP/1.1 {status}", *headers, ""]
+        writer.write("".join(f"{line}\r\n" for line in lines).encode() + body)
         await writer.drain()

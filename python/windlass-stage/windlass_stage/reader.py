@@ -3,7 +3,7 @@
      arrived ──> inbox ──(slot in the queue, or space in the table of the join)──> admitted, receipt `Taken`
 
 An item gets its arrival time as soon as it is read, so its wait for admission counts as time at this stage, not on the
-link. The sender has at most a window of untaken items in flight, which bounds the inbox. With `_INBOX` items the reader
+link. The sender has at most a window of items in flight, which bounds the inbox. With `_INBOX` items the reader
 stops reading the stream.
 """
 

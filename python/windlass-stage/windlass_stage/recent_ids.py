@@ -12,15 +12,15 @@ class RecentIds:
         # A dict keeps the insertion order of its keys.
         self._ids: dict[int, None] = {}
 
-    def insert(self, number: int) -> bool:
+    def insert(self, item_id: int) -> bool:
         """Inserts an id. True if it is new."""
-        if number in self._ids:
+        if item_id in self._ids:
             return False
-        self._ids[number] = None
+        self._ids[item_id] = None
         if len(self._ids) > CAPACITY:
             del self._ids[next(iter(self._ids))]
         return True
 
-    def __contains__(self, number: object) -> bool:
+    def __contains__(self, item_id: object) -> bool:
         """True if the id is in the set."""
-        return number in self._ids
+        return item_id in self._ids

@@ -4,10 +4,10 @@
                   v                               │
      resolved ─> due ─────────(dial)─────────> dialing ──(opened)──> open ──(ended)──> due
 
-The name is resolved as soon as a stream ends, then at intervals that double from half a second up to `resolve_every`.
-A new replica resets the interval, since a Deployment replaces its replicas one after another. While no stream is open,
-the interval is one second. A replica that is missing from the result is removed, unless its stream is open: a draining
-pod leaves the DNS first.
+The name is resolved as soon as a stream ends, then at intervals that double from half a second up to
+`resolve_interval`. A new replica resets the interval, since a Deployment replaces its replicas one after another. While
+no stream is open, the interval is one second. A replica that is missing from the result is removed, unless its stream
+is open: a draining pod leaves the DNS first.
 """
 
 import asyncio
@@ -40,16 +40,16 @@ class Replicas(Generic[T]):
         self,
         stage: str,
         addresses: list[Address],
-        resolve_every: float,
+        resolve_interval: float,
         dial: Callable[[str], Awaitable[T]],
         use: Callable[[str, T], Awaitable[None]],
     ) -> None:
         self._stage = stage
         self._addresses = addresses
         #: Maximum interval between two resolutions, in seconds.
-        self._resolve_every = resolve_every
+        self._resolve_interval = resolve_interval
         #: Next interval.
-        self._resolve_after = _RESOLVE_AFTER_CHANGE
+        self._next_resolve_interval = _RESOLVE_AFTER_CHANGE
         self._dial = dial
         #: Uses a stream, and returns when it has ended.
         self._use = use
@@ -64,9 +64,9 @@ class Replicas(Generic[T]):
             while True:
                 self._changed.clear()
                 await self._resolve()
-                pause = self._resolve_after if self._open else _RESOLVE_DISCONNECTED
-                self._resolve_after = min(2 * self._resolve_after, self._resolve_every)
-                await wait_for_event(self._changed, pause)
+                interval = self._next_resolve_interval if self._open else _RESOLVE_DISCONNECTED
+                self._next_resolve_interval = min(2 * self._next_resolve_interval, self._resolve_interval)
+                await wait_for_event(self._changed, interval)
         finally:
             for task in self._tasks.values():
                 task.cancel()
@@ -83,8 +83,8 @@ class Replicas(Generic[T]):
         for address in self._addresses:
             try:
                 targets |= await address.resolve()
-            except OSError as failed:
-                error = failed
+            except OSError as resolve_error:
+                error = resolve_error
         if error is not None and not targets:
             if self._resolve_error != str(error):
                 addresses = ",".join(map(str, self._addresses))
@@ -97,14 +97,14 @@ class Replicas(Generic[T]):
         for target in targets - set(self._tasks):
             self._tasks[target] = asyncio.ensure_future(self._maintain(target))
             self._tasks[target].add_done_callback(lambda _: self._changed.set())
-            self._resolve_after = _RESOLVE_AFTER_CHANGE
+            self._next_resolve_interval = _RESOLVE_AFTER_CHANGE
 
     async def _maintain(self, target: str) -> None:
         """Maintains a stream to one replica: dials it again after each end or failure."""
         back_off, failure = _BACK_OFF[0], None
         while True:
             try:
-                opened = await self._dial(target)
+                stream = await self._dial(target)
             except DialError as error:
                 # Log each text once.
                 if failure != str(error):
@@ -118,9 +118,9 @@ class Replicas(Generic[T]):
             back_off, failure = _BACK_OFF[0], None
             self._open.add(target)
             try:
-                await self._use(target, opened)
+                await self._use(target, stream)
             finally:
                 self._open.discard(target)
-            self._resolve_after = _RESOLVE_AFTER_CHANGE
+            self._next_resolve_interval = _RESOLVE_AFTER_CHANGE
             self._changed.set()
             await asyncio.sleep(back_off)

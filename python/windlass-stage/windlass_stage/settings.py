@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 #: Maximum payload bytes in flight to one replica. It limits the window for large payloads.
-UNTAKEN_BYTES = 64 * 1024 * 1024
+MAX_UNACKNOWLEDGED_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Settings:
     #: Maximum number of items with missing parts at a join.
     join_capacity: int = 1024
     #: Maximum interval between two resolutions of a next stage's name.
-    resolve_every: float = 10.0
+    resolve_interval: float = 10.0
 
     def __post_init__(self) -> None:
         """Validates the limits. Raises a `ValueError` for one that would block all items."""
@@ -39,7 +39,7 @@ class Settings:
             count = getattr(self, name)
             if not (isinstance(count, int) and count >= 1) and (name, count) != ("queue", None):
                 raise ValueError(f"{name} is {count!r}: write a whole number of at least 1")
-        for name in ("batch_wait", "work_timeout", "drain_timeout", "join_timeout", "resolve_every"):
+        for name in ("batch_wait", "work_timeout", "drain_timeout", "join_timeout", "resolve_interval"):
             time = getattr(self, name)
             if not (isinstance(time, (int, float)) and 0 <= time < float("inf")):
                 raise ValueError(f"{name} is {time!r}: write a time in seconds")

@@ -31,7 +31,7 @@ class Source:
         self._next_id = random.getrandbits(32) << 32
 
     async def __aenter__(self) -> Source:
-        self._running = asyncio.ensure_future(self._outlet.run())
+        self._outlet_task = asyncio.ensure_future(self._outlet.run())
         return self
 
     async def __aexit__(
@@ -41,17 +41,17 @@ class Source:
             if error is None:
                 await self.finish()
         finally:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+            self._outlet_task.cancel()
+            await asyncio.gather(self._outlet_task, return_exceptions=True)
 
     async def send(self, payload: bytes, deadline: float | None = None) -> int:
         """Sends an item as soon as the first stage has capacity, and returns its id. With a deadline in seconds, every
         stage must start its processing within that time from now; otherwise the item fails."""
-        number, ready = self._next_id, time.monotonic_ns()
+        item_id, ready = self._next_id, time.monotonic_ns()
         self._next_id += 1
-        until = None if deadline is None else ready + int(deadline * 1e9)
-        await self._outlet.send(Outgoing(number, payload, None, [], until, ready, []))
-        return number
+        deadline_ns = None if deadline is None else ready + int(deadline * 1e9)
+        await self._outlet.send(Outgoing(item_id, payload, None, [], deadline_ns, ready, []))
+        return item_id
 
     async def finish(self) -> None:
         """Waits until the first stage has passed all items."""

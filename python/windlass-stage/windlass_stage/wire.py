@@ -16,7 +16,7 @@ Describe: TypeAlias = Callable[[pb.DescribeRequest], Awaitable[pb.DescribeRespon
 PROTOCOL = 1
 
 #: Maximum bytes of a message beyond its payload: mostly visits, of which an item has tens.
-SLACK = 256 * 1024
+MESSAGE_OVERHEAD = 256 * 1024
 
 #: Name of the gRPC service.
 SERVICE = "windlass.stage.v1.Stage"
@@ -48,7 +48,7 @@ def server(max_payload: int) -> list[tuple[str, int]]:
     """Options of a stage's server. gRPC's default limit would treat the keep-alive pings of the peers as abuse."""
     return [
         *_BOTH_SIDES,
-        ("grpc.max_receive_message_length", max_payload + SLACK),
+        ("grpc.max_receive_message_length", max_payload + MESSAGE_OVERHEAD),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.so_reuseport", 0),

@@ -173,9 +173,9 @@ def failure_reason(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     # An invalid return value raises in this file, which is no useful location.
     is_outside = bool(frames) and frames[-1].filename != __file__
-    place = f" (line {frames[-1].lineno} of {frames[-1].filename})" if is_outside else ""
+    location = f" (line {frames[-1].lineno} of {frames[-1].filename})" if is_outside else ""
     text = ": ".join(texts)
     if len(text) > _MAX_TEXT:
         text = text[:_MAX_TEXT] + "..."
     # A protobuf string holds no lone surrogates, which Python uses for undecodable bytes in file names.
-    return (text + place).encode("utf-8", "backslashreplace").decode()
+    return (text + location).encode("utf-8", "backslashreplace").decode()

@@ -50,9 +50,9 @@ impl ServerState {
             return Err(Refusal::unbindable(name, &reason));
         }
         object["spec"]["nodeName"] = binding["target"]["name"].clone();
-        for part in ["annotations", "labels"] {
-            for (key, value) in binding["metadata"][part].as_object().into_iter().flatten() {
-                object["metadata"][part][key] = value.clone();
+        for field in ["annotations", "labels"] {
+            for (key, value) in binding["metadata"][field].as_object().into_iter().flatten() {
+                object["metadata"][field][key] = value.clone();
             }
         }
         set_scheduled(&mut object["status"]);

@@ -43,8 +43,8 @@ impl Document {
                 Ok(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
             }
             Self::Group(name) => {
-                let found = groups().into_iter().find(|(group, _)| group == name);
-                let mut group = group(found.ok_or_else(Refusal::no_such_path)?);
+                let entry = groups().into_iter().find(|(group, _)| group == name);
+                let mut group = group(entry.ok_or_else(Refusal::no_such_path)?);
                 group["kind"] = "APIGroup".into();
                 group["apiVersion"] = "v1".into();
                 Ok(group)

@@ -109,8 +109,8 @@ fn split(path: &str) -> (&str, Option<&str>) {
 
 fn has(value: &Value, path: &str) -> bool {
     match split(path) {
-        ("*", Some(rest)) => entries(value).any(|entry| has(entry, rest)),
-        (key, Some(rest)) => has(&value[key], rest),
+        ("*", Some(tail)) => entries(value).any(|entry| has(entry, tail)),
+        (key, Some(tail)) => has(&value[key], tail),
         (key, None) => !value[key].is_null(),
     }
 }
@@ -122,19 +122,19 @@ fn entries(value: &Value) -> impl Iterator<Item = &Value> {
 
 fn clear(value: &mut Value, path: &str) {
     match (split(path), value) {
-        (("*", Some(rest)), Value::Array(items)) => {
+        (("*", Some(tail)), Value::Array(items)) => {
             for item in items {
-                clear(item, rest);
+                clear(item, tail);
             }
         }
-        (("*", Some(rest)), Value::Object(fields)) => {
+        (("*", Some(tail)), Value::Object(fields)) => {
             for field in fields.values_mut() {
-                clear(field, rest);
+                clear(field, tail);
             }
         }
-        ((key, Some(rest)), Value::Object(fields)) => {
+        ((key, Some(tail)), Value::Object(fields)) => {
             if let Some(field) = fields.get_mut(key) {
-                clear(field, rest);
+                clear(field, tail);
             }
         }
         ((key, None), Value::Object(fields)) => drop(fields.remove(key)),

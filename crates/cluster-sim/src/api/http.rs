@@ -75,9 +75,9 @@ async fn handle(
 fn to_http(state: &watch::Sender<ServerState>, api_response: ApiResponse) -> Response<Body> {
     let response = Response::builder();
     let response = match api_response {
-        ApiResponse::Document(DocumentResponse { code, document, media_type: media, warnings }) => {
+        ApiResponse::Document(DocumentResponse { code, document, media_type, warnings }) => {
             let body = Full::new(Bytes::from(document.to_string())).boxed_unsync();
-            let response = response.status(code).header(header::CONTENT_TYPE, media);
+            let response = response.status(code).header(header::CONTENT_TYPE, media_type);
             // Format of RFC 7234: code 299 (miscellaneous), and `-` for no agent.
             let warning = |text: String| format!("299 - \"{}\"", text.replace('"', "\\\""));
             let warnings = warnings.into_iter().map(warning);
@@ -85,9 +85,9 @@ fn to_http(state: &watch::Sender<ServerState>, api_response: ApiResponse) -> Res
                 .fold(response, |response, warning| response.header(header::WARNING, warning))
                 .body(body)
         }
-        ApiResponse::Watch(watched) => {
+        ApiResponse::Watch(watch_state) => {
             let response = response.header(header::CONTENT_TYPE, "application/json");
-            response.body(watch_body(state, watched))
+            response.body(watch_body(state, watch_state))
         }
     };
     response.expect("headers of printable characters")
@@ -100,7 +100,7 @@ async fn read(request: Request<Incoming>) -> Result<ApiRequest, hyper::Error> {
         let value = parts.headers.get(name).and_then(|value| value.to_str().ok());
         value.unwrap_or_default().to_owned()
     };
-    let parsed = match body.as_ref() {
+    let parse_result = match body.as_ref() {
         [] => Ok(Value::Null),
         body if header(header::CONTENT_TYPE).starts_with(media::PROTOBUF) => protobuf::decode(body),
         body => serde_json::from_slice(body).map_err(|error| error.to_string()),
@@ -111,18 +111,21 @@ async fn read(request: Request<Incoming>) -> Result<ApiRequest, hyper::Error> {
         query: request::query(parts.uri.query().unwrap_or_default()),
         content_type: header(header::CONTENT_TYPE),
         accept: header(header::ACCEPT),
-        body_error: parsed.as_ref().err().map(|error| format!("the body cannot be read: {error}")),
-        body: parsed.unwrap_or_default(),
+        body_error: parse_result
+            .as_ref()
+            .err()
+            .map(|error| format!("the body cannot be read: {error}")),
+        body: parse_result.unwrap_or_default(),
     })
 }
 
 /// Body of a watch: one line per event, until the watch ends.
-fn watch_body(state: &watch::Sender<ServerState>, watched: WatchState) -> Body {
-    let first = tokio_stream::once(lines(&watched.initial_events));
-    let lines: Pin<Box<dyn Stream<Item = Bytes> + Send>> = if watched.is_failed {
-        Box::pin(first)
+fn watch_body(state: &watch::Sender<ServerState>, watch_state: WatchState) -> Body {
+    let initial_lines = tokio_stream::once(lines(&watch_state.initial_events));
+    let lines: Pin<Box<dyn Stream<Item = Bytes> + Send>> = if watch_state.is_failed {
+        Box::pin(initial_lines)
     } else {
-        Box::pin(first.chain(later_lines(state, watched)))
+        Box::pin(initial_lines.chain(later_lines(state, watch_state)))
     };
     let frames = lines.filter(|lines| !lines.is_empty()).map(|lines| Ok(Frame::data(lines)));
     StreamBody::new(frames).boxed_unsync()
@@ -130,13 +133,13 @@ fn watch_body(state: &watch::Sender<ServerState>, watched: WatchState) -> Body {
 
 fn later_lines(
     state: &watch::Sender<ServerState>,
-    watched: WatchState,
+    watch_state: WatchState,
 ) -> impl Stream<Item = Bytes> + use<> {
-    let ticks = watched.ticks(state.borrow().store.signal());
-    let (state, mut last) = (state.clone(), watched.start_version);
+    let ticks = watch_state.ticks(state.borrow().store.signal());
+    let (state, mut last_version) = (state.clone(), watch_state.start_version);
     ticks.map(move |tick| {
-        let (events, seen) = state.borrow().events_since(&watched, last, tick);
-        last = seen;
+        let (events, version) = state.borrow().events_since(&watch_state, last_version, tick);
+        last_version = version;
         lines(&events)
     })
 }

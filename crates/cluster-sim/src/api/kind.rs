@@ -133,8 +133,8 @@ impl Kind {
         }
     }
 
-    const fn short_names(self, short: &'static [&'static str]) -> Self {
-        Self { short_names: short, ..self }
+    const fn short_names(self, short_names: &'static [&'static str]) -> Self {
+        Self { short_names, ..self }
     }
 
     pub(crate) fn all() -> impl Iterator<Item = &'static Self> {

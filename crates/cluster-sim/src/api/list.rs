@@ -43,45 +43,49 @@ impl ServerState {
         let (version, start) = self.page_start(options)?;
         let in_scope = self.store.objects_at(kind, version);
         let in_scope = in_scope.iter().filter(|(id, _)| selector.is_in_scope(id));
-        let mut rest: BTreeMap<_, _> =
+        let mut remaining: BTreeMap<_, _> =
             in_scope.map(|(id, object)| (selector.key(id), *object)).collect();
-        let mut rest = rest.split_off(&start).into_iter();
-        let (mut page, mut last) = (Vec::new(), String::new());
+        let mut remaining = remaining.split_off(&start).into_iter();
+        let (mut page, mut last_key) = (Vec::new(), String::new());
         while options.limit.is_none_or(|limit| page.len() < limit)
-            && let Some((key, object)) = rest.next()
+            && let Some((key, object)) = remaining.next()
         {
             if selector.matches(object) {
                 page.push(object);
             }
-            last = key;
+            last_key = key;
         }
         let mut metadata = json!({"resourceVersion": version.to_string()});
-        if rest.len() > 0 {
+        if remaining.len() > 0 {
             let version = i64::try_from(version).unwrap_or(LATEST);
             // The smallest key after the last one.
-            metadata["continue"] = ContinueToken::new(version, last + "\0").encode().into();
+            metadata["continue"] = ContinueToken::new(version, last_key + "\0").encode().into();
             if selector.selects_all() {
-                metadata["remainingItemCount"] = rest.len().into();
+                metadata["remainingItemCount"] = remaining.len().into();
             }
         }
         Ok(list_of(kind, &page, (metadata, form)))
     }
 
     fn page_start(&self, options: &ListOptions) -> Result<PageStart, Refusal> {
-        let now = self.store.version();
+        let current_version = self.store.version();
         let version = options.version.filter(|version| *version != 0);
-        if let Some(next) = &options.continue_token {
-            let ContinueToken { version: at, start, .. } = ContinueToken::decode(next)?;
+        if let Some(token) = &options.continue_token {
+            let ContinueToken { version: page_version, start, .. } = ContinueToken::decode(token)?;
             if version.is_some() {
                 let reason = "specifying resource version is not allowed when using continue";
                 return Err(Refusal::bad_request(reason));
             }
-            let at = if at == LATEST { now } else { u64::try_from(at).unwrap_or_default() };
-            return match self.check_version(at) {
+            let page_version = if page_version == LATEST {
+                current_version
+            } else {
+                u64::try_from(page_version).unwrap_or_default()
+            };
+            return match self.check_version(page_version) {
                 Err(refusal) if refusal.code == 410 => {
                     Err(Refusal::expired_page(&ContinueToken::new(LATEST, start).encode()))
                 }
-                result => result.map(|()| (at, start)),
+                result => result.map(|()| (page_version, start)),
             };
         }
         match version {
@@ -89,37 +93,42 @@ impl ServerState {
             Some(version) if options.exact_version || options.limit.is_some() => {
                 self.check_version(version).map(|()| (version, String::new()))
             }
-            Some(version) if version > now => Err(Refusal::too_large_version(version, now)),
-            _ => Ok((now, String::new())),
+            Some(version) if version > current_version => {
+                Err(Refusal::too_large_version(version, current_version))
+            }
+            _ => Ok((current_version, String::new())),
         }
     }
 
     /// Refuses a version that is compacted or in the future.
     fn check_version(&self, version: u64) -> Result<(), Refusal> {
-        let (oldest, now) = (self.store.compacted(), self.store.version());
+        let (oldest_version, current_version) = (self.store.compacted(), self.store.version());
         match version {
-            version if version < oldest => Err(Refusal::expired_list()),
-            version if version > now => Err(Refusal::too_large_version(version, now)),
+            version if version < oldest_version => Err(Refusal::expired_list()),
+            version if version > current_version => {
+                Err(Refusal::too_large_version(version, current_version))
+            }
             _ => Ok(()),
         }
     }
 }
 
 /// List of a kind in the requested form.
-pub(crate) fn list_of(kind: &Kind, items: &[&Value], (metadata, form): (Value, Form)) -> Value {
+pub(crate) fn list_of(kind: &Kind, objects: &[&Value], (metadata, form): (Value, Form)) -> Value {
     match form {
         Form::Full => json!({
             "kind": format!("{}List", kind.name), "apiVersion": kind.api_version(),
-            "metadata": metadata, "items": items,
+            "metadata": metadata, "items": objects,
         }),
         Form::Metadata => {
-            let items: Vec<_> = items.iter().map(|object| shape::metadata_only(object)).collect();
+            let objects: Vec<_> =
+                objects.iter().map(|object| shape::metadata_only(object)).collect();
             json!({
                 "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-                "metadata": metadata, "items": items,
+                "metadata": metadata, "items": objects,
             })
         }
-        Form::Table => table::of(kind, items, &metadata),
+        Form::Table => table::of(kind, objects, &metadata),
     }
 }
 

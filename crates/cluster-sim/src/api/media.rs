@@ -65,16 +65,19 @@ pub(crate) fn is_aggregated(request: &ApiRequest) -> Result<bool, Refusal> {
 
 /// Refuses a body with an unsupported type or an invalid document.
 pub(crate) fn check_body(request: &ApiRequest) -> Result<(), Refusal> {
-    let media = request.content_type.split(';').next().unwrap_or_default().trim();
-    let accepted: &[&str] =
+    let media_type = request.content_type.split(';').next().unwrap_or_default().trim();
+    let supported: &[&str] =
         if request.method == "PATCH" { &PATCHES } else { &[JSON, PROTOBUF, ""] };
-    if !accepted.contains(&media) {
-        let accepted =
-            accepted.iter().filter(|media| !media.is_empty()).copied().collect::<Vec<_>>();
-        return Err(Refusal::unsupported_media_type(&accepted.join(", ")));
+    if !supported.contains(&media_type) {
+        let supported = supported
+            .iter()
+            .filter(|media_type| !media_type.is_empty())
+            .copied()
+            .collect::<Vec<_>>();
+        return Err(Refusal::unsupported_media_type(&supported.join(", ")));
     }
     match &request.body_error {
-        Some(problem) => Err(Refusal::bad_request(problem.clone())),
+        Some(error) => Err(Refusal::bad_request(error.clone())),
         None => Ok(()),
     }
 }
@@ -93,9 +96,10 @@ fn negotiate<T>(accept: &str, convert: impl Fn(&Clause<'_>) -> Option<T>) -> Res
 
 impl<'a> Clause<'a> {
     fn parse(text: &'a str) -> Self {
-        let mut parts = text.split(';').map(str::trim);
-        let media = parts.next().unwrap_or_default();
-        let mut parameters: Vec<_> = parts.filter_map(|part| part.split_once('=')).collect();
+        let mut segments = text.split(';').map(str::trim);
+        let media = segments.next().unwrap_or_default();
+        let mut parameters: Vec<_> =
+            segments.filter_map(|segment| segment.split_once('=')).collect();
         let quality = parameters.iter().find(|(key, _)| *key == "q").map_or(1000, |(_, value)| {
             let digits = value.strip_prefix("0.").unwrap_or_default();
             format!("{digits:0<3.3}").parse().unwrap_or(1000)
@@ -113,7 +117,7 @@ impl<'a> Clause<'a> {
 mod tests {
     use super::*;
 
-    fn accepting(accept: &str) -> ApiRequest {
+    fn request_accepting(accept: &str) -> ApiRequest {
         ApiRequest { accept: accept.to_owned(), ..ApiRequest::default() }
     }
 
@@ -138,15 +142,19 @@ mod tests {
             ("application/vnd.kubernetes.protobuf", None),
             ("application/json;as=Table;g=meta.k8s.io;v=v9", None),
         ] {
-            assert_eq!(form(&accepting(accept)).ok(), expected, "{accept}");
+            assert_eq!(form(&request_accepting(accept)).ok(), expected, "{accept}");
         }
     }
 
     #[test]
     fn discovery_is_aggregated_for_clients_that_accept_it() {
-        let new = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-        assert_eq!(is_aggregated(&accepting(&format!("{new},application/json"))), Ok(true));
-        assert_eq!(is_aggregated(&accepting("application/json")), Ok(false));
+        let aggregated_type =
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        assert_eq!(
+            is_aggregated(&request_accepting(&format!("{aggregated_type},application/json"))),
+            Ok(true)
+        );
+        assert_eq!(is_aggregated(&request_accepting("application/json")), Ok(false));
     }
 
     #[test]

@@ -36,16 +36,16 @@ impl Objects {
 
     /// Stores an object with its status as given, without gates and validation. Replaces an object of the same name.
     pub fn put<T: Object>(&self, object: &T) -> T {
-        let stored = self.write(|state| state.put(Kind::typed::<T>(), json(object)));
-        typed(stored.expect("the object has a name"))
+        let result = self.write(|state| state.put(Kind::typed::<T>(), json(object)));
+        typed(result.expect("the object has a name"))
     }
 
     /// Creates an object as a client does.
     pub fn create<T: Object>(&self, object: &T) -> Result<T, Refusal> {
         let namespace = object.metadata().namespace.clone().unwrap_or_default();
-        let make =
+        let create =
             |state: &mut ServerState| state.create(Kind::typed::<T>(), &namespace, json(object));
-        self.write(make).map(typed)
+        self.write(create).map(typed)
     }
 
     /// Replaces an object as a client does. Without a resource version it replaces any version.
@@ -60,9 +60,9 @@ impl Objects {
 
     fn replace<T: Object>(&self, object: &T, part: Part) -> Result<T, Refusal> {
         let id = id_of(object);
-        let change =
+        let update =
             |state: &mut ServerState| state.update(Kind::typed::<T>(), &id, (part, json(object)));
-        self.write(change).map(typed)
+        self.write(update).map(typed)
     }
 
     /// The object of this name. The namespace of a cluster-scoped object is empty.
@@ -156,16 +156,16 @@ impl Objects {
         mut condition: impl FnMut(&Self) -> Option<T>,
     ) -> Result<T, WaitTimeout> {
         let mut changes = self.state.subscribe();
-        let reached = timeout(limit, async {
+        let wait = timeout(limit, async {
             loop {
                 changes.mark_unchanged();
-                if let Some(found) = condition(self) {
-                    return found;
+                if let Some(value) = condition(self) {
+                    return value;
                 }
                 changes.changed().await.expect("this handle owns a sender");
             }
         });
-        reached.await.map_err(|_| WaitTimeout { limit, objects: format!("{self:?}") })
+        wait.await.map_err(|_| WaitTimeout { limit, objects: format!("{self:?}") })
     }
 
     fn write<T>(&self, change: impl FnOnce(&mut ServerState) -> T) -> T {
@@ -189,15 +189,16 @@ type ObjectKey = ((&'static str, &'static str), NamespacedName);
 
 /// An object with owners that are all deleted.
 fn orphan(state: &ServerState) -> Option<ObjectKey> {
-    let uids: Vec<_> = state.store.all_objects().map(|(_, _, o)| &o["metadata"]["uid"]).collect();
+    let uids: Vec<_> =
+        state.store.all_objects().map(|(_, _, object)| &object["metadata"]["uid"]).collect();
     let is_orphan = |object: &Value| {
         let owners = object["metadata"]["ownerReferences"].as_array();
         owners.is_some_and(|owners| {
             !owners.is_empty() && owners.iter().all(|owner| !uids.contains(&&owner["uid"]))
         })
     };
-    let mut all = state.store.all_objects();
-    all.find(|(_, _, object)| is_orphan(object)).map(|(kind, id, _)| (kind, id.clone()))
+    let mut objects = state.store.all_objects();
+    objects.find(|(_, _, object)| is_orphan(object)).map(|(kind, id, _)| (kind, id.clone()))
 }
 
 fn id_of<T: Object>(object: &T) -> NamespacedName {

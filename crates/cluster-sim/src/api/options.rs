@@ -34,46 +34,49 @@ const NOT_OLDER: &str = "NotOlderThan";
 impl ListOptions {
     /// Parses and validates the options of a request (`validation.ValidateListOptions` of `k8s.io/apimachinery`).
     pub(crate) fn of(request: &ApiRequest) -> Result<Self, Refusal> {
-        let (watch, initial) = (request.is_watch(), request.flag("sendInitialEvents"));
-        let (version, matching) =
+        let (is_watch, send_initial) = (request.is_watch(), request.flag("sendInitialEvents"));
+        let (version, version_match) =
             (request.parameter("resourceVersion"), request.parameter("resourceVersionMatch"));
-        let causes =
-            if watch { watch_problems(request, initial) } else { list_problems(request, initial) };
+        let causes = if is_watch {
+            watch_problems(request, send_initial)
+        } else {
+            list_problems(request, send_initial)
+        };
         if !causes.is_empty() {
             return Err(Refusal::invalid_options(&causes));
         }
         // Without a version, a watch starts with all existing objects (`SetListOptionsDefaults`).
-        let legacy = matching.is_empty() && ["", "0"].contains(&version);
-        let next = Some(request.parameter("continue")).filter(|next| !next.is_empty());
+        let starts_with_objects = version_match.is_empty() && ["", "0"].contains(&version);
+        let continue_token = Some(request.parameter("continue")).filter(|token| !token.is_empty());
         let version = if version.is_empty() { None } else { Some(parse_version(version)?) };
         let seconds = request.number("timeoutSeconds")?;
         Ok(Self {
             limit: request.number("limit")?.and_then(|limit| usize::try_from(limit).ok()),
-            continue_token: next.map(str::to_owned),
+            continue_token: continue_token.map(str::to_owned),
             version,
-            exact_version: matching == EXACT,
-            send_initial_events: initial.unwrap_or(legacy),
+            exact_version: version_match == EXACT,
+            send_initial_events: send_initial.unwrap_or(starts_with_objects),
             bookmarks: request.flag("allowWatchBookmarks").unwrap_or_default(),
             timeout: seconds.map(Duration::from_secs),
         })
     }
 }
 
-fn watch_problems(request: &ApiRequest, initial: Option<bool>) -> Vec<Cause> {
-    let matching = request.parameter("resourceVersionMatch");
+fn watch_problems(request: &ApiRequest, send_initial: Option<bool>) -> Vec<Cause> {
+    let version_match = request.parameter("resourceVersionMatch");
     let mut causes = Vec::new();
     let mut forbid = |detail| causes.push(Cause::forbidden("resourceVersionMatch", detail));
-    if initial.is_some() && matching != NOT_OLDER {
+    if send_initial.is_some() && version_match != NOT_OLDER {
         forbid("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
     }
-    if matching.is_empty() {
+    if version_match.is_empty() {
         return causes;
     }
-    if initial.is_none() {
+    if send_initial.is_none() {
         forbid("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
     }
-    if matching != NOT_OLDER {
-        causes.push(unsupported(matching, &[NOT_OLDER]));
+    if version_match != NOT_OLDER {
+        causes.push(unsupported(version_match, &[NOT_OLDER]));
     }
     if !request.parameter("continue").is_empty() {
         let detail = "resourceVersionMatch is forbidden when continue is provided";
@@ -82,34 +85,34 @@ fn watch_problems(request: &ApiRequest, initial: Option<bool>) -> Vec<Cause> {
     causes
 }
 
-fn list_problems(request: &ApiRequest, initial: Option<bool>) -> Vec<Cause> {
-    let matching = request.parameter("resourceVersionMatch");
+fn list_problems(request: &ApiRequest, send_initial: Option<bool>) -> Vec<Cause> {
+    let version_match = request.parameter("resourceVersionMatch");
     let version = request.parameter("resourceVersion");
     let mut causes = Vec::new();
     let mut forbid = |detail| causes.push(Cause::forbidden("resourceVersionMatch", detail));
-    if !matching.is_empty() {
+    if !version_match.is_empty() {
         if version.is_empty() {
             forbid("resourceVersionMatch is forbidden unless resourceVersion is provided");
         }
         if !request.parameter("continue").is_empty() {
             forbid("resourceVersionMatch is forbidden when continue is provided");
         }
-        if matching == EXACT && version == "0" {
+        if version_match == EXACT && version == "0" {
             forbid("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
         }
-        if ![EXACT, NOT_OLDER].contains(&matching) {
-            causes.push(unsupported(matching, &[EXACT, NOT_OLDER, ""]));
+        if ![EXACT, NOT_OLDER].contains(&version_match) {
+            causes.push(unsupported(version_match, &[EXACT, NOT_OLDER, ""]));
         }
     }
-    if initial.is_some() {
+    if send_initial.is_some() {
         let detail = "sendInitialEvents is forbidden for list";
         causes.push(Cause::forbidden("sendInitialEvents", detail));
     }
     causes
 }
 
-fn unsupported(matching: &str, supported: &'static [&'static str]) -> Cause {
-    let problem = Problem::Unsupported(matching.to_owned(), supported);
+fn unsupported(version_match: &str, supported: &'static [&'static str]) -> Cause {
+    let problem = Problem::Unsupported(version_match.to_owned(), supported);
     Cause { field: "resourceVersionMatch".to_owned(), problem }
 }
 

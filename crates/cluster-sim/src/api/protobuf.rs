@@ -74,27 +74,27 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value, String> {
 }
 
 fn messages() -> HashMap<&'static str, Message> {
-    let (mut all, mut name) = (HashMap::new(), "");
+    let (mut messages, mut name) = (HashMap::new(), "");
     for line in include_str!("protobuf/fields.txt").lines() {
         let words: Vec<_> = line.split_whitespace().collect();
         match words.as_slice() {
             [message] => name = *message,
-            [number, field, rest @ ..] => {
-                let drops_zero = rest.last() == Some(&"drop");
-                let (shape, value_type) = match rest {
+            [number, field, field_type @ ..] => {
+                let drops_zero = field_type.last() == Some(&"drop");
+                let (cardinality, value_type) = match field_type {
                     ["list", value_type, ..] => (Cardinality::Repeated, *value_type),
                     ["map", value_type, ..] => (Cardinality::Map, *value_type),
                     [value_type, ..] => (Cardinality::Singular, *value_type),
                     [] => continue,
                 };
-                let field = Field { name: field, shape, value_type, drops_zero };
+                let field = Field { name: field, shape: cardinality, value_type, drops_zero };
                 let number = number.parse().expect("a number, as the file says");
-                all.entry(name).or_insert_with(Message::new).insert(number, field);
+                messages.entry(name).or_insert_with(Message::new).insert(number, field);
             }
             [] => {}
         }
     }
-    all
+    messages
 }
 
 fn message(name: &str, bytes: &[u8]) -> Result<Value, String> {
@@ -147,11 +147,11 @@ fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, WireValue<'_>)>, String> {
             2 => {
                 let length = varint(&mut bytes).and_then(|length| usize::try_from(length).ok());
                 let length = length.ok_or_else(truncated)?;
-                let (value, rest) = bytes.split_at_checked(length).ok_or_else(truncated)?;
-                bytes = rest;
+                let (value, tail) = bytes.split_at_checked(length).ok_or_else(truncated)?;
+                bytes = tail;
                 WireValue::Bytes(value)
             }
-            other => return Err(format!("no field of Kubernetes has wire type {other}")),
+            wire_type => return Err(format!("no field of Kubernetes has wire type {wire_type}")),
         };
         fields.push((tag >> 3, value));
     }
@@ -161,10 +161,10 @@ fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, WireValue<'_>)>, String> {
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {
-        let (first, rest) = bytes.split_first()?;
-        *bytes = rest;
-        number |= u64::from(first & 0x7f) << shift;
-        if first & 0x80 == 0 {
+        let (byte, tail) = bytes.split_first()?;
+        *bytes = tail;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
             return Some(number);
         }
     }

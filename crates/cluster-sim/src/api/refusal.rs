@@ -103,17 +103,18 @@ impl Refusal {
     }
 
     /// Expired page of a list, with a token that continues with current objects.
-    pub(crate) fn expired_page(next: &str) -> Self {
+    pub(crate) fn expired_page(token: &str) -> Self {
         let message = "The provided continue parameter is too old to display a consistent list result. You can \
                        start a new list without the continue parameter, or use the continue token in this \
                        response to retrieve the remainder of the results. Continuing with the provided token \
                        results in an inconsistent list - objects that were created, modified, or deleted between \
                        the time the first chunk was returned and now may show up in the list.";
-        Self { continue_token: Some(next.into()), ..Self::new(410, "Expired", message) }
+        Self { continue_token: Some(token.into()), ..Self::new(410, "Expired", message) }
     }
 
-    pub(crate) fn too_large_version(requested: u64, now: u64) -> Self {
-        let message = format!("Timeout: Too large resource version: {requested}, current: {now}");
+    pub(crate) fn too_large_version(requested: u64, current: u64) -> Self {
+        let message =
+            format!("Timeout: Too large resource version: {requested}, current: {current}");
         let cause = json!({
             "reason": "ResourceVersionTooLarge", "message": "Too large resource version",
         });
@@ -135,15 +136,16 @@ impl Refusal {
 
     /// Conflict of an apply with fields of other managers. `fields` has pairs of manager and field.
     pub(crate) fn apply_conflict(part: Part, fields: &[(String, String)]) -> Self {
-        let part = if part == Part::Status { " with subresource \"status\"" } else { "" };
-        let with = |manager: &str| format!("conflict with {manager:?}{part}");
-        let each = |(manager, field): &(String, String)| format!("{}: {field}", with(manager));
-        let all: Vec<_> = fields.iter().map(each).collect();
-        let message = match all.as_slice() {
-            [only] => format!("Apply failed with 1 conflict: {only}"),
-            all => format!("Apply failed with {} conflicts: {}", all.len(), all.join("\n")),
+        let suffix = if part == Part::Status { " with subresource \"status\"" } else { "" };
+        let conflict_with = |manager: &str| format!("conflict with {manager:?}{suffix}");
+        let line =
+            |(manager, field): &(String, String)| format!("{}: {field}", conflict_with(manager));
+        let lines: Vec<_> = fields.iter().map(line).collect();
+        let message = match lines.as_slice() {
+            [line] => format!("Apply failed with 1 conflict: {line}"),
+            lines => format!("Apply failed with {} conflicts: {}", lines.len(), lines.join("\n")),
         };
-        let cause = |(manager, field): &(String, String)| json!({"reason": "FieldManagerConflict", "message": with(manager), "field": field});
+        let cause = |(manager, field): &(String, String)| json!({"reason": "FieldManagerConflict", "message": conflict_with(manager), "field": field});
         let causes: Vec<_> = fields.iter().map(cause).collect();
         Self { details: json!({"causes": causes}), ..Self::new(409, "Conflict", message) }
     }
@@ -168,14 +170,14 @@ impl Refusal {
     }
 
     fn invalid_object((group, kind): (&str, &str), name: &str, causes: &[Cause]) -> Self {
-        let all: Vec<_> = causes.iter().map(ToString::to_string).collect();
-        let all = if let [only] = all.as_slice() {
-            only.clone()
+        let texts: Vec<_> = causes.iter().map(ToString::to_string).collect();
+        let text = if let [text] = texts.as_slice() {
+            text.clone()
         } else {
-            format!("[{}]", all.join(", "))
+            format!("[{}]", texts.join(", "))
         };
         let qualified = qualify(kind, group);
-        let message = format!("{qualified} {name:?} is invalid: {all}");
+        let message = format!("{qualified} {name:?} is invalid: {text}");
         let causes: Vec<_> = causes.iter().map(Cause::to_json).collect();
         let details = json!({"name": name, "group": group, "kind": kind, "causes": causes});
         Self { details, ..Self::new(422, "Invalid", message) }
@@ -186,9 +188,9 @@ impl Refusal {
             "" => "at the cluster scope".to_owned(),
             namespace => format!("in the namespace {namespace:?}"),
         };
-        let named = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+        let quoted_name = if name.is_empty() { String::new() } else { format!(" {name:?}") };
         let message = format!(
-            "{}{named} is forbidden: User \"system:serviceaccount:windlass:windlass\" cannot {verb} \
+            "{}{quoted_name} is forbidden: User \"system:serviceaccount:windlass:windlass\" cannot {verb} \
              resource {:?} in API group {:?} {scope}",
             kind.qualified(),
             kind.resource,
@@ -217,8 +219,8 @@ impl Refusal {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,
         });
-        if let Some(next) = &self.continue_token {
-            status["metadata"]["continue"] = next.as_ref().into();
+        if let Some(token) = &self.continue_token {
+            status["metadata"]["continue"] = token.as_ref().into();
         }
         if !self.details.is_null() {
             status["details"] = self.details.clone();
@@ -282,7 +284,7 @@ impl fmt::Display for Problem {
             Self::Required(detail) => write!(f, "Required value: {detail}"),
             Self::Invalid(value, detail) => write!(f, "Invalid value: {value}: {detail}"),
             Self::Unsupported(value, supported) => {
-                let supported: Vec<_> = supported.iter().map(|word| format!("{word:?}")).collect();
+                let supported: Vec<_> = supported.iter().map(|name| format!("{name:?}")).collect();
                 write!(
                     f,
                     "Unsupported value: {value:?}: supported values: {}",

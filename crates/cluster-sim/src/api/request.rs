@@ -116,8 +116,8 @@ impl ApiRequest {
 
 impl Target {
     pub(crate) fn of(path: &str) -> Result<Self, Refusal> {
-        let parts: Vec<_> = path.trim_matches('/').split('/').collect();
-        let (group, version, rest) = match parts.as_slice() {
+        let segments: Vec<_> = path.trim_matches('/').split('/').collect();
+        let (group, version, rest) = match segments.as_slice() {
             ["version"] => return Ok(Self::Version),
             review::PATH => return Ok(Self::Review),
             ["openapi", "v3"] => return Ok(Self::OpenApi(OpenApiDocument::Index)),
@@ -167,9 +167,9 @@ impl Target {
     }
 
     /// A subresource that only pods have.
-    fn pod_subresource(namespace: &str, name: &str, part: &str) -> Option<Self> {
+    fn pod_subresource(namespace: &str, name: &str, subresource: &str) -> Option<Self> {
         let pod = NamespacedName { namespace: namespace.to_owned(), name: name.to_owned() };
-        match part {
+        match subresource {
             "binding" => Some(Self::Binding { pod }),
             "eviction" => Some(Self::Eviction { pod }),
             _ => None,
@@ -187,14 +187,14 @@ pub(crate) fn query(text: &str) -> BTreeMap<String, String> {
 /// Decodes percent escapes and `+`.
 fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
+    let mut encoded = text.bytes();
+    while let Some(byte) = encoded.next() {
         bytes.push(match byte {
             b'+' => b' ',
             b'%' => {
-                let digits = [rest.next(), rest.next()].map(|digit| digit.unwrap_or(b'?'));
-                let number = digits.map(|digit| char::from(digit).to_digit(16).unwrap_or(0));
-                u8::try_from(number[0] * 16 + number[1]).expect("two digits")
+                let digits = [encoded.next(), encoded.next()].map(|digit| digit.unwrap_or(b'?'));
+                let values = digits.map(|digit| char::from(digit).to_digit(16).unwrap_or(0));
+                u8::try_from(values[0] * 16 + values[1]).expect("two digits")
             }
             byte => byte,
         });
@@ -225,20 +225,21 @@ mod tests {
             ("/api/v1/namespaces/a/pods/p/binding", "binding a p"),
             ("/api/v1/namespaces/a/pods/p/eviction", "eviction a p"),
         ] {
-            let or = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
-            let found = match Target::of(path).expect("a path") {
+            let or_dash =
+                |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+            let description = match Target::of(path).expect("a path") {
                 Target::Collection { kind, namespace } => {
-                    format!("{} {} -", kind.resource, or(&namespace.unwrap_or_default()))
+                    format!("{} {} -", kind.resource, or_dash(&namespace.unwrap_or_default()))
                 }
                 Target::Object { kind, id, .. } => {
-                    format!("{} {} {}", kind.resource, or(&id.namespace), or(&id.name))
+                    format!("{} {} {}", kind.resource, or_dash(&id.namespace), or_dash(&id.name))
                 }
                 Target::Binding { pod } => format!("binding {} {}", pod.namespace, pod.name),
                 Target::Review => "review".to_owned(),
                 Target::Eviction { pod } => format!("eviction {} {}", pod.namespace, pod.name),
-                other => format!("{other:?}"),
+                target => format!("{target:?}"),
             };
-            assert_eq!(found, expected, "{path}");
+            assert_eq!(description, expected, "{path}");
         }
         for path in ["/", "/apis/resource.k8s.io/v1/pods", "/api/v1/pods/p", "/api/v1/nodes/n/x"] {
             assert_eq!(Target::of(path).expect_err("no such path").code, 404, "{path}");

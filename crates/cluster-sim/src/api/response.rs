@@ -25,8 +25,8 @@ pub(crate) struct DocumentResponse {
 
 impl ApiResponse {
     pub(crate) fn new(code: u16, document: Value) -> Self {
-        let (media, warnings) = ("application/json", Vec::new());
-        Self::Document(DocumentResponse { code, document, media_type: media, warnings })
+        let (media_type, warnings) = ("application/json", Vec::new());
+        Self::Document(DocumentResponse { code, document, media_type, warnings })
     }
 
     pub(crate) fn ok(document: Value) -> Self {
@@ -46,13 +46,8 @@ impl ApiResponse {
     }
 
     /// Document with a media type whose parameters name the form that the client requested.
-    pub(crate) fn with_media_type(media: &'static str, document: Value) -> Self {
-        Self::Document(DocumentResponse {
-            code: 200,
-            document,
-            media_type: media,
-            warnings: Vec::new(),
-        })
+    pub(crate) fn with_media_type(media_type: &'static str, document: Value) -> Self {
+        Self::Document(DocumentResponse { code: 200, document, media_type, warnings: Vec::new() })
     }
 
     #[must_use]

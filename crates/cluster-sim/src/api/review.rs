@@ -18,9 +18,9 @@ impl ServerState {
     pub(super) fn review(&self, review: &Value) -> ApiResponse {
         let request = sample_request(&review["spec"]["resourceAttributes"]);
         let forbids = |fault: &&Fault| fault.matches(&request) && *fault.effect() == Effect::Forbid;
-        let mut completed = review.clone();
-        completed["status"] = json!({"allowed": !self.faults.iter().any(|fault| forbids(&fault))});
-        ApiResponse::new(201, completed)
+        let mut result = review.clone();
+        result["status"] = json!({"allowed": !self.faults.iter().any(|fault| forbids(&fault))});
+        ApiResponse::new(201, result)
     }
 }
 

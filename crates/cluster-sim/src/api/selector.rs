@@ -45,9 +45,9 @@ impl Selector {
         let parse =
             |text: &str| split_requirements(text).into_iter().map(Requirement::parse).collect();
         let fields: Vec<Requirement> = parse(request.parameter("fieldSelector"));
-        let unknown =
+        let unsupported =
             fields.iter().find(|field| !kind.selectable_fields.contains(&field.key.as_str()));
-        if let Some(field) = unknown {
+        if let Some(field) = unsupported {
             let reason = format!("field label not supported: {}", field.key);
             return Err(Refusal::bad_request(reason));
         }
@@ -77,7 +77,7 @@ impl Selector {
     pub(crate) fn matches(&self, object: &Value) -> bool {
         let metadata = &object["metadata"];
         let is_in_namespace =
-            self.namespace.as_deref().is_none_or(|space| metadata["namespace"] == space);
+            self.namespace.as_deref().is_none_or(|namespace| metadata["namespace"] == namespace);
         let label = |requirement: &Requirement| {
             let value = metadata["labels"].get(&requirement.key).and_then(Value::as_str);
             requirement.condition.matches(value)
@@ -95,23 +95,24 @@ impl Selector {
 
 impl Requirement {
     fn parse(text: &str) -> Self {
-        let new = |key: &str, condition: Condition| Self { key: key.trim().to_owned(), condition };
-        let word = |text: &str| text.trim().to_owned();
+        let requirement =
+            |key: &str, condition: Condition| Self { key: key.trim().to_owned(), condition };
+        let trimmed = |text: &str| text.trim().to_owned();
         if let Some((key, values)) = text.split_once(" notin ") {
-            return new(key, Condition::NotIn(parse_set(values)));
+            return requirement(key, Condition::NotIn(parse_set(values)));
         }
         if let Some((key, values)) = text.split_once(" in ") {
-            return new(key, Condition::In(parse_set(values)));
+            return requirement(key, Condition::In(parse_set(values)));
         }
         if let Some((key, value)) = text.split_once("!=") {
-            return new(key, Condition::NotEquals(word(value)));
+            return requirement(key, Condition::NotEquals(trimmed(value)));
         }
         if let Some((key, value)) = text.split_once('=') {
-            return new(key, Condition::Equals(word(value.trim_start_matches('='))));
+            return requirement(key, Condition::Equals(trimmed(value.trim_start_matches('='))));
         }
         match text.strip_prefix('!') {
-            Some(key) => new(key, Condition::DoesNotExist),
-            None => new(text, Condition::Exists),
+            Some(key) => requirement(key, Condition::DoesNotExist),
+            None => requirement(text, Condition::Exists),
         }
     }
 }
@@ -120,12 +121,14 @@ impl Requirement {
 
 impl Condition {
     fn matches(&self, value: Option<&str>) -> bool {
-        let among = |words: &[String]| value.is_some_and(|value| words.iter().any(|w| w == value));
+        let is_one_of = |values: &[String]| {
+            value.is_some_and(|value| values.iter().any(|candidate| candidate == value))
+        };
         match self {
-            Self::Equals(word) => value == Some(word),
-            Self::NotEquals(word) => value != Some(word),
-            Self::In(words) => among(words),
-            Self::NotIn(words) => !among(words),
+            Self::Equals(expected) => value == Some(expected),
+            Self::NotEquals(expected) => value != Some(expected),
+            Self::In(values) => is_one_of(values),
+            Self::NotIn(values) => !is_one_of(values),
             Self::Exists => value.is_some(),
             Self::DoesNotExist => value.is_none(),
         }
@@ -135,7 +138,7 @@ impl Condition {
 /// Splits a selector at the commas outside parentheses.
 fn split_requirements(text: &str) -> Vec<&str> {
     let mut depth = 0_usize;
-    let parts = text.split(|c: char| {
+    let requirements = text.split(|c: char| {
         match c {
             '(' => depth += 1,
             ')' => depth = depth.saturating_sub(1),
@@ -143,12 +146,12 @@ fn split_requirements(text: &str) -> Vec<&str> {
         }
         c == ',' && depth == 0
     });
-    parts.map(str::trim).filter(|part| !part.is_empty()).collect()
+    requirements.map(str::trim).filter(|requirement| !requirement.is_empty()).collect()
 }
 
 fn parse_set(text: &str) -> Vec<String> {
-    let inside = text.trim().trim_start_matches('(').trim_end_matches(')');
-    inside.split(',').map(|word| word.trim().to_owned()).collect()
+    let list = text.trim().trim_start_matches('(').trim_end_matches(')');
+    list.split(',').map(|item| item.trim().to_owned()).collect()
 }
 
 #[cfg(test)]

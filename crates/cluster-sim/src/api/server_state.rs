@@ -65,8 +65,8 @@ impl ServerState {
     }
 
     pub(crate) fn respond(&mut self, request: &ApiRequest) -> ApiResponse {
-        let handled = Target::of(&request.path).and_then(|target| self.dispatch(&target, request));
-        handled.unwrap_or_else(|refusal| {
+        let result = Target::of(&request.path).and_then(|target| self.dispatch(&target, request));
+        result.unwrap_or_else(|refusal| {
             let response = ApiResponse::refused(&refusal);
             self.refused_requests.push((request.clone(), refusal));
             response
@@ -101,7 +101,9 @@ impl ServerState {
             Target::Version => Ok(ApiResponse::ok(self.version())),
             Target::Discovery(document) if media::is_aggregated(request)? => {
                 match document.aggregated() {
-                    Some(all) => Ok(ApiResponse::with_media_type(discovery::AGGREGATED, all)),
+                    Some(aggregated) => {
+                        Ok(ApiResponse::with_media_type(discovery::AGGREGATED, aggregated))
+                    }
                     None => document.render().map(ApiResponse::ok),
                 }
             }
@@ -140,15 +142,15 @@ impl ServerState {
             "POST" if namespace.is_some() || kind.scope == Scope::Cluster => {
                 let namespace = namespace.cloned().unwrap_or_default();
                 let warnings = strict::check(kind, &request.body, request)?;
-                let created = self.create(kind, &namespace, request.body.clone())?;
-                Ok(ApiResponse::new(201, shape::in_form(kind, &created, form))
+                let object = self.create(kind, &namespace, request.body.clone())?;
+                Ok(ApiResponse::new(201, shape::in_form(kind, &object, form))
                     .with_warnings(warnings))
             }
             "DELETE" => {
                 let selector = Selector::of(kind, namespace, request)?;
-                let deleted = self.delete_all(kind, &selector)?;
-                let deleted: Vec<_> = deleted.iter().collect();
-                Ok(ApiResponse::ok(list_of(kind, &deleted, (self.list_metadata(), form))))
+                let objects = self.delete_all(kind, &selector)?;
+                let objects: Vec<_> = objects.iter().collect();
+                Ok(ApiResponse::ok(list_of(kind, &objects, (self.list_metadata(), form))))
             }
             _ => Err(Refusal::no_such_verb()),
         }
@@ -164,18 +166,18 @@ impl ServerState {
             return Err(Refusal::no_such_path());
         }
         let form = media::form(request)?;
-        let formatted = |object: &Value| shape::in_form(kind, object, form);
+        let in_requested_form = |object: &Value| shape::in_form(kind, object, form);
         match request.method.as_str() {
-            "GET" => Ok(ApiResponse::ok(formatted(&self.find(kind, id)?.object))),
+            "GET" => Ok(ApiResponse::ok(in_requested_form(&self.find(kind, id)?.object))),
             "PUT" => {
                 let warnings = strict::check(kind, &request.body, request)?;
-                let replaced = self.update(kind, id, (part, request.body.clone()))?;
-                Ok(ApiResponse::ok(formatted(&replaced)).with_warnings(warnings))
+                let object = self.update(kind, id, (part, request.body.clone()))?;
+                Ok(ApiResponse::ok(in_requested_form(&object)).with_warnings(warnings))
             }
             "PATCH" => {
                 let PatchResult { code, object, warnings } =
                     self.patch(kind, id, (part, request))?;
-                Ok(ApiResponse::new(code, formatted(&object)).with_warnings(warnings))
+                Ok(ApiResponse::new(code, in_requested_form(&object)).with_warnings(warnings))
             }
             "DELETE" if part == Part::Main => {
                 Ok(ApiResponse::ok(self.delete(kind, id, &request.body)?))

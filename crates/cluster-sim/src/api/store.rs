@@ -131,8 +131,8 @@ impl Store {
 
     /// Removes an object, if it exists.
     pub(crate) fn remove(&mut self, kind: GroupResource, id: &NamespacedName) {
-        let removed = self.objects.get_mut(&kind).and_then(|entries| entries.remove(id));
-        if let Some(Entry { object, .. }) = removed {
+        let entry = self.objects.get_mut(&kind).and_then(|entries| entries.remove(id));
+        if let Some(Entry { object, .. }) = entry {
             self.version += 1;
             self.record((kind, id.clone()), Some(object), None);
         }

@@ -20,17 +20,21 @@ pub(crate) struct WriteContext<'a> {
 }
 
 /// Prepares a written object for the store.
-pub(crate) fn prepare(write: &WriteContext<'_>, mut new: Value, off: &[Gate]) -> Value {
-    let WriteContext { kind, old, .. } = write;
+pub(crate) fn prepare(
+    context: &WriteContext<'_>,
+    mut new: Value,
+    disabled_gates: &[Gate],
+) -> Value {
+    let WriteContext { kind, old, .. } = context;
     match old {
-        Some(old) => restore_other_parts(write, &mut new, old),
+        Some(old) => restore_other_parts(context, &mut new, old),
         None if kind.status == Status::Subresource => {
             new.as_object_mut().map(|fields| fields.remove("status"));
         }
         None => {}
     }
     set_defaults(kind, &mut new, *old);
-    for gate in off {
+    for gate in disabled_gates {
         gate.drop_fields(kind.resource, &mut new, *old);
     }
     if let ("resourceclaims", Some(old)) = (kind.resource, old) {
@@ -126,9 +130,10 @@ fn default_time(taint: &mut Value, old_device: Option<&Value>) {
     if !taint["timeAdded"].is_null() {
         return;
     }
-    let same = |old: &&Value| ["key", "value", "effect"].iter().all(|key| old[*key] == taint[*key]);
+    let is_same_taint =
+        |old: &&Value| ["key", "value", "effect"].iter().all(|key| old[*key] == taint[*key]);
     let old_taints = old_device.and_then(|device| device["taints"].as_array());
-    let old_taint = old_taints.and_then(|taints| taints.iter().find(same));
+    let old_taint = old_taints.and_then(|taints| taints.iter().find(is_same_taint));
     taint["timeAdded"] =
         old_taint.map_or_else(|| shape::now().into(), |old| old["timeAdded"].clone());
 }
@@ -141,11 +146,11 @@ fn drop_deallocated(new: &mut Value, old: &Value) {
         let results = claim["status"]["allocation"]["devices"]["results"].as_array();
         results.into_iter().flatten().map(key).collect()
     };
-    let (before, now) = (devices(old), devices(new));
+    let (old_devices, new_devices) = (devices(old), devices(new));
     if let Some(devices) = new.pointer_mut("/status/devices").and_then(Value::as_array_mut) {
         devices.retain(|device| {
             let key = key(device);
-            now.contains(&key) || !before.contains(&key)
+            new_devices.contains(&key) || !old_devices.contains(&key)
         });
     }
 }

@@ -11,43 +11,43 @@ pub(crate) fn check(
     request: &ApiRequest,
 ) -> Result<Vec<String>, Refusal> {
     let validation = request.parameter("fieldValidation");
-    let typed = match validation {
+    let typed_object = match validation {
         "Ignore" => return Ok(Vec::new()),
         "" | "Warn" | "Strict" => kind.drop_unknown_fields(object.clone()).ok(),
-        other => {
-            let reason = format!("fieldValidation: Unsupported value: {other:?}");
+        value => {
+            let reason = format!("fieldValidation: Unsupported value: {value:?}");
             return Err(Refusal::bad_request(reason));
         }
     };
     // An object that cannot be deserialised is refused later.
-    let Some(typed) = typed else { return Ok(Vec::new()) };
-    let mut unknown = Vec::new();
-    compare(object, &typed, "", &mut unknown);
-    if validation == "Strict" && !unknown.is_empty() {
-        let (name, version, unknown) = (kind.name, kind.version, unknown.join(", "));
+    let Some(typed_object) = typed_object else { return Ok(Vec::new()) };
+    let mut unknown_fields = Vec::new();
+    compare(object, &typed_object, "", &mut unknown_fields);
+    if validation == "Strict" && !unknown_fields.is_empty() {
+        let (name, version, unknown_fields) = (kind.name, kind.version, unknown_fields.join(", "));
         return Err(Refusal::bad_request(format!(
-            "{name} in version {version:?} cannot be handled as a {name}: strict decoding error: {unknown}"
+            "{name} in version {version:?} cannot be handled as a {name}: strict decoding error: {unknown_fields}"
         )));
     }
-    Ok(unknown)
+    Ok(unknown_fields)
 }
 
-fn compare(written: &Value, typed: &Value, path: &str, unknown: &mut Vec<String>) {
-    match written {
+fn compare(object: &Value, typed_object: &Value, path: &str, unknown_fields: &mut Vec<String>) {
+    match object {
         Value::Object(fields) => {
             for (key, value) in fields {
                 let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                match typed.get(key) {
-                    Some(typed) => compare(value, typed, &path, unknown),
+                match typed_object.get(key) {
+                    Some(typed_object) => compare(value, typed_object, &path, unknown_fields),
                     // The typed object omits empty fields, so an empty field can be a known one.
                     None if is_empty(value) => {}
-                    None => unknown.push(format!("unknown field {path:?}")),
+                    None => unknown_fields.push(format!("unknown field {path:?}")),
                 }
             }
         }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                compare(item, &typed[index], &format!("{path}[{index}]"), unknown);
+                compare(item, &typed_object[index], &format!("{path}[{index}]"), unknown_fields);
             }
         }
         _ => {}
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    fn checked(validation: &str, object: &Value) -> Result<Vec<String>, String> {
+    fn check_slice(validation: &str, object: &Value) -> Result<Vec<String>, String> {
         let query = [("fieldValidation".to_owned(), validation.to_owned())].into();
         let kind = Kind::find("resource.k8s.io", "v1", "resourceslices").expect("a kind");
         check(kind, object, &ApiRequest { query, ..ApiRequest::default() })
@@ -83,9 +83,9 @@ mod tests {
             "spec": {"driver": "d", "pool": {"name": "p"}, "devices": [{"name": "a", "colour": "red"}]},
         });
         let unknown = "unknown field \"spec.devices[0].colour\"";
-        let strict = checked("Strict", &slice).expect_err("refused");
+        let strict = check_slice("Strict", &slice).expect_err("refused");
         assert!(strict.ends_with(&format!("strict decoding error: {unknown}")), "{strict}");
-        assert_eq!(checked("", &slice), Ok(vec![unknown.to_owned()]));
-        assert_eq!(checked("Ignore", &slice), Ok(Vec::new()));
+        assert_eq!(check_slice("", &slice), Ok(vec![unknown.to_owned()]));
+        assert_eq!(check_slice("Ignore", &slice), Ok(Vec::new()));
     }
 }

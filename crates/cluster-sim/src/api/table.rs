@@ -24,10 +24,13 @@ pub(crate) fn of(kind: &Kind, objects: &[&Value], metadata: &Value) -> Value {
     let columns = columns(kind);
     let now = Timestamp::now();
     let rows: Vec<_> = objects.iter().map(|object| row(columns, object, now)).collect();
-    let text = |name: &str, format: &str| json!({"name": name, "type": "string", "format": format, "description": "", "priority": 0});
-    let middle = columns.iter().map(|column| text(column.name, ""));
-    let definitions: Vec<_> =
-        [text("Name", "name")].into_iter().chain(middle).chain([text("Age", "")]).collect();
+    let definition = |name: &str, format: &str| json!({"name": name, "type": "string", "format": format, "description": "", "priority": 0});
+    let kind_definitions = columns.iter().map(|column| definition(column.name, ""));
+    let definitions: Vec<_> = [definition("Name", "name")]
+        .into_iter()
+        .chain(kind_definitions)
+        .chain([definition("Age", "")])
+        .collect();
     json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
         "columnDefinitions": definitions, "rows": rows,
@@ -35,9 +38,9 @@ pub(crate) fn of(kind: &Kind, objects: &[&Value], metadata: &Value) -> Value {
 }
 
 fn row(columns: &[Column], object: &Value, now: Timestamp) -> Value {
-    let middle = columns.iter().map(|column| (column.cell)(object));
+    let kind_cells = columns.iter().map(|column| (column.cell)(object));
     let name = [text(&object["metadata"]["name"])];
-    let cells: Vec<_> = name.into_iter().chain(middle).chain([age(object, now)]).collect();
+    let cells: Vec<_> = name.into_iter().chain(kind_cells).chain([age(object, now)]).collect();
     json!({"cells": cells, "object": shape::metadata_only(object)})
 }
 
@@ -75,13 +78,13 @@ fn text(value: &Value) -> String {
 
 fn readiness(node: &Value) -> String {
     let conditions = node["status"]["conditions"].as_array();
-    let ready = conditions.into_iter().flatten().find(|condition| condition["type"] == "Ready");
-    let word = match ready {
+    let condition = conditions.into_iter().flatten().find(|condition| condition["type"] == "Ready");
+    let readiness = match condition {
         None => "Unknown",
-        Some(ready) if ready["status"] == "True" => "Ready",
+        Some(condition) if condition["status"] == "True" => "Ready",
         Some(_) => "NotReady",
     };
-    word.to_owned()
+    readiness.to_owned()
 }
 
 fn state(claim: &Value) -> String {
@@ -102,11 +105,11 @@ fn state(claim: &Value) -> String {
 
 /// Age of an object (`duration.HumanDuration` of `k8s.io/apimachinery`, up to a day).
 fn age(object: &Value, now: Timestamp) -> String {
-    let created = object["metadata"]["creationTimestamp"].as_str();
-    let Some(created) = created.and_then(|text| text.parse::<Timestamp>().ok()) else {
+    let creation_time = object["metadata"]["creationTimestamp"].as_str();
+    let Some(creation_time) = creation_time.and_then(|text| text.parse::<Timestamp>().ok()) else {
         return "<unknown>".to_owned();
     };
-    let seconds = now.duration_since(created).max(SignedDuration::ZERO).as_secs();
+    let seconds = now.duration_since(creation_time).max(SignedDuration::ZERO).as_secs();
     let (minutes, hours) = (seconds / 60, seconds / 3600);
     match (seconds, minutes, hours) {
         (..120, ..) => format!("{seconds}s"),
@@ -125,7 +128,7 @@ mod tests {
     #[test]
     fn ages_have_the_format_of_the_real_server() {
         let now: Timestamp = "2026-01-03T00:00:00Z".parse().expect("a time");
-        for (made, expected) in [
+        for (creation_time, expected) in [
             ("2026-01-02T23:59:55Z", "5s"),
             ("2026-01-02T23:57:30Z", "2m30s"),
             ("2026-01-02T23:56:00Z", "4m"),
@@ -135,7 +138,10 @@ mod tests {
             ("2025-12-30T00:00:00Z", "4d"),
             ("", "<unknown>"),
         ] {
-            assert_eq!(age(&json!({"metadata": {"creationTimestamp": made}}), now), expected);
+            assert_eq!(
+                age(&json!({"metadata": {"creationTimestamp": creation_time}}), now),
+                expected
+            );
         }
     }
 

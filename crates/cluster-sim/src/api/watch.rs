@@ -75,48 +75,52 @@ impl ServerState {
         (selector, form): (Selector, Form),
         options: &ListOptions,
     ) -> WatchState {
-        let (now, oldest) = (self.store.version(), self.store.compacted());
+        let (current_version, oldest_version) = (self.store.version(), self.store.compacted());
         let ListOptions { version, send_initial_events: initial, bookmarks, timeout, .. } =
             *options;
         let version = version.filter(|version| *version != 0);
         let refusal = match version {
-            Some(version) if initial && version > now => {
-                Some(Refusal::too_large_version(version, now))
+            Some(version) if initial && version > current_version => {
+                Some(Refusal::too_large_version(version, current_version))
             }
-            Some(version) if !initial && version < oldest => {
-                Some(Refusal::expired(version, oldest))
+            Some(version) if !initial && version < oldest_version => {
+                Some(Refusal::expired(version, oldest_version))
             }
             _ => None,
         };
-        let from = if initial { now } else { version.unwrap_or(now) };
-        let first = Vec::new();
+        let start_version =
+            if initial { current_version } else { version.unwrap_or(current_version) };
+        let initial_events = Vec::new();
         let is_failed = refusal.is_some();
-        let mut watched = WatchState {
+        let mut watch_state = WatchState {
             kind,
             selector,
             form,
-            start_version: from,
-            initial_events: first,
+            start_version,
+            initial_events,
             is_failed,
             bookmarks,
             timeout,
         };
         match refusal {
             Some(refusal) => {
-                watched.initial_events.push(json!({"type": "ERROR", "object": refusal.to_json()}));
+                watch_state
+                    .initial_events
+                    .push(json!({"type": "ERROR", "object": refusal.to_json()}));
             }
-            None if initial => watched.initial_events = self.initial_events(&watched),
+            None if initial => watch_state.initial_events = self.initial_events(&watch_state),
             None => {}
         }
-        watched
+        watch_state
     }
 
-    fn initial_events(&self, watched: &WatchState) -> Vec<Value> {
-        let all = self.store.all(watched.kind).map(|(_, object)| object);
-        let matching = all.filter(|object| watched.selector.matches(object));
-        let mut events: Vec<_> = matching.map(|object| watched.event("ADDED", object)).collect();
-        if watched.bookmarks {
-            let mut end = watched.bookmark(watched.start_version);
+    fn initial_events(&self, watch_state: &WatchState) -> Vec<Value> {
+        let objects = self.store.all(watch_state.kind).map(|(_, object)| object);
+        let selected_objects = objects.filter(|object| watch_state.selector.matches(object));
+        let mut events: Vec<_> =
+            selected_objects.map(|object| watch_state.event("ADDED", object)).collect();
+        if watch_state.bookmarks {
+            let mut end = watch_state.bookmark(watch_state.start_version);
             end["object"]["metadata"]["annotations"] = json!({INITIAL_EVENTS_END: "true"});
             events.push(end);
         }
@@ -126,30 +130,31 @@ impl ServerState {
     /// Events of a watch for the changes after a version, and the version of the last change.
     pub(crate) fn events_since(
         &self,
-        watched: &WatchState,
-        after: u64,
+        watch_state: &WatchState,
+        version: u64,
         tick: Tick,
     ) -> (Vec<Value>, u64) {
-        let selected = |object: &Option<Value>| {
-            object.as_ref().filter(|object| watched.selector.matches(object)).cloned()
+        let if_selected = |object: &Option<Value>| {
+            object.as_ref().filter(|object| watch_state.selector.matches(object)).cloned()
         };
-        let changes = self.store.changes_since(watched.kind, after);
-        let events =
-            changes.filter_map(|change| match (selected(&change.old), selected(&change.new)) {
-                (None, Some(new)) => Some(watched.event("ADDED", &new)),
-                (Some(_), Some(new)) => Some(watched.event("MODIFIED", &new)),
+        let changes = self.store.changes_since(watch_state.kind, version);
+        let events = changes.filter_map(|change| {
+            match (if_selected(&change.old), if_selected(&change.new)) {
+                (None, Some(new)) => Some(watch_state.event("ADDED", &new)),
+                (Some(_), Some(new)) => Some(watch_state.event("MODIFIED", &new)),
                 (Some(mut old), None) => {
                     old["metadata"]["resourceVersion"] = change.version.to_string().into();
-                    Some(watched.event("DELETED", &old))
+                    Some(watch_state.event("DELETED", &old))
                 }
                 (None, None) => None,
-            });
+            }
+        });
         let mut events: Vec<_> = events.collect();
-        let seen = after.max(self.store.version());
+        let latest_version = version.max(self.store.version());
         if tick == Tick::Bookmark {
-            events.push(watched.bookmark(seen));
+            events.push(watch_state.bookmark(latest_version));
         }
-        (events, seen)
+        (events, latest_version)
     }
 }
 
@@ -158,20 +163,14 @@ impl ServerState {
 impl WatchState {
     /// Stream of ticks from now on.
     pub(crate) fn ticks(&self, signal: watch::Receiver<Signal>) -> Ticks {
-        let cuts = signal.borrow().ended_watches;
+        let ended_watches = signal.borrow().ended_watches;
         let now = Instant::now();
-        let before_end =
+        let last_bookmark_at =
             self.timeout.map(|timeout| now + timeout.saturating_sub(LAST_BOOKMARK_LEAD));
-        let bookmark = next_bookmark(now, before_end).filter(|_| self.bookmarks);
+        let bookmark = next_bookmark(now, last_bookmark_at).filter(|_| self.bookmarks);
         let bookmark = bookmark.map(|at| Box::pin(sleep_until(at)));
         let end = self.timeout.map(|timeout| Box::pin(sleep(timeout)));
-        Ticks {
-            signal: WatchStream::new(signal),
-            ended_watches: cuts,
-            bookmark,
-            last_bookmark_at: before_end,
-            end,
-        }
+        Ticks { signal: WatchStream::new(signal), ended_watches, bookmark, last_bookmark_at, end }
     }
 
     /// One event of the watch.
@@ -190,10 +189,11 @@ impl WatchState {
 }
 
 /// Time of the next bookmark: in a minute, or shortly before the end if that is earlier.
-fn next_bookmark(now: Instant, before_end: Option<Instant>) -> Option<Instant> {
-    let next = before_end
-        .map_or(now + BOOKMARK_INTERVAL, |before_end| before_end.min(now + BOOKMARK_INTERVAL));
-    Some(next).filter(|next| *next > now)
+fn next_bookmark(now: Instant, last_bookmark_at: Option<Instant>) -> Option<Instant> {
+    let next_bookmark_at = last_bookmark_at.map_or(now + BOOKMARK_INTERVAL, |last_bookmark_at| {
+        last_bookmark_at.min(now + BOOKMARK_INTERVAL)
+    });
+    Some(next_bookmark_at).filter(|next_bookmark_at| *next_bookmark_at > now)
 }
 
 // === impl Ticks ===
@@ -210,8 +210,8 @@ impl Stream for Ticks {
         if let Some(bookmark) = &mut self.bookmark
             && bookmark.as_mut().poll(context).is_ready()
         {
-            let next = next_bookmark(Instant::now(), self.last_bookmark_at);
-            self.bookmark = next.map(|at| Box::pin(sleep_until(at)));
+            let next_bookmark_at = next_bookmark(Instant::now(), self.last_bookmark_at);
+            self.bookmark = next_bookmark_at.map(|at| Box::pin(sleep_until(at)));
             return Poll::Ready(Some(Tick::Bookmark));
         }
         let signal = ready!(Pin::new(&mut self.signal).poll_next(context));

@@ -49,9 +49,12 @@ impl ServerState {
         if self.store.get(kind, &id).is_some() {
             return Err(Refusal::already_exists(kind, &id.name));
         }
-        let off: Vec<_> = self.disabled_gates.iter().copied().collect();
-        let mut object =
-            strategy::prepare(&WriteContext { kind, old: None, part: Part::Main }, object, &off);
+        let disabled_gates: Vec<_> = self.disabled_gates.iter().copied().collect();
+        let mut object = strategy::prepare(
+            &WriteContext { kind, old: None, part: Part::Main },
+            object,
+            &disabled_gates,
+        );
         self.set_server_metadata(&mut object, &id);
         object = read(kind, object)?;
         strategy::check(kind, &object, None)?;
@@ -137,20 +140,21 @@ impl ServerState {
             );
             return Err(Refusal::conflict(kind, &id.name, &reason));
         }
-        let off: Vec<_> = self.disabled_gates.iter().copied().collect();
-        let new = strategy::prepare(&WriteContext { kind, old: Some(&old), part }, new, &off);
+        let disabled_gates: Vec<_> = self.disabled_gates.iter().copied().collect();
+        let new =
+            strategy::prepare(&WriteContext { kind, old: Some(&old), part }, new, &disabled_gates);
         let new = read(kind, new)?;
         strategy::check(kind, &new, Some(&old))?;
-        let before = self.store.get(kind, id).map(|entry| &entry.applied);
-        if new == old && before == Some(&applied) {
+        let old_applied = self.store.get(kind, id).map(|entry| &entry.applied);
+        if new == old && old_applied == Some(&applied) {
             return Ok(old);
         }
         let is_deleted = new["metadata"]["deletionTimestamp"].is_string() && !has_finalizers(&new);
-        let stored = self.store.insert(kind, id.clone(), Entry { object: new, applied });
+        let object = self.store.insert(kind, id.clone(), Entry { object: new, applied });
         if is_deleted {
             self.store.remove(group_resource(kind), id);
         }
-        Ok(stored)
+        Ok(object)
     }
 
     /// Patches an object, or its status. A server-side apply creates a missing object.
@@ -160,8 +164,8 @@ impl ServerState {
         id: &NamespacedName,
         (part, request): (Part, &ApiRequest),
     ) -> Result<PatchResult, Refusal> {
-        let form = request.content_type.split(';').next().unwrap_or_default();
-        let is_apply = form == "application/apply-patch+yaml";
+        let media_type = request.content_type.split(';').next().unwrap_or_default();
+        let is_apply = media_type == "application/apply-patch+yaml";
         if is_apply && part == Part::Main && self.store.get(kind, id).is_none() {
             let warnings = strict::check(kind, &request.body, request)?;
             let object = self.create_applied(kind, id, request)?;
@@ -169,7 +173,7 @@ impl ServerState {
         }
         let Entry { object: old, mut applied } = self.find(kind, id)?.clone();
         let mut new = old.clone();
-        match form {
+        match media_type {
             "application/json-patch+json" => {
                 let result = patch::apply_operations(&mut new, &request.body);
                 result.map_err(|reason| Refusal::new(422, "Invalid", reason))?;
@@ -211,11 +215,11 @@ impl ServerState {
         for (key, field) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
             let (expected, actual) = (&options["preconditions"][key], &object["metadata"][key]);
             if !expected.is_null() && expected != actual {
-                let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
                 let reason = format!(
                     "Precondition failed: {field} in precondition: {}, {field} in object meta: {}",
-                    word(expected),
-                    word(actual)
+                    text(expected),
+                    text(actual)
                 );
                 return Err(Refusal::conflict(kind, &id.name, &reason));
             }
@@ -250,12 +254,12 @@ impl ServerState {
         kind: &'static Kind,
         selector: &Selector,
     ) -> Result<Vec<Value>, Refusal> {
-        let selected = self.store.all(kind).filter(|(_, object)| selector.matches(object));
-        let selected: Vec<_> = selected.map(|(id, object)| (id.clone(), object.clone())).collect();
-        for (id, _) in &selected {
+        let objects = self.store.all(kind).filter(|(_, object)| selector.matches(object));
+        let objects: Vec<_> = objects.map(|(id, object)| (id.clone(), object.clone())).collect();
+        for (id, _) in &objects {
             self.delete(kind, id, &Value::Null)?;
         }
-        Ok(selected.into_iter().map(|(_, object)| object).collect())
+        Ok(objects.into_iter().map(|(_, object)| object).collect())
     }
 
     /// Stores an object as provided, without gates and validation. An existing object is replaced.
@@ -310,15 +314,17 @@ fn apply(
 ) -> Result<(), Refusal> {
     let manager = FieldManager::of(request, part)?;
     let mut conflicts = Vec::new();
-    for (other, theirs) in applied.iter_mut().filter(|(it, _)| it.part == part && **it != manager) {
-        let fields = patch::take_ownership(theirs, (&request.body, object), "");
+    for (other, other_config) in
+        applied.iter_mut().filter(|(other, _)| other.part == part && **other != manager)
+    {
+        let fields = patch::take_ownership(other_config, (&request.body, object), "");
         conflicts.extend(fields.into_iter().map(|field| (other.name.clone(), field)));
     }
     if !conflicts.is_empty() && !request.flag("force").unwrap_or_default() {
         return Err(Refusal::apply_conflict(part, &conflicts));
     }
-    let before = applied.insert(manager, request.body.clone()).unwrap_or_default();
-    patch::apply(object, (&request.body, &before), "");
+    let old_config = applied.insert(manager, request.body.clone()).unwrap_or_default();
+    patch::apply(object, (&request.body, &old_config), "");
     Ok(())
 }
 

@@ -40,8 +40,8 @@ pub(super) fn of_pod(
         }
         claims.push(claim);
     }
-    let refused = |source| SchedulingError::Refused { pod: namespaced_name(&pod), source };
-    let pod = objects.update_status(&pod).map_err(refused)?;
+    let refusal_error = |source| SchedulingError::Refused { pod: namespaced_name(&pod), source };
+    let pod = objects.update_status(&pod).map_err(refusal_error)?;
     Ok((pod, claims))
 }
 
@@ -51,14 +51,17 @@ fn find(
     reference: &PodResourceClaim,
 ) -> Result<ResourceClaim, SchedulingError> {
     let namespace_name = namespace(&pod.metadata);
-    let missing = |kind: &str, name: &str| SchedulingError::MissingObject {
+    let missing_object = |kind: &str, name: &str| SchedulingError::MissingObject {
         pod: namespaced_name(pod),
         problem: format!("{kind} {name:?} not found"),
     };
     if let Some(name) = &reference.resource_claim_name {
-        return objects.get(&namespace_name, name).ok_or_else(|| missing("resourceclaim", name));
+        return objects
+            .get(&namespace_name, name)
+            .ok_or_else(|| missing_object("resourceclaim", name));
     }
-    let statuses = pod.status.iter().flat_map(|s| s.resource_claim_statuses.iter().flatten());
+    let statuses =
+        pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
     let generated = statuses.into_iter().find(|status| status.name == reference.name);
     let generated = generated.and_then(|status| status.resource_claim_name.as_deref());
     if let Some(claim) = generated.and_then(|name| objects.get(&namespace_name, name)) {
@@ -67,9 +70,9 @@ fn find(
     let template = reference.resource_claim_template_name.as_deref().unwrap_or_default();
     let template: ResourceClaimTemplate = objects
         .get(&namespace_name, template)
-        .ok_or_else(|| missing("resourceclaimtemplate", template))?;
-    let refused = |source| SchedulingError::Refused { pod: namespaced_name(pod), source };
-    objects.create(&from_template(pod, reference, template)).map_err(refused)
+        .ok_or_else(|| missing_object("resourceclaimtemplate", template))?;
+    let refusal_error = |source| SchedulingError::Refused { pod: namespaced_name(pod), source };
+    objects.create(&from_template(pod, reference, template)).map_err(refusal_error)
 }
 
 fn from_template(
@@ -103,37 +106,38 @@ pub(super) fn set_owner(metadata: &mut ObjectMeta, pod: &Pod) {
 pub(super) fn bind(
     objects: &Objects,
     pod: Pod,
-    (claims, fit): (Vec<ResourceClaim>, NodeAllocation),
+    (claims, node_allocation): (Vec<ResourceClaim>, NodeAllocation),
 ) -> Result<ScheduledPod, SchedulingError> {
     let name = namespaced_name(&pod);
-    write(objects, pod, (claims, fit))
+    write(objects, pod, (claims, node_allocation))
         .map_err(|source| SchedulingError::Refused { pod: name, source })
 }
 
 fn write(
     objects: &Objects,
     mut pod: Pod,
-    (claims, fit): (Vec<ResourceClaim>, NodeAllocation),
+    (claims, node_allocation): (Vec<ResourceClaim>, NodeAllocation),
 ) -> Result<ScheduledPod, Refusal> {
-    let mut bound = Vec::new();
+    let mut reserved_claims = Vec::new();
     for claim in claims {
         let is_claim =
             |(allocated, _): &&(ResourceClaim, _)| allocated.metadata.name == claim.metadata.name;
-        let result = fit.allocated.iter().find(is_claim).map(|(_, result)| result.clone());
-        bound.push(reserve(objects, &pod, (claim, result))?);
+        let result =
+            node_allocation.allocated.iter().find(is_claim).map(|(_, result)| result.clone());
+        reserved_claims.push(reserve(objects, &pod, (claim, result))?);
     }
-    if let Some((special, result)) = fit.extended_resource_claim {
-        let special = objects.create(&special)?;
+    if let Some((extended_claim, result)) = node_allocation.extended_resource_claim {
+        let extended_claim = objects.create(&extended_claim)?;
         pod.status.get_or_insert_default().extended_resource_claim_status =
             Some(PodExtendedResourceClaimStatus {
-                request_mappings: extended::mappings(&pod, &special),
-                resource_claim_name: special.metadata.name.clone().unwrap_or_default(),
+                request_mappings: extended::mappings(&pod, &extended_claim),
+                resource_claim_name: extended_claim.metadata.name.clone().unwrap_or_default(),
             });
         pod = objects.update_status(&pod)?;
-        bound.push(reserve(objects, &pod, (special, Some(result)))?);
+        reserved_claims.push(reserve(objects, &pod, (extended_claim, Some(result)))?);
     }
-    pod.spec.get_or_insert_default().node_name = Some(fit.node);
-    Ok(ScheduledPod { pod: objects.update(&pod)?, claims: bound })
+    pod.spec.get_or_insert_default().node_name = Some(node_allocation.node);
+    Ok(ScheduledPod { pod: objects.update(&pod)?, claims: reserved_claims })
 }
 
 /// Writes a claim's allocation, if it is new, and reserves the claim for the pod.
@@ -178,9 +182,9 @@ pub(super) fn release(objects: &Objects, pod_uid: &str) -> Result<(), Refusal> {
             continue;
         };
         let consumers = status.reserved_for.get_or_insert_default();
-        let before = consumers.len();
+        let old_count = consumers.len();
         consumers.retain(|consumer| consumer.uid != pod_uid);
-        if consumers.len() == before && !is_owned {
+        if consumers.len() == old_count && !is_owned {
             continue;
         }
         if consumers.is_empty() {

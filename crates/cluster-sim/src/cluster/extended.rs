@@ -32,7 +32,9 @@ struct ServedResource<'a> {
 pub(super) fn claim(pod: &Pod, node: &Node, classes: &[DeviceClass]) -> Option<ResourceClaim> {
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     let from_plugin = |resource: &str| {
-        allocatable.and_then(|all| all.get(resource)).is_some_and(|quantity| count(quantity) > 0)
+        allocatable
+            .and_then(|quantities| quantities.get(resource))
+            .is_some_and(|quantity| count(quantity) > 0)
     };
     let served_resources = served_resources(pod, classes);
     let requests: Vec<_> = served_resources
@@ -91,8 +93,8 @@ pub(super) fn mappings(pod: &Pod, claim: &ResourceClaim) -> Vec<ContainerExtende
 
 fn served_resources<'a>(pod: &'a Pod, classes: &'a [DeviceClass]) -> Vec<ServedResource<'a>> {
     let of_container = |(index, container): (usize, &'a Container)| {
-        let indexed = resources(container).enumerate();
-        indexed.filter_map(move |(request_index, (resource, quantity))| {
+        let indexed_resources = resources(container).enumerate();
+        indexed_resources.filter_map(move |(request_index, (resource, quantity))| {
             let (class, count) = (class_for(resource, classes)?, count(quantity));
             let request = format!("container-{index}-request-{request_index}");
             (count > 0).then_some(ServedResource { resource, class, count, request })
@@ -109,7 +111,10 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
 /// Requests of a container by name, or its limits if it has no requests.
 fn resources(container: &Container) -> impl Iterator<Item = (&String, &Quantity)> {
     let resources = container.resources.as_ref();
-    resources.and_then(|all| all.requests.as_ref().or(all.limits.as_ref())).into_iter().flatten()
+    resources
+        .and_then(|requirements| requirements.requests.as_ref().or(requirements.limits.as_ref()))
+        .into_iter()
+        .flatten()
 }
 
 /// Newest class that serves a resource.
@@ -120,12 +125,12 @@ fn class_for<'a>(resource: &str, classes: &'a [DeviceClass]) -> Option<&'a str> 
     }
     let serves =
         |class: &&DeviceClass| class.spec.extended_resource_name.as_deref() == Some(resource);
-    let age = |class: &&DeviceClass| class.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let newest = classes
-        .iter()
-        .filter(serves)
-        .min_by(|a, b| age(b).cmp(&age(a)).then_with(|| a.metadata.name.cmp(&b.metadata.name)));
-    newest.map(name)
+    let created_at =
+        |class: &&DeviceClass| class.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let newest_class = classes.iter().filter(serves).min_by(|a, b| {
+        created_at(b).cmp(&created_at(a)).then_with(|| a.metadata.name.cmp(&b.metadata.name))
+    });
+    newest_class.map(name)
 }
 
 fn count(quantity: &Quantity) -> i64 {

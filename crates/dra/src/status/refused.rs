@@ -98,14 +98,14 @@ mod tests {
         for seconds in 1..4 {
             refused.record("u".to_owned(), claim(), "forbidden".to_owned(), retry_delay);
             let start = Instant::now();
-            assert!(is_backing_off(&refused, "u") && !is_backing_off(&refused, "v"));
+            assert!(waits(&refused, "u") && !waits(&refused, "v"));
             refused.wait_until_due(start).await;
             assert_eq!(start.elapsed().as_secs(), seconds);
-            assert!(!is_backing_off(&refused, "u"), "it is due");
+            assert!(!waits(&refused, "u"), "it is due");
         }
         refused.remove("u");
         refused.record("u".to_owned(), claim(), "forbidden".to_owned(), retry_delay);
         advance(Duration::from_secs(1)).await;
-        assert!(!is_backing_off(&refused, "u"), "the pause starts again at one second");
+        assert!(!waits(&refused, "u"), "the pause starts again at one second");
     }
 }

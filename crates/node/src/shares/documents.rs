@@ -114,7 +114,7 @@ impl ShareDocuments {
             let Some(name) = name_in(&name) else { continue };
             match windlass_cdi::read_document(&file.path()).and_then(ShareDocument::from_spec) {
                 Some((document_name, document)) if document_name == name => {
-                    drop(documents.insert(document_name, document))
+                    documents.insert(document_name, document);
                 }
                 _ => drop(unreadable.insert(name.to_owned())),
             }

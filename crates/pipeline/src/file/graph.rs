@@ -32,9 +32,9 @@ pub(super) fn sorted(
     for position in roots.skip(1) {
         let name = &stages[position].name;
         let line = lines.get(name).copied().unwrap_or(1);
-        let first = &stages[order[0]].name;
+        let root = &stages[order[0]].name;
         let text = format!(
-            "no item reaches stage {name:?}: the first stage is {first:?}; add a link to {name:?}, or remove the stage"
+            "no item reaches stage {name:?}: the first stage is {root:?}; add a link to {name:?}, or remove the stage"
         );
         errors.push(Diagnostic::new(line, text));
     }
@@ -83,37 +83,39 @@ fn topological(stages: usize, links: &[Link]) -> Vec<usize> {
         let is_satisfied = |link: &Link| link.to != stage || order.contains(&link.from);
         !order.contains(&stage) && links.iter().all(is_satisfied)
     };
-    while let Some(next) = (0..stages).find(|stage| is_next(&order, *stage)) {
-        order.push(next);
+    while let Some(next_stage) = (0..stages).find(|stage| is_next(&order, *stage)) {
+        order.push(next_stage);
     }
     order
 }
 
 /// The stages on a cycle, and those on a path from one cycle to another. `order` has the stages that no cycle reaches.
 fn in_cycles(stages: usize, links: &[Link], order: &[usize]) -> Vec<usize> {
-    let mut remaining: Vec<usize> = (0..stages).filter(|stage| !order.contains(stage)).collect();
+    let mut candidates: Vec<usize> = (0..stages).filter(|stage| !order.contains(stage)).collect();
     loop {
         let has_successor = |stage: &usize| {
-            links.iter().any(|link| link.from == *stage && remaining.contains(&link.to))
+            links.iter().any(|link| link.from == *stage && candidates.contains(&link.to))
         };
-        let kept: Vec<_> = remaining.iter().copied().filter(has_successor).collect();
-        if kept.len() == remaining.len() {
-            return kept;
+        let with_successor: Vec<_> = candidates.iter().copied().filter(has_successor).collect();
+        if with_successor.len() == candidates.len() {
+            return with_successor;
         }
-        remaining = kept;
+        candidates = with_successor;
     }
 }
 
 fn reordered(stages: Vec<Stage>, mut links: Vec<Link>, order: &[usize]) -> (Vec<Stage>, Vec<Link>) {
-    let place = |old: usize| order.iter().position(|at| *at == old).expect("the order is complete");
+    let new_position = |old_position: usize| {
+        order.iter().position(|position| *position == old_position).expect("the order is complete")
+    };
     for link in &mut links {
-        (link.from, link.to) = (place(link.from), place(link.to));
+        (link.from, link.to) = (new_position(link.from), new_position(link.to));
     }
     links.sort_by_key(|link| (link.from, link.to));
     let mut stages: Vec<_> = stages.into_iter().map(Some).collect();
     let stages = order
         .iter()
-        .map(|at| stages[*at].take().expect("each position is in the order once"))
+        .map(|position| stages[*position].take().expect("each position is in the order once"))
         .collect();
     (stages, links)
 }

@@ -53,7 +53,7 @@ pub(super) fn add(stage: &mut Stage, pod: Fields, container: Fields, errors: &mu
 /// True if the value has only `limits`, and those only of `cpu` and `memory`.
 fn are_limits(resources: &Value) -> bool {
     let has_only = |value: &Value, keys: &[&str]| {
-        value.as_object().is_some_and(|all| all.keys().all(|key| keys.contains(&key.as_str())))
+        value.as_object().is_some_and(|map| map.keys().all(|key| keys.contains(&key.as_str())))
     };
     has_only(resources, &["limits"])
         && resources.get("limits").is_none_or(|limits| has_only(limits, &["cpu", "memory"]))

@@ -123,7 +123,7 @@ pub(super) fn read(text: &str) -> Result<Fleet, Vec<Diagnostic>> {
     for Spanned { value: entry, .. } in file.nodes {
         let line = entry.name.line;
         let node = entry.node(&mut errors);
-        if nodes.iter().any(|other| other.name == node.name) {
+        if nodes.iter().any(|existing| existing.name == node.name) {
             let text = format!("node {:?} is defined twice: use different names", node.name);
             errors.push(Diagnostic::new(line, text));
         }
@@ -164,8 +164,8 @@ impl NodeEntry {
         if !(0.0..=1024.0).contains(&cpus) {
             report(format!("cpus: {cpus}: write a number of CPUs"));
         }
-        let gib = profile.map_or(DEFAULT_MEMORY_GIB, |board| board.memory_gib);
-        let memory = self.memory.unwrap_or(Bytes(u64::from(gib) << 30));
+        let memory_gib = profile.map_or(DEFAULT_MEMORY_GIB, |board| board.memory_gib);
+        let memory = self.memory.unwrap_or(Bytes(u64::from(memory_gib) << 30));
         let mut labels = self.labels;
         labels.entry(HOSTNAME.to_owned()).or_insert_with(|| name.clone());
         let board_devices = profile.map_or(&[][..], |board| board.devices).iter();

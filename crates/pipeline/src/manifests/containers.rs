@@ -22,8 +22,8 @@ impl Renderer<'_> {
     ) -> Value {
         let spec = &self.pipeline.stages[stage];
         let port = self.pipeline.port(stage);
-        let own = &replica.alternative(self.pipeline, stage).command;
-        let command = if own.is_empty() { &spec.command } else { own };
+        let device_command = &replica.alternative(self.pipeline, stage).command;
+        let command = if device_command.is_empty() { &spec.command } else { device_command };
         let mut arguments = self.arguments(stage, workload);
         if is_open_ended(command) {
             arguments.insert(0, END_OF_PROGRAM.to_owned());
@@ -43,8 +43,10 @@ impl Renderer<'_> {
         }
         for probe in ["readinessProbe", "livenessProbe"] {
             // Kubernetes allows one handler per probe.
-            let own = spec.container.get(probe);
-            if own.is_some_and(|own| HANDLERS.iter().any(|handler| own.get(handler).is_some())) {
+            let custom_probe = spec.container.get(probe);
+            if custom_probe.is_some_and(|custom_probe| {
+                HANDLERS.iter().any(|handler| custom_probe.get(handler).is_some())
+            }) {
                 container[probe].as_object_mut().map(|probe| probe.remove("tcpSocket"));
             }
         }
@@ -95,9 +97,9 @@ impl Renderer<'_> {
 
 /// True if the command ends within the program of `--exec`, which would consume all following arguments.
 fn is_open_ended(command: &[String]) -> bool {
-    let after = command.iter().skip_while(|word| *word != "--exec");
-    command.iter().any(|word| word == "--exec")
-        && !after.into_iter().any(|word| word == END_OF_PROGRAM)
+    let program = command.iter().skip_while(|argument| *argument != "--exec");
+    command.iter().any(|argument| argument == "--exec")
+        && !program.into_iter().any(|argument| argument == END_OF_PROGRAM)
 }
 
 /// Name of a container port. Kubernetes requires at most 15 characters with at least one letter.

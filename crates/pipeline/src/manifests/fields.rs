@@ -11,11 +11,13 @@ pub(super) fn overlay(document: &mut Value, fields: &Map<String, Value>) {
     let Value::Object(document) = document else { return };
     for (key, value) in fields {
         match (document.entry(key.as_str()), value) {
-            (Entry::Occupied(mut existing), Value::Object(more)) if existing.get().is_object() => {
-                overlay(existing.get_mut(), more);
+            (Entry::Occupied(mut existing), Value::Object(source))
+                if existing.get().is_object() =>
+            {
+                overlay(existing.get_mut(), source);
             }
-            (Entry::Occupied(mut existing), Value::Array(more)) => match existing.get_mut() {
-                Value::Array(list) => list.extend(more.iter().cloned()),
+            (Entry::Occupied(mut existing), Value::Array(source)) => match existing.get_mut() {
+                Value::Array(list) => list.extend(source.iter().cloned()),
                 other => *other = value.clone(),
             },
             (Entry::Occupied(mut existing), value) => {
@@ -34,20 +36,20 @@ pub(super) fn overlay(document: &mut Value, fields: &Map<String, Value>) {
 ///
 /// A field has two values.
 pub(super) fn merge(
-    into: &mut Map<String, Value>,
-    more: &Map<String, Value>,
+    target: &mut Map<String, Value>,
+    source: &Map<String, Value>,
 ) -> Result<(), Conflict> {
-    for (key, value) in more {
-        let below = |Conflict(path)| Conflict(format!("{key}.{path}"));
-        match (into.get_mut(key), value) {
+    for (key, value) in source {
+        let with_parent = |Conflict(path)| Conflict(format!("{key}.{path}"));
+        match (target.get_mut(key), value) {
             (None, value) => {
-                into.insert(key.clone(), value.clone());
+                target.insert(key.clone(), value.clone());
             }
-            (Some(Value::Object(existing)), Value::Object(more)) => {
-                merge(existing, more).map_err(below)?;
+            (Some(Value::Object(existing)), Value::Object(source)) => {
+                merge(existing, source).map_err(with_parent)?;
             }
-            (Some(Value::Array(existing)), Value::Array(more)) => {
-                merge_lists(existing, more).map_err(below)?;
+            (Some(Value::Array(existing)), Value::Array(source)) => {
+                merge_lists(existing, source).map_err(with_parent)?;
             }
             (Some(existing), value) if existing == value => {}
             (Some(_), _) => return Err(Conflict(key.clone())),
@@ -57,16 +59,16 @@ pub(super) fn merge(
 }
 
 /// Adds the missing entries. Entries with the same name, such as volumes, must be equal.
-fn merge_lists(into: &mut Vec<Value>, more: &[Value]) -> Result<(), Conflict> {
-    for entry in more {
+fn merge_lists(target: &mut Vec<Value>, source: &[Value]) -> Result<(), Conflict> {
+    for entry in source {
         let name = entry.get("name").and_then(Value::as_str);
-        let same = |existing: &&Value| {
+        let has_same_name = |existing: &&Value| {
             *existing == entry || name.is_some() && existing["name"].as_str() == name
         };
-        match into.iter().find(same) {
+        match target.iter().find(has_same_name) {
             Some(existing) if existing == entry => {}
             Some(_) => return Err(Conflict(name.unwrap_or_default().to_owned())),
-            None => into.push(entry.clone()),
+            None => target.push(entry.clone()),
         }
     }
     Ok(())

@@ -87,27 +87,27 @@ impl Renderer<'_> {
 
     /// Merged pod fields of all stages of the workload.
     fn extra_fields(&self, workload: &Workload<'_>) -> Result<Map<String, Value>, ManifestError> {
-        let mut all = Map::new();
+        let mut merged = Map::new();
         let stages = || workload.stages.iter().map(|(stage, _)| &self.pipeline.stages[*stage]);
         for stage in stages() {
-            fields::merge(&mut all, &stage.pod).map_err(|fields::Conflict(field)| {
+            fields::merge(&mut merged, &stage.pod).map_err(|fields::Conflict(field)| {
                 let stages = stages().map(|stage| &*stage.name).collect::<Vec<_>>().join(", ");
                 ManifestError::Conflict { stages, field }
             })?;
         }
-        Ok(all)
+        Ok(merged)
     }
 
     fn affinity(&self, workload: &Workload<'_>) -> Value {
         let nodes: Vec<_> =
             workload.nodes.iter().map(|node| self.fleet.nodes[*node].name.as_str()).collect();
-        let preferred = nodes.iter().map(|node| {
+        let preferences = nodes.iter().map(|node| {
             // The label kubernetes.io/hostname can differ from the node's name. `matchFields` allows one value.
             let field = json!({ "key": "metadata.name", "operator": "In", "values": [node] });
             json!({ "weight": WEIGHT, "preference": { "matchFields": [field] } })
         });
-        let preferred: Vec<Value> = preferred.collect();
-        json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": preferred } })
+        let preferences: Vec<Value> = preferences.collect();
+        json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": preferences } })
     }
 
     /// Rolling update. If the pod has a device or a node selector, the old pod ends first: the new one needs its device
@@ -130,7 +130,7 @@ impl Renderer<'_> {
             for (alternative, option) in spec.alternatives.iter().enumerate() {
                 let is_used = self.plan.placement.replicas[stage]
                     .iter()
-                    .any(|used| used.alternative == alternative);
+                    .any(|replica| replica.alternative == alternative);
                 let DeviceRequirement::Claim { class, text, .. } = &option.device else { continue };
                 if !is_used {
                     continue;

@@ -30,8 +30,8 @@ pub(super) fn by_scheduler(pipeline: &Pipeline, fleet: &Fleet) -> Result<Placeme
         if placement.replicas[stage].is_empty() {
             // A stage without a place on an empty fleet has a more specific reason.
             let reason = "earlier stages occupy all devices, CPUs or memory that it could use";
-            let occupied = Unplaceable::stage(&spec.name, reason);
-            return Err(unplaceable(pipeline, fleet).unwrap_or(occupied));
+            let error = Unplaceable::stage(&spec.name, reason);
+            return Err(unplaceable(pipeline, fleet).unwrap_or(error));
         }
     }
     Ok(placement)
@@ -39,13 +39,14 @@ pub(super) fn by_scheduler(pipeline: &Pipeline, fleet: &Fleet) -> Result<Placeme
 
 /// Places one replica of each stage on a single node: the best of the nodes that can hold all of them.
 pub(super) fn on_one_node(pipeline: &Pipeline, fleet: &Fleet) -> Result<Plan, Unplaceable> {
-    let mut single = pipeline.clone();
-    single.stages.iter_mut().for_each(|stage| stage.max_replicas = 1);
+    let mut single_replica_pipeline = pipeline.clone();
+    single_replica_pipeline.stages.iter_mut().for_each(|stage| stage.max_replicas = 1);
     let steps = (STEPS / fleet.nodes.len().max(1) as u64).max(MIN_STEPS_PER_NODE);
     let mut best: Option<Plan> = None;
     for position in 0..fleet.nodes.len() {
         let one_node = Fleet { nodes: vec![fleet.nodes[position].clone()], ..*fleet };
-        let Ok(mut plan) = search_plan(&single, &one_node, Layout::Pod, SearchBudget { steps })
+        let Ok(mut plan) =
+            search_plan(&single_replica_pipeline, &one_node, Layout::Pod, SearchBudget { steps })
         else {
             continue;
         };
@@ -75,8 +76,9 @@ impl Used {
     fn place(&mut self, pipeline: &Pipeline, fleet: &Fleet, stage: usize) -> Option<Replica> {
         let stage = &pipeline.stages[stage];
         for (alternative, option) in stage.alternatives.iter().enumerate() {
-            let admitting = (0..fleet.nodes.len()).filter(|node| fleet.nodes[*node].admits(stage));
-            let mut nodes: Vec<_> = admitting.collect();
+            let admitting_nodes =
+                (0..fleet.nodes.len()).filter(|node| fleet.nodes[*node].admits(stage));
+            let mut nodes: Vec<_> = admitting_nodes.collect();
             // The sort is stable: ties go to the first node.
             nodes.sort_by(|a, b| self.free_share(fleet, *b).total_cmp(&self.free_share(fleet, *a)));
             for node in nodes {
@@ -100,10 +102,12 @@ impl Used {
     }
 
     fn free_share(&self, fleet: &Fleet, node: usize) -> f64 {
-        let (free, taken) = (fleet.nodes[node].free, self.taken[node]);
+        let (free, requested) = (fleet.nodes[node].free, self.taken[node]);
         #[expect(clippy::cast_precision_loss, reason = "a share of memory")]
-        let memory = (taken.memory.0 as f64, free.memory.0 as f64);
-        let share = |(taken, all): (f64, f64)| if all > 0.0 { 1.0 - taken / all } else { 0.0 };
-        f64::midpoint(share((taken.cpus, free.cpus)), share(memory))
+        let memory = (requested.memory.0 as f64, free.memory.0 as f64);
+        let share = |(requested, total): (f64, f64)| {
+            if total > 0.0 { 1.0 - requested / total } else { 0.0 }
+        };
+        f64::midpoint(share((requested.cpus, free.cpus)), share(memory))
     }
 }

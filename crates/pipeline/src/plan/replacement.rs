@@ -7,7 +7,7 @@ use crate::{
     placement::{Placement, Replica},
 };
 
-/// Moves the replicas of the failed node, one after the other, each to the place with the best worth for the goal.
+/// Moves the replicas of the failed node, one after the other, each to the place with the best objective value.
 ///
 /// # Errors
 ///
@@ -16,13 +16,14 @@ pub fn move_off_node(
     pipeline: &Pipeline,
     fleet: &Fleet,
     placement: &Placement,
-    failed: usize,
+    failed_node: usize,
 ) -> Result<Placement, Unplaceable> {
     let mut placement = placement.clone();
     for stage in 0..pipeline.stages.len() {
         for position in 0..placement.replicas[stage].len() {
-            if placement.replicas[stage][position].node == failed {
-                placement = move_replica(pipeline, fleet, &placement, (stage, position), failed)?;
+            if placement.replicas[stage][position].node == failed_node {
+                placement =
+                    move_replica(pipeline, fleet, &placement, (stage, position), failed_node)?;
             }
         }
     }
@@ -35,21 +36,21 @@ fn move_replica(
     fleet: &Fleet,
     placement: &Placement,
     (stage, position): (usize, usize),
-    failed: usize,
+    failed_node: usize,
 ) -> Result<Placement, Unplaceable> {
     let mut best: Option<(_, Placement)> = None;
-    for place in places(pipeline, fleet, stage).filter(|place| place.node != failed) {
+    for place in places(pipeline, fleet, stage).filter(|place| place.node != failed_node) {
         let mut candidate = placement.clone();
         candidate.replicas[stage][position] = place;
         if !candidate.conflicts(pipeline, fleet).is_empty() {
             continue;
         }
-        let worth = objective_value(pipeline, fleet, &candidate);
-        if best.as_ref().is_none_or(|(best, _)| worth.is_above(*best)) {
-            best = Some((worth, candidate));
+        let objective = objective_value(pipeline, fleet, &candidate);
+        if best.as_ref().is_none_or(|(best, _)| objective.is_above(*best)) {
+            best = Some((objective, candidate));
         }
     }
-    let reason = || format!("no node but {} has room for it", fleet.nodes[failed].name);
+    let reason = || format!("no node but {} has room for it", fleet.nodes[failed_node].name);
     let name = &pipeline.stages[stage].name;
     best.map(|(_, placement)| placement).ok_or_else(|| Unplaceable::stage(name, reason()))
 }

@@ -33,17 +33,17 @@ fn port_time(fleet: &Fleet, node: usize, bytes: Bytes) -> f64 {
 /// Transmission time and delay between two nodes, in seconds. The slower link sets the transmission time.
 pub(super) fn path(fleet: &Fleet, (from, to): (usize, usize), bytes: Bytes) -> (f64, f64) {
     let (from, to) = (&fleet.nodes[from].link, &fleet.nodes[to].link);
-    let slower = if from.rate < to.rate { from.rate } else { to.rate };
-    (slower.time_of(bytes.0 + HEADER_BYTES) * FRAMING, from.delay.0 + to.delay.0)
+    let rate = if from.rate < to.rate { from.rate } else { to.rate };
+    (rate.time_of(bytes.0 + HEADER_BYTES) * FRAMING, from.delay.0 + to.delay.0)
 }
 
 // === impl Traffic ===
 
 impl Traffic {
     pub(crate) fn of(model: &Model<'_>, replicas: &[Vec<Replica>]) -> Self {
-        let idle = vec![Port::default(); model.fleet.nodes.len()];
+        let ports = vec![Port::default(); model.fleet.nodes.len()];
         let shares = Shares::of(model, replicas);
-        let (mut egress, mut ingress) = (idle.clone(), idle);
+        let (mut egress, mut ingress) = (ports.clone(), ports);
         for link in &model.pipeline.links {
             for (share, (from, to)) in shares.pairs((link.from, link.to)) {
                 egress[from].busy += share * port_time(model.fleet, from, link.bytes);
@@ -64,20 +64,28 @@ impl Traffic {
         let mut times = Vec::with_capacity(model.pipeline.links.len());
         for link in &model.pipeline.links {
             let variation = departures[link.from];
-            let siblings: Vec<_> =
-                model.pipeline.links_from(link.from).filter(|other| other.to != link.to).collect();
+            let siblings: Vec<_> = model
+                .pipeline
+                .links_from(link.from)
+                .filter(|sibling| sibling.to != link.to)
+                .collect();
             let mut time = 0.0;
             for (share, (from, to)) in self.shares.pairs((link.from, link.to)) {
                 let (transmission, delay) = path(model.fleet, (from, to), link.bytes);
                 let time_at = |node| port_time(model.fleet, node, link.bytes);
-                let sent = self.egress[from].wait(rate, variation, time_at(from))?;
-                let received = self.ingress[to].wait(rate, variation, time_at(to))?;
+                let egress_wait = self.egress[from].wait(rate, variation, time_at(from))?;
+                let ingress_wait = self.ingress[to].wait(rate, variation, time_at(to))?;
                 // At a split, the stage sends on all its links at once, and the flows share the port.
-                let others = siblings.iter().map(|other| {
-                    let bytes = path(model.fleet, (from, to), other.bytes).0;
-                    self.shares.remote_share(other.to, from) * bytes.min(transmission)
+                let sibling_times = siblings.iter().map(|sibling| {
+                    let bytes = path(model.fleet, (from, to), sibling.bytes).0;
+                    self.shares.remote_share(sibling.to, from) * bytes.min(transmission)
                 });
-                time += share * (sent + received + others.sum::<f64>() + transmission + delay);
+                time += share
+                    * (egress_wait
+                        + ingress_wait
+                        + sibling_times.sum::<f64>()
+                        + transmission
+                        + delay);
             }
             times.push(time);
         }
@@ -94,10 +102,11 @@ struct Shares(Vec<Vec<(usize, f64)>>);
 impl Shares {
     fn of(model: &Model<'_>, replicas: &[Vec<Replica>]) -> Self {
         let stages = replicas.iter().enumerate().map(|(stage, stage_replicas)| {
-            let total: f64 = stage_replicas.iter().map(|replica| model.rate(replica, stage)).sum();
+            let total_rate: f64 =
+                stage_replicas.iter().map(|replica| model.rate(replica, stage)).sum();
             let mut nodes: Vec<(usize, f64)> = Vec::with_capacity(stage_replicas.len());
             for replica in stage_replicas {
-                let share = model.rate(replica, stage) / total;
+                let share = model.rate(replica, stage) / total_rate;
                 match nodes.iter_mut().find(|(node, _)| *node == replica.node) {
                     Some((_, sum)) => *sum += share,
                     None => nodes.push((replica.node, share)),
@@ -113,15 +122,21 @@ impl Shares {
         &self,
         (from, to): (usize, usize),
     ) -> impl Iterator<Item = (f64, (usize, usize))> + '_ {
-        self.0[from].iter().flat_map(move |&(sender, sent)| {
-            let others = self.0[to].iter().filter(move |(receiver, _)| *receiver != sender);
-            others.map(move |&(receiver, received)| (sent * received, (sender, receiver)))
+        self.0[from].iter().flat_map(move |&(sender, sender_share)| {
+            let receivers = self.0[to].iter().filter(move |(receiver, _)| *receiver != sender);
+            receivers.map(move |&(receiver, receiver_share)| {
+                (sender_share * receiver_share, (sender, receiver))
+            })
         })
     }
 
     /// Share of a stage's items that other nodes than `node` get.
     fn remote_share(&self, stage: usize, node: usize) -> f64 {
-        self.0[stage].iter().filter(|(other, _)| *other != node).map(|(_, share)| share).sum()
+        self.0[stage]
+            .iter()
+            .filter(|(share_node, _)| *share_node != node)
+            .map(|(_, share)| share)
+            .sum()
     }
 }
 

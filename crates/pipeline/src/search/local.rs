@@ -32,9 +32,9 @@ impl Search<'_> {
         let mut score = self.score();
         self.record(score);
         while self.steps > 0
-            && let Some(better) = self.improve(&score)
+            && let Some(higher_score) = self.improve(&score)
         {
-            score = better;
+            score = higher_score;
             self.record(score);
         }
     }
@@ -46,7 +46,7 @@ impl Search<'_> {
             self.chosen[stage].push(place);
             let score = self.score();
             self.chosen[stage].pop();
-            if best.as_ref().is_none_or(|(other, _)| score.beats(other)) {
+            if best.as_ref().is_none_or(|(best_score, _)| score.beats(best_score)) {
                 best = Some((score, place));
             }
         }
@@ -60,23 +60,27 @@ impl Search<'_> {
     fn candidates(&self, stage: usize) -> Vec<Replica> {
         let (pipeline, stages) = (self.model.pipeline, self.chosen.len() as u64);
         let places = self.free.places(stage).iter().copied();
-        let mut free: Vec<_> =
+        let mut free_places: Vec<_> =
             places.filter(|place| self.free.is_worth_trying(pipeline, stage, *place)).collect();
-        let previous: Vec<_> =
+        let sender_replicas: Vec<_> =
             pipeline.links_to(stage).map(|link| &self.chosen[link.from]).collect();
         let is_adjacent = |place: &Replica| {
-            previous.iter().any(|placed| placed.iter().any(|replica| replica.node == place.node))
+            sender_replicas
+                .iter()
+                .any(|replicas| replicas.iter().any(|replica| replica.node == place.node))
         };
-        let (batch, step) = (pipeline.stages[stage].batch, self.model.fleet.overhead.batch_gap);
-        let rate = |place: &Replica| place.alternative(pipeline, stage).rate(batch, step);
-        free.sort_by(|a, b| is_adjacent(b).cmp(&is_adjacent(a)).then(rate(b).total_cmp(&rate(a))));
+        let (batch, batch_gap) =
+            (pipeline.stages[stage].batch, self.model.fleet.overhead.batch_gap);
+        let rate = |place: &Replica| place.alternative(pipeline, stage).rate(batch, batch_gap);
+        free_places
+            .sort_by(|a, b| is_adjacent(b).cmp(&is_adjacent(a)).then(rate(b).total_cmp(&rate(a))));
         let limit = self.steps / (stages * stages);
-        free.truncate(usize::try_from(limit).unwrap_or(usize::MAX).max(MIN_CANDIDATES));
-        free
+        free_places.truncate(usize::try_from(limit).unwrap_or(usize::MAX).max(MIN_CANDIDATES));
+        free_places
     }
 
     /// Applies the first change that raises the score, and returns the new score. `None` if none does, or out of steps.
-    fn improve(&mut self, before: &Score) -> Option<Score> {
+    fn improve(&mut self, current_score: &Score) -> Option<Score> {
         for stage in self.relevant_stages() {
             for change in self.changes(stage) {
                 if self.steps == 0 {
@@ -84,7 +88,7 @@ impl Search<'_> {
                 }
                 let Some(undo) = self.apply(stage, change) else { continue };
                 let score = self.score();
-                if score.beats(before) {
+                if score.beats(current_score) {
                     return Some(score);
                 }
                 self.apply(stage, undo).expect("the previous state was valid");
@@ -95,9 +99,9 @@ impl Search<'_> {
 
     /// Stages whose change can raise the score: for the goal throughput, only those at the bottleneck.
     fn relevant_stages(&self) -> Vec<usize> {
-        let all = 0..self.chosen.len();
+        let all_stages = 0..self.chosen.len();
         if self.model.pipeline.goal != Goal::Throughput {
-            return all.collect();
+            return all_stages.collect();
         }
         let traffic = Traffic::of(&self.model, &self.chosen);
         let (_, bottleneck) = self.model.throughput(&self.chosen, &traffic);
@@ -108,9 +112,10 @@ impl Search<'_> {
             Bottleneck::Stage(stage) => vec![stage],
             Bottleneck::Egress(node) | Bottleneck::Ingress(node) => {
                 let links = self.model.pipeline.links.iter();
-                let affected =
+                let affected_links =
                     links.filter(|link| is_on(&link.from, node) || is_on(&link.to, node));
-                let mut stages: Vec<_> = affected.flat_map(|link| [link.from, link.to]).collect();
+                let mut stages: Vec<_> =
+                    affected_links.flat_map(|link| [link.from, link.to]).collect();
                 stages.sort_unstable();
                 stages.dedup();
                 stages
@@ -157,15 +162,15 @@ impl Search<'_> {
                 Some(Change::Add(place))
             }
             Change::Move(position, place) => {
-                let before = self.chosen[stage][position];
-                self.free.release(pipeline, stage, before);
-                if before == place || !self.free.is_free(pipeline, stage, place) {
-                    self.free.allocate(pipeline, stage, before);
+                let old_place = self.chosen[stage][position];
+                self.free.release(pipeline, stage, old_place);
+                if old_place == place || !self.free.is_free(pipeline, stage, place) {
+                    self.free.allocate(pipeline, stage, old_place);
                     return None;
                 }
                 self.free.allocate(pipeline, stage, place);
                 self.chosen[stage][position] = place;
-                Some(Change::Move(position, before))
+                Some(Change::Move(position, old_place))
             }
         }
     }

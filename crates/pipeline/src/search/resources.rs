@@ -65,10 +65,10 @@ impl FreeResources {
             add_places(pipeline, position, &admitted, &groups, &mut places);
             let link = (node.link.rate.0.to_bits(), node.link.delay.0.to_bits());
             let sizes = groups.iter().map(|(served, devices)| (served.clone(), devices.len()));
-            let free = (node.free.cpus.to_bits(), node.free.memory);
-            let class = (free, link, admitted, sizes.collect::<Vec<_>>());
-            let next = classes.len();
-            let class = *classes.entry(class).or_insert(next);
+            let free_capacity = (node.free.cpus.to_bits(), node.free.memory);
+            let class = (free_capacity, link, admitted, sizes.collect::<Vec<_>>());
+            let next_class = classes.len();
+            let class = *classes.entry(class).or_insert(next_class);
             let groups = groups.into_values().map(|devices| Group { devices, taken: 0 }).collect();
             nodes.push(FreeNode {
                 groups,
@@ -150,22 +150,22 @@ impl FreeResources {
     }
 
     /// Converts groups to devices: each replica gets a different device of its group.
-    pub(super) fn with_devices(&self, chosen: &[Vec<Replica>]) -> Placement {
-        let mut used = BTreeMap::new();
+    pub(super) fn with_devices(&self, replicas: &[Vec<Replica>]) -> Placement {
+        let mut used_counts = BTreeMap::new();
         let mut with_device = |replica: &Replica| {
             let device = replica.device.map(|group| {
-                let next: &mut usize = used.entry((replica.node, group)).or_default();
-                *next += 1;
-                self.nodes[replica.node].groups[group].devices[*next - 1]
+                let used_count: &mut usize = used_counts.entry((replica.node, group)).or_default();
+                *used_count += 1;
+                self.nodes[replica.node].groups[group].devices[*used_count - 1]
             });
             Replica { device, ..*replica }
         };
-        let replicas = chosen.iter().map(|stage| stage.iter().map(&mut with_device).collect());
+        let replicas = replicas.iter().map(|stage| stage.iter().map(&mut with_device).collect());
         Placement { replicas: replicas.collect() }
     }
 
     /// Bounds of each stage by itself on an empty fleet: the sum of the fastest places up to the maximum of replicas.
-    pub(super) fn stage_bounds(&self, pipeline: &Pipeline, step: Seconds) -> Vec<StageBound> {
+    pub(super) fn stage_bounds(&self, pipeline: &Pipeline, batch_gap: Seconds) -> Vec<StageBound> {
         let stages = pipeline.stages.iter().enumerate();
         stages
             .map(|(stage, spec)| {
@@ -179,7 +179,10 @@ impl FreeResources {
                     let count =
                         node.free.fit_count(alternative.request).min(devices.unwrap_or(usize::MAX));
                     let count = count.min(spec.max_replicas as usize);
-                    rates.extend(std::iter::repeat_n(alternative.rate(spec.batch, step), count));
+                    rates.extend(std::iter::repeat_n(
+                        alternative.rate(spec.batch, batch_gap),
+                        count,
+                    ));
                 }
                 rates.sort_by(|a, b| b.total_cmp(a));
                 let rate = rates.iter().take(spec.max_replicas as usize).sum();
@@ -191,16 +194,16 @@ impl FreeResources {
     /// The reason that a stage fits on no empty node, with a remedy where there is one.
     fn reason(&self, pipeline: &Pipeline, fleet: &Fleet, stage: usize) -> Unplaceable {
         let spec = &pipeline.stages[stage];
-        let admitting: Vec<_> = fleet.nodes.iter().filter(|node| node.admits(spec)).collect();
-        let reason = if admitting.is_empty() {
+        let admitting_nodes: Vec<_> = fleet.nodes.iter().filter(|node| node.admits(spec)).collect();
+        let reason = if admitting_nodes.is_empty() {
             "no node admits it; label a node for its nodeSelector, or add tolerations for a node's taints".to_owned()
         } else if self.places[stage].is_empty() {
-            let wanted: Vec<_> =
+            let requirements: Vec<_> =
                 spec.alternatives.iter().map(|option| option.device.to_string()).collect();
-            let nodes = admitting.len();
+            let nodes = admitting_nodes.len();
             format!(
                 "{nodes} nodes admit it, but none has {}; add an alternative under `on`, or such a device",
-                wanted.join(" or ")
+                requirements.join(" or ")
             )
         } else {
             let smaller = |a: Capacity, b: Capacity| {
@@ -217,13 +220,13 @@ impl FreeResources {
 
     /// Error for stages that fit one by one, but not together. Names the last stage.
     pub(super) fn no_combination(pipeline: &Pipeline, is_out_of_steps: bool) -> Unplaceable {
-        let last = pipeline.stages.last().map_or("", |stage| &stage.name);
+        let last_stage = pipeline.stages.last().map_or("", |stage| &stage.name);
         let reason = if is_out_of_steps {
             "the search found no placement of all stages; add an alternative under `on`, or a node"
         } else {
             "earlier stages need all free devices, CPUs or memory; add an alternative under `on`, or a node"
         };
-        Unplaceable::stage(last, reason)
+        Unplaceable::stage(last_stage, reason)
     }
 }
 

@@ -6,16 +6,17 @@ use crate::{
     prediction::{DEFAULT_LOAD, Model, traffic},
 };
 
-/// Worth of a placement for the pipeline's goal; more is better.
+/// Value of a placement for the pipeline's goal; a larger value is better.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct ObjectiveValue {
     /// False if the pipeline cannot sustain its rate, or exceeds the latency limit at every rate.
     pub meets_goal: bool,
-    /// Items per second, or the negative latency in seconds: the goal's objective, or else the quantity that misses it.
+    /// Items per second, or the negative latency in seconds. It is the objective of the goal, or the quantity that
+    /// misses the goal.
     pub amount: f64,
 }
 
-/// Worth of a placement; ties go to fewer replicas, then to less latency.
+/// Objective value of a placement; ties go to fewer replicas, then to less latency.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Score {
     pub(crate) objective: ObjectiveValue,
@@ -38,8 +39,8 @@ impl Score {
             |rate| model.latency(replicas, rate).map_or(f64::INFINITY, |latency| latency.total);
         let count = replicas.iter().map(Vec::len).sum();
         let score = |meets_goal, amount, latency| {
-            let worth = ObjectiveValue { meets_goal, amount };
-            Self { objective: worth, replicas: count, latency }
+            let objective = ObjectiveValue { meets_goal, amount };
+            Self { objective, replicas: count, latency }
         };
         let rate = model.pipeline.rate.unwrap_or(DEFAULT_LOAD * throughput);
         match model.pipeline.goal {
@@ -50,26 +51,31 @@ impl Score {
             }
             Goal::Latency => score(false, throughput, f64::INFINITY),
             Goal::ThroughputUnder(limit) => {
-                let minimum = latency(0.0);
-                if minimum > limit.0 {
-                    return score(false, -minimum, minimum);
+                let minimum_latency = latency(0.0);
+                if minimum_latency > limit.0 {
+                    return score(false, -minimum_latency, minimum_latency);
                 }
-                let (mut low, mut high) = (0.0, throughput);
+                let (mut lower_rate, mut upper_rate) = (0.0, throughput);
                 for _ in 0..BISECTIONS {
-                    let middle = f64::midpoint(low, high);
-                    if latency(middle) <= limit.0 { low = middle } else { high = middle }
+                    let middle_rate = f64::midpoint(lower_rate, upper_rate);
+                    if latency(middle_rate) <= limit.0 {
+                        lower_rate = middle_rate
+                    } else {
+                        upper_rate = middle_rate
+                    }
                 }
-                score(true, low, latency(low))
+                score(true, lower_rate, latency(lower_rate))
             }
         }
     }
 
-    /// True if the worth is higher, without tie-breaking.
+    /// True if the objective value is higher, without tie-breaking.
     pub(super) fn is_above(&self, other: &Self) -> bool {
         self.objective.is_above(other.objective)
     }
 
-    /// True if a branch with this bound can beat `other`: its worth is higher, or equal without more replicas.
+    /// True if a branch with this bound can beat `other`: its objective value is higher, or equal without more
+    /// replicas.
     pub(super) fn can_beat(&self, other: &Self) -> bool {
         !other.is_above(self) && (self.is_above(other) || self.replicas <= other.replicas)
     }
@@ -86,9 +92,9 @@ impl Score {
 // === impl ObjectiveValue ===
 
 impl ObjectiveValue {
-    /// True if this worth is higher by more than rounding errors. Meeting the goal outweighs the amount.
+    /// True if this value is higher by more than rounding errors. Meeting the goal outweighs the amount.
     pub fn is_above(self, other: Self) -> bool {
-        let noise = TOLERANCE * self.amount.abs().max(other.amount.abs());
-        (self.meets_goal, self.amount - noise > other.amount) > (other.meets_goal, false)
+        let tolerance = TOLERANCE * self.amount.abs().max(other.amount.abs());
+        (self.meets_goal, self.amount - tolerance > other.amount) > (other.meets_goal, false)
     }
 }

@@ -19,16 +19,17 @@ pub(crate) struct Kit {
 impl Chain for Kit {
     async fn start(stages: usize) -> Self {
         let shutdown = CancellationToken::new();
-        let last = start(stage("0"), shutdown.clone()).await;
-        let mut first = Addresses::from(last.clone());
+        let last_address = start(stage("0"), shutdown.clone()).await;
+        let mut first_addresses = Addresses::from(last_address.clone());
         for position in 1..stages {
-            let builder = stage(&position.to_string()).next(&(position - 1).to_string(), first);
-            first = start(builder, shutdown.clone()).await.into();
+            let builder =
+                stage(&position.to_string()).next(&(position - 1).to_string(), first_addresses);
+            first_addresses = start(builder, shutdown.clone()).await.into();
         }
-        let ends = EndListener::listen(last.into()).await;
+        let ends = EndListener::listen(last_address.into()).await;
         let name = (stages - 1).to_string();
         let metrics = StageMetrics::new();
-        let source = Source::connect("bench", &name, first, Settings::default(), metrics);
+        let source = Source::connect("bench", &name, first_addresses, Settings::default(), metrics);
         Self { source, ends, _shutdown: shutdown.drop_guard() }
     }
 

@@ -59,33 +59,33 @@ fn main() -> ExitCode {
 
 async fn measure() -> bool {
     print("per item and hop               kit us   relay us   more us   budget us");
-    let one = (hop::<kit::Kit>(latency).await, hop::<relay::Relays>(latency).await);
-    let one_passed = row("1 KiB, one item in flight", one);
-    let many = (hop::<kit::Kit>(rate).await, hop::<relay::Relays>(rate).await);
-    let many_passed = row("1 KiB, at saturation", many);
+    let latencies = (hop::<kit::Kit>(latency).await, hop::<relay::Relays>(latency).await);
+    let latency_passed = row("1 KiB, one item in flight", latencies);
+    let rates = (hop::<kit::Kit>(rate).await, hop::<relay::Relays>(rate).await);
+    let rate_passed = row("1 KiB, at saturation", rates);
     print("");
     print("over one hop                 kit MB/s   relay MB/s   budget MB/s");
     let kit = throughput::<kit::Kit>().await;
     let relay = throughput::<relay::Relays>().await;
-    let missed = if kit >= MB_PER_SECOND { "" } else { "  MISSED" };
+    let verdict = if kit >= MB_PER_SECOND { "" } else { "  MISSED" };
     print(&format!(
-        "1 MiB                        {kit:8.0}   {relay:10.0}   {MB_PER_SECOND:11.0}{missed}"
+        "1 MiB                        {kit:8.0}   {relay:10.0}   {MB_PER_SECOND:11.0}{verdict}"
     ));
-    one_passed && many_passed && kit >= MB_PER_SECOND
+    latency_passed && rate_passed && kit >= MB_PER_SECOND
 }
 
 fn row(name: &str, (kit, relay): (Duration, Duration)) -> bool {
     let us = |time: Duration| time.as_secs_f64() * 1e6;
-    let more = kit.saturating_sub(relay);
-    let missed = if more <= OVERHEAD { "" } else { "  MISSED" };
+    let overhead = kit.saturating_sub(relay);
+    let verdict = if overhead <= OVERHEAD { "" } else { "  MISSED" };
     print(&format!(
-        "{name:<28} {:8.1} {:10.1} {:9.1} {:11.0}{missed}",
+        "{name:<28} {:8.1} {:10.1} {:9.1} {:11.0}{verdict}",
         us(kit),
         us(relay),
-        us(more),
+        us(overhead),
         us(OVERHEAD)
     ));
-    more <= OVERHEAD
+    overhead <= OVERHEAD
 }
 
 /// Time per additional hop: difference between the longer chain and a chain of one.
@@ -116,10 +116,10 @@ async fn latency<C: Chain>(mut chain: C) -> Duration {
 
 /// Mean time between two items at the end, with [`IN_FLIGHT`] items in flight.
 async fn rate<C: Chain>(chain: C) -> Duration {
-    between(chain, SMALL, RATE_ITEMS).await
+    time_per_item(chain, SMALL, RATE_ITEMS).await
 }
 
-async fn between<C: Chain>(mut chain: C, size: usize, items: usize) -> Duration {
+async fn time_per_item<C: Chain>(mut chain: C, size: usize, items: usize) -> Duration {
     let payload = Bytes::from(vec![7; size]);
     let (mut sent, mut received, mut started) = (0, 0, Instant::now());
     while received < WARM + items {
@@ -139,7 +139,7 @@ async fn between<C: Chain>(mut chain: C, size: usize, items: usize) -> Duration 
 async fn throughput<C: Chain>() -> f64 {
     let mut best = Duration::MAX;
     for _ in 0..ROUNDS {
-        best = best.min(between(C::start(1).await, LARGE, LARGE_ITEMS).await);
+        best = best.min(time_per_item(C::start(1).await, LARGE, LARGE_ITEMS).await);
     }
     // 1 MiB is 1.048576 MB.
     1.048_576 / best.as_secs_f64()

@@ -27,8 +27,8 @@ mod wire {
 
 /// Relays on their own threads, which end when this value is dropped.
 pub(crate) struct Relays {
-    first: mpsc::Sender<wire::Parcel>,
-    last: mpsc::UnboundedReceiver<wire::Parcel>,
+    sender: mpsc::Sender<wire::Parcel>,
+    receiver: mpsc::UnboundedReceiver<wire::Parcel>,
     _receipts: Streaming<wire::Receipt>,
     _shutdown: DropGuard,
 }
@@ -52,23 +52,23 @@ type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl Chain for Relays {
     async fn start(stages: usize) -> Self {
         let shutdown = CancellationToken::new();
-        let (end, last) = mpsc::unbounded_channel();
+        let (end, receiver) = mpsc::unbounded_channel();
         let mut next = start(Next::End(end), shutdown.clone()).await;
         for _ in 1..stages {
             next = start(Next::Relay(next), shutdown.clone()).await;
         }
-        let (first, receipts) = connect(next).await;
-        Self { first, last, _receipts: receipts, _shutdown: shutdown.drop_guard() }
+        let (sender, receipts) = connect(next).await;
+        Self { sender, receiver, _receipts: receipts, _shutdown: shutdown.drop_guard() }
     }
 
     async fn send(&mut self, payload: Bytes) {
         let item = wire::Item { payload, from: "bench".to_owned(), ..wire::Item::default() };
         let content = Some(wire::parcel::Content::Item(item));
-        self.first.send(wire::Parcel { content }).await.expect("it runs");
+        self.sender.send(wire::Parcel { content }).await.expect("the relays run");
     }
 
     async fn receive(&mut self) {
-        self.last.recv().await.expect("it runs");
+        self.receiver.recv().await.expect("the relays run");
     }
 }
 
@@ -78,8 +78,8 @@ enum Next {
     End(mpsc::UnboundedSender<wire::Parcel>),
 }
 
-async fn connect(to: SocketAddr) -> (mpsc::Sender<wire::Parcel>, Streaming<wire::Receipt>) {
-    let endpoint = Endpoint::from_shared(format!("http://{to}")).expect("an address");
+async fn connect(address: SocketAddr) -> (mpsc::Sender<wire::Parcel>, Streaming<wire::Receipt>) {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
     let endpoint = endpoint
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(STREAM_WINDOW * 2);
@@ -109,12 +109,12 @@ async fn start(next_hop: Next, shutdown: CancellationToken) -> SocketAddr {
                 .map(|stream| stream.inspect(|stream| stream.set_nodelay(true).expect("a socket")));
             let service =
                 wire::stage_server::StageServer::new(relay).max_decoding_message_size(usize::MAX);
-            let mut serving = JoinSet::new();
+            let mut servers = JoinSet::new();
             let server = Server::builder()
                 .initial_stream_window_size(STREAM_WINDOW)
                 .initial_connection_window_size(STREAM_WINDOW * 2);
             let mut server = server;
-            serving.spawn(server.add_service(service).serve_with_incoming(incoming));
+            servers.spawn(server.add_service(service).serve_with_incoming(incoming));
             shutdown.cancelled().await;
         });
     });

@@ -21,16 +21,16 @@ pub(super) fn choose_replica(
 ) -> Option<ResolvedAddress> {
     let falls_back = use_draining && !links.values().any(Link::is_open);
     let is_usable = |link: &Link| link.is_open() || falls_back && link.draining_since().is_some();
-    let usable = || links.iter().filter(|(_, link)| is_usable(link));
-    let chosen = if usable().any(|(_, link)| link.is_join()) {
-        let hashed = usable().max_by_key(|(target, _)| weight(id, &target.to_string()));
-        hashed.filter(|(_, link)| has_capacity(link))
+    let usable_links = || links.iter().filter(|(_, link)| is_usable(link));
+    let choice = if usable_links().any(|(_, link)| link.is_join()) {
+        let candidate = usable_links().max_by_key(|(target, _)| weight(id, &target.to_string()));
+        candidate.filter(|(_, link)| has_capacity(link))
     } else {
         let now = Instant::now();
-        let with_capacity = usable().filter(|(_, link)| has_capacity(link));
+        let with_capacity = usable_links().filter(|(_, link)| has_capacity(link));
         with_capacity.min_by_key(|(_, link)| (link.expected_wait(now), link.pending_count()))
     };
-    chosen.map(|(target, _)| target.clone())
+    choice.map(|(target, _)| target.clone())
 }
 
 /// FNV-1a over the address, mixed with the id by the finalizer of `SplitMix64`. Equal in every process and in the
@@ -57,10 +57,10 @@ mod tests {
         };
         let mut counts = BTreeMap::new();
         for id in 0..3000 {
-            let chosen = choose(id, &targets);
-            *counts.entry(chosen).or_insert(0) += 1;
-            if chosen != targets[2] {
-                assert_eq!(choose(id, &targets[..2]), chosen);
+            let target = choose(id, &targets);
+            *counts.entry(target).or_insert(0) += 1;
+            if target != targets[2] {
+                assert_eq!(choose(id, &targets[..2]), target);
             }
         }
         assert!(counts.values().all(|count| (850..1150).contains(count)), "{counts:?}");

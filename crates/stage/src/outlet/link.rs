@@ -122,8 +122,9 @@ impl Link {
     }
 
     /// Largest payload in bytes that both sides accept.
-    pub(super) fn max_payload(&self, own: usize) -> usize {
-        usize::try_from(self.description.max_payload).map_or(own, |peer| peer.min(own))
+    pub(super) fn max_payload(&self, own_limit: usize) -> usize {
+        usize::try_from(self.description.max_payload)
+            .map_or(own_limit, |peer_limit| peer_limit.min(own_limit))
     }
 
     /// True if one more item fits in the window and in [`MAX_UNACKNOWLEDGED_BYTES`]. A larger payload is sent alone.

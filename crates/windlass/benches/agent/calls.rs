@@ -1,8 +1,8 @@
-//! Calls over the agent's socket, each in turn with an empty call over another process's socket.
+//! Duration of calls to the agent, relative to an empty call to a server that does nothing.
 //!
-//! The one who asks, the empty server and the agent are three processes on one core: where the kernel
-//! puts each, and how long a core takes to wake, would otherwise decide the ratio from run to run. So
-//! the ratios are of work; between two cores every call takes longer and the ratios are smaller.
+//! The client, the empty server and the agent are three processes on one core. On several cores, the ratios would
+//! depend on the kernel's scheduling and on the wake-up times of the cores. On one core they compare work. Between two
+//! cores every call takes longer, and the ratios are smaller.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ const WARM_UP: usize = 500;
 const ROUNDS: usize = 4_000;
 const MAX_ALLOCATE_RATIO: f64 = 1.3;
 
-/// The client of one plugin, as the kubelet has it.
+/// gRPC client of one plugin, as in the kubelet.
 pub(crate) type Client = DevicePluginClient<Channel>;
 
 /// Measured request.
@@ -39,7 +39,7 @@ enum Call {
     Prefer(PreferredAllocationRequest),
 }
 
-/// A call, whom it is made to, and how long it took each time.
+/// A call with its client, its budget and its measured durations.
 struct MeasuredCall {
     name: &'static str,
     client: Client,
@@ -48,22 +48,23 @@ struct MeasuredCall {
     samples: Samples,
 }
 
-/// Measures what the kubelet asks on a pod's way.
+/// Measures the calls that the kubelet makes to start a pod.
 pub(crate) async fn measure() -> Result<Vec<Row>> {
-    let everywhere = sched_getaffinity(None)?;
-    pin_to_one_core(&everywhere)?;
+    let allowed = sched_getaffinity(None)?;
+    pin_to_one_core(&allowed)?;
     let rows = measure_on_one_core().await;
-    sched_setaffinity(None, &everywhere)?;
+    sched_setaffinity(None, &allowed)?;
     rows
 }
 
 async fn measure_on_one_core() -> Result<Vec<Row>> {
-    let small = Testbed::create("dgx-h100")?.serve(&[]).await?;
-    let large = Testbed::create("16-gpu")?.serve(&[]).await?;
-    let (_server, socket) = empty::start(&small.testbed.path("empty")).await?;
-    let (_talker, words) = empty::start(&small.testbed.path("words")).await?;
+    let small_agent = Testbed::create("dgx-h100")?.serve(&[]).await?;
+    let large_agent = Testbed::create("16-gpu")?.serve(&[]).await?;
+    let (_server, socket) = empty::start(&small_agent.testbed.path("empty")).await?;
+    let (_second_server, second_socket) =
+        empty::start(&small_agent.testbed.path("second-empty")).await?;
     let mut rows = Vec::new();
-    for call in &mut calls(&client(&words).await?, &small, &large).await? {
+    for call in &mut calls(&client(&second_socket).await?, &small_agent, &large_agent).await? {
         let mut baseline = MeasuredCall::new("", &client(&socket).await?, Call::Options);
         run_alternately(&mut baseline, call).await?;
         rows.push(call.row(&baseline.samples));
@@ -71,8 +72,7 @@ async fn measure_on_one_core() -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Each of two processes is called as often as the other, and after the other: both have their
-/// caches swept to the same degree.
+/// Calls both servers alternately, so that the CPU caches are equally cold for both.
 async fn run_alternately(baseline: &mut MeasuredCall, call: &mut MeasuredCall) -> Result<()> {
     for round in 0..WARM_UP + ROUNDS {
         if round == WARM_UP {
@@ -90,27 +90,32 @@ async fn client(socket: &SocketPath) -> Result<Client> {
 
 /// Pins this process and its children to one processor.
 fn pin_to_one_core(allowed: &CpuSet) -> Result<()> {
-    let last = (0..CpuSet::MAX_CPU).rev().find(|&core| allowed.is_set(core));
-    let mut one = CpuSet::new();
-    one.set(last.context("there is a core")?);
-    Ok(sched_setaffinity(None, &one)?)
+    let core = (0..CpuSet::MAX_CPU).rev().find(|&core| allowed.is_set(core));
+    let mut one_core = CpuSet::new();
+    one_core.set(core.context("no core is allowed for this process")?);
+    Ok(sched_setaffinity(None, &one_core)?)
 }
 
 async fn calls(
-    words: &Client,
-    small: &ServingAgent,
-    large: &ServingAgent,
+    empty_client: &Client,
+    small_agent: &ServingAgent,
+    large_agent: &ServingAgent,
 ) -> Result<Vec<MeasuredCall>> {
-    let (eight, sixteen) = (small.ids(), large.ids());
+    let (eight, sixteen) = (small_agent.ids(), large_agent.ids());
     ensure!((eight.len(), sixteen.len()) == (8, 16), "the profiles have 8 and 16 GPUs");
-    let (small, large) = (client(&small.socket()?).await?, client(&large.socket()?).await?);
+    let small = client(&small_agent.socket()?).await?;
+    let large = client(&large_agent.socket()?).await?;
     Ok(vec![
         MeasuredCall::new("empty call to the agent", &small, Call::Options),
         MeasuredCall::new("Allocate, 1 device", &small, Call::allocate(&eight[..1]))
             .with_limit(MAX_ALLOCATE_RATIO),
         MeasuredCall::new("Allocate, 8 devices", &small, Call::allocate(&eight))
             .with_limit(MAX_ALLOCATE_RATIO),
-        MeasuredCall::new("the same words without the agent", words, Call::allocate(&eight)),
+        MeasuredCall::new(
+            "the same response without the agent",
+            empty_client,
+            Call::allocate(&eight),
+        ),
         MeasuredCall::new("GetPreferredAllocation, 8 of 8", &small, Call::prefer(&eight, 8)),
         MeasuredCall::new("GetPreferredAllocation, 4 of 8", &small, Call::prefer(&eight, 4)),
         MeasuredCall::new("GetPreferredAllocation, 8 of 16", &large, Call::prefer(&sixteen, 8)),
@@ -147,20 +152,20 @@ impl MeasuredCall {
         Self { name, client: client.clone(), call, limit: None, samples: Samples::default() }
     }
 
-    /// May take this many empty calls.
+    /// Sets the budget, as a multiple of the empty call.
     fn with_limit(self, limit: f64) -> Self {
         Self { limit: Some(limit), ..self }
     }
 
     async fn run_once(&mut self) -> Result<()> {
         let call = self.call.clone();
-        let begun = Instant::now();
+        let started = Instant::now();
         match call {
             Call::Options => drop(self.client.get_device_plugin_options(Empty {}).await?),
             Call::Allocate(request) => drop(self.client.allocate(request).await?),
             Call::Prefer(request) => drop(self.client.get_preferred_allocation(request).await?),
         }
-        self.samples.push(begun.elapsed());
+        self.samples.push(started.elapsed());
         Ok(())
     }
 

@@ -1,7 +1,7 @@
-//! The baseline of a call: a server that does nothing, in a process of its own as the agent is.
+//! Baseline of a call: a server that does nothing, in its own process like the agent.
 //!
-//! The same server code on the same single-threaded runtime, so that what the agent takes longer is
-//! what the agent does.
+//! It has the server code and the single-threaded runtime of the agent, so the additional time of the agent is its own
+//! work.
 
 use std::{
     path::{Path, PathBuf},
@@ -27,9 +27,8 @@ use crate::stage::{ChildProcess, EVENT_TIMEOUT};
 
 struct EmptyPlugin;
 
-/// Starts a server in a folder, and waits for its socket. The executable is a copy of this one: the
-/// same file would be the same memory, and warm from the caller's own use of it, as the agent's is
-/// not.
+/// Starts a server in a folder, and waits for its socket. The executable is a copy of this one: the same file would
+/// share its pages with the caller, whose own use keeps them in the CPU caches.
 pub(crate) async fn start(folder: &Path) -> Result<(ChildProcess, SocketPath)> {
     std::fs::create_dir(folder)?;
     let (copy, socket) = (folder.join("server"), folder.join("socket"));
@@ -37,12 +36,14 @@ pub(crate) async fn start(folder: &Path) -> Result<(ChildProcess, SocketPath)> {
     let mut command = Command::new(copy);
     command.env_clear().arg("--serve-empty").arg(&socket).stdin(Stdio::null());
     let server = ChildProcess::start(&mut command)?;
-    let there = async {
+    let wait_for_socket = async {
         while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(EVENT_TIMEOUT, there).await.context("the empty server does not serve")?;
+    tokio::time::timeout(EVENT_TIMEOUT, wait_for_socket)
+        .await
+        .context("the empty server does not serve")?;
     Ok((server, SocketPath::new(socket)?))
 }
 
@@ -89,7 +90,7 @@ impl DevicePlugin for EmptyPlugin {
         Ok(Response::new(PreferredAllocationResponse::default()))
     }
 
-    /// The agent's words without its thoughts: tells what of a call is their transport.
+    /// Returns a response like the agent's, without computing it. The duration is that of the transport.
     async fn allocate(
         &self,
         request: Request<AllocateRequest>,

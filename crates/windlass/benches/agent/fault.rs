@@ -1,4 +1,4 @@
-//! From a fault to the kubelet's knowledge of it.
+//! Time from a fault of a GPU to the kubelet's device list without it.
 
 use std::time::{Duration, Instant};
 
@@ -11,50 +11,50 @@ use crate::{
     stage::{RESOURCE, ServingAgent, Testbed},
 };
 
-/// Few enough that a GPU which fails again and again is not kept back for long.
+/// Number of faults. It is small, since repeated faults of a GPU extend the period for which it is withheld.
 const RUNS: usize = 32;
 const DETECTION_BUDGET: Duration = Duration::from_millis(10);
 
-/// A GPU that fell off the bus, as the driver's log has it.
+/// The XID of a GPU that has fallen off the bus.
 const XID: u64 = 79;
 
-/// Devices recover at once, so that the next run can begin.
+/// Devices recover quickly, so that the next run can start.
 const CONFIG: &str = "health: {quietPeriod: 20ms, probeInterval: 10s}\n";
 
-/// Measures from before the fault is written to after the list is taken in.
+/// Measures from before the fault is written until the kubelet has processed the list.
 pub(crate) async fn measure() -> Result<Vec<Row>> {
-    let stage = Testbed::create("dgx-h100")?;
-    let config = stage.path("config.yaml");
+    let testbed = Testbed::create("dgx-h100")?;
+    let config = testbed.path("config.yaml");
     std::fs::write(&config, CONFIG).context("cannot write the configuration")?;
-    let served = stage.serve(&["--config".as_ref(), config.as_ref()]).await?;
-    let (mut written, mut told) = (Samples::default(), Samples::default());
+    let serving_agent = testbed.serve(&["--config".as_ref(), config.as_ref()]).await?;
+    let (mut write_times, mut list_times) = (Samples::default(), Samples::default());
     for run in 0..RUNS {
-        wait_for_healthy(&served, 8).await?;
+        wait_for_healthy(&serving_agent, 8).await?;
         let fault = Fault::Xid { gpu: run % 8, code: XID };
-        let machine = served.testbed.machine.clone();
-        let begun = Instant::now();
-        let (injected, listed) = tokio::join!(inject(machine, fault), async {
-            wait_for_healthy(&served, 7).await.map(|()| begun.elapsed())
+        let machine = serving_agent.testbed.machine.clone();
+        let started = Instant::now();
+        let (write_time, list_time) = tokio::join!(inject(machine, fault), async {
+            wait_for_healthy(&serving_agent, 7).await.map(|()| started.elapsed())
         });
-        written.push(injected?);
-        told.push(listed?);
+        write_times.push(write_time?);
+        list_times.push(list_time?);
     }
     Ok(vec![
-        Row::with_samples("writing a fault to the simulated driver", &written),
-        Row::with_samples("fault to device list", &told)
-            .with_comparison("the writing included")
-            .with_time_budget(told.median(), DETECTION_BUDGET),
+        Row::with_samples("writing a fault to the simulated driver", &write_times),
+        Row::with_samples("fault to device list", &list_times)
+            .with_comparison("includes the write")
+            .with_time_budget(list_times.median(), DETECTION_BUDGET),
     ])
 }
 
-/// On a thread of its own: the kubelet here goes on meanwhile.
+/// Injects a fault on a blocking thread, so that the kubelet in this process continues.
 async fn inject(machine: Machine, fault: Fault) -> Result<Duration> {
-    let begun = Instant::now();
+    let started = Instant::now();
     tokio::task::spawn_blocking(move || machine.inject(&fault)).await??;
-    Ok(begun.elapsed())
+    Ok(started.elapsed())
 }
 
-async fn wait_for_healthy(served: &ServingAgent, healthy: usize) -> Result<()> {
-    let listed = served.wait_for(|node| node.counts(RESOURCE) == Some((8, healthy)));
-    listed.await.map(drop)
+async fn wait_for_healthy(serving_agent: &ServingAgent, healthy: usize) -> Result<()> {
+    let wait = serving_agent.wait_for(|node| node.counts(RESOURCE) == Some((8, healthy)));
+    wait.await.map(drop)
 }

@@ -13,53 +13,55 @@ use crate::{
 
 const OBSERVATION_TIME: Duration = Duration::from_secs(20);
 
-/// When the start is over.
+/// Time until the start is over.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
 
-/// Maximum distance of wake-ups that count as one piece of work. A single wake-up is tokio's timer without work.
+/// Interval between samples. Wake-ups in consecutive samples are one piece of work; a single wake-up in a sample is a
+/// timer of tokio without work.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Periodic work happens at most this often.
+/// Minimum interval of the agent's periodic work.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Watches the agent, with the product's own intervals.
+/// Observes an agent with the default intervals.
 pub(crate) async fn measure() -> Result<Vec<Row>> {
-    let served = Testbed::create("dgx-h100")?.serve(&[]).await?;
-    let agent = served.agent.id();
+    let serving_agent = Testbed::create("dgx-h100")?.serve(&[]).await?;
+    let agent = serving_agent.agent.id();
     sleep(SETTLE_TIME).await;
-    let (ticks_before, mut known) = (ticks(agent)?, wakeups(agent)?);
-    let (mut lone, mut woken, mut working, mut pieces) = (0, 0, false, Vec::new());
-    let begun = Instant::now();
-    for look in 1..=u32::try_from(OBSERVATION_TIME.as_millis() / SAMPLE_INTERVAL.as_millis())? {
-        sleep_until(begun + SAMPLE_INTERVAL * look).await;
-        let now = wakeups(agent)?;
-        let more = increase(&known, &now);
-        if more > 1 && !working {
-            pieces.push(SAMPLE_INTERVAL * look);
+    let (ticks_before, mut previous) = (ticks(agent)?, wakeups(agent)?);
+    let (mut single_count, mut wakeup_count, mut was_working, mut work_times) =
+        (0, 0, false, Vec::new());
+    let started = Instant::now();
+    for sample in 1..=u32::try_from(OBSERVATION_TIME.as_millis() / SAMPLE_INTERVAL.as_millis())? {
+        sleep_until(started + SAMPLE_INTERVAL * sample).await;
+        let current = wakeups(agent)?;
+        let new_wakeups = increase(&previous, &current);
+        if new_wakeups > 1 && !was_working {
+            work_times.push(SAMPLE_INTERVAL * sample);
         }
-        working = more > 1;
-        lone += u64::from(more == 1);
-        woken += more;
-        known = now;
+        was_working = new_wakeups > 1;
+        single_count += u64::from(new_wakeups == 1);
+        wakeup_count += new_wakeups;
+        previous = current;
     }
-    let busy = Duration::from_millis(10 * (ticks(agent)? - ticks_before));
-    let share = 100.0 * busy.as_secs_f64() / OBSERVATION_TIME.as_secs_f64();
-    let times: Vec<_> = pieces.iter().map(|at| format!("{:.1}", at.as_secs_f64())).collect();
-    let most = OBSERVATION_TIME.as_secs_f64() / PERIOD.as_secs_f64();
-    let count = f64::from(u32::try_from(pieces.len())?);
+    let processor_time = Duration::from_millis(10 * (ticks(agent)? - ticks_before));
+    let share = 100.0 * processor_time.as_secs_f64() / OBSERVATION_TIME.as_secs_f64();
+    let times: Vec<_> = work_times.iter().map(|at| format!("{:.1}", at.as_secs_f64())).collect();
+    let max_count = OBSERVATION_TIME.as_secs_f64() / PERIOD.as_secs_f64();
+    let count = f64::from(u32::try_from(work_times.len())?);
     Ok(vec![
         Row::single_value(format!("idle CPU over {OBSERVATION_TIME:?}"), format!("{share:.2} %"))
-            .with_comparison(format!("{woken} wake-ups, {lone} of them lone")),
-        Row::single_value("moments with work", pieces.len())
+            .with_comparison(format!("{wakeup_count} wake-ups, {single_count} of them single")),
+        Row::single_value("pieces of work", work_times.len())
             .with_comparison(format!("at {} s", times.join(", ")))
-            .with_budget(count, most, ""),
+            .with_budget(count, max_count, ""),
     ])
 }
 
-/// Wake-ups since the last look; those of a thread that ended between two looks are lost.
-fn increase(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> u64 {
-    let since = |(thread, count): (&String, &u64)| {
-        count.saturating_sub(before.get(thread).copied().unwrap_or(0))
+/// Wake-ups since the previous sample. Those of a thread that has ended since then are not counted.
+fn increase(previous: &BTreeMap<String, u64>, current: &BTreeMap<String, u64>) -> u64 {
+    let since_previous = |(thread, count): (&String, &u64)| {
+        count.saturating_sub(previous.get(thread).copied().unwrap_or(0))
     };
-    now.iter().map(since).sum()
+    current.iter().map(since_previous).sum()
 }

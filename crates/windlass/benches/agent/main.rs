@@ -1,11 +1,11 @@
 //! Cost of the agent, with budgets: `cargo bench -p windlass --bench agent`.
 //!
-//! Every figure that depends on the machine stands beside a baseline taken in the same run, the two
-//! in turns. The agent is the real binary in a process of its own; simulated are the machine and the
-//! kubelet. A budget that is missed is printed and ends the run well, unless `--strict` is given.
+//! Every figure that depends on the machine has a baseline, measured alternately in the same run. The agent is the real
+//! binary in its own process; the machine and the kubelet are simulated. A missed budget is printed, and fails the run
+//! only with `--strict`.
 //!
-//! To measure another device plugin beside ours, name it. It serves in `/var/lib/kubelet`, so give
-//! the run one of its own; a kubelet that lives there is not disturbed:
+//! `WINDLASS_BENCH_PEER` names another device plugin to measure beside ours. It serves in `/var/lib/kubelet`, so the
+//! run needs a private mount there, which does not disturb a kubelet of the machine:
 //!
 //! ```sh
 //! WINDLASS_BENCH_PEER=/usr/bin/nvidia-device-plugin unshare --mount sh -c \
@@ -44,7 +44,7 @@ struct Arguments {
     /// Flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
-    /// Be the baseline's server on this socket.
+    /// Run the baseline's server on this socket.
     #[arg(long, hide = true, value_name = "SOCKET")]
     serve_empty: Option<PathBuf>,
 }
@@ -61,7 +61,7 @@ enum Part {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    // One thread, as the agent has.
+    // One thread, as in the agent.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -72,7 +72,7 @@ fn main() -> Result<()> {
         }
         tokio::select! {
             outcome = measure(arguments) => outcome,
-            // Ending here drops, and with it stops and removes, whatever was started.
+            // The dropped future stops the processes and removes the files of the run.
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         }
     })
@@ -84,8 +84,8 @@ async fn measure(arguments: Arguments) -> Result<()> {
     for part in parts {
         report.show(&part.measure(&arguments).await.with_context(|| format!("{part:?}"))?)?;
     }
-    let missed = report.end()?;
-    if missed > 0 && arguments.strict {
+    let missed_count = report.end()?;
+    if missed_count > 0 && arguments.strict {
         bail!("budgets were missed");
     }
     Ok(())

@@ -4,14 +4,14 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context as _, Result};
 
-/// Memory that a process holds, in KiB, by where it is from.
+/// Resident memory of a process in KiB, by origin.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Resident {
-    /// All of it.
+    /// All resident memory.
     pub(crate) total: u64,
     /// Mappings of the NVML library's file.
     pub(crate) nvml: u64,
-    /// Memory of its own: heap, stacks, changed pages of files.
+    /// Anonymous memory outside the NVML library: heap, stacks, changed pages of files.
     pub(crate) anonymous: u64,
 }
 
@@ -20,19 +20,19 @@ pub(crate) struct Resident {
 impl Resident {
     /// Adds up `/proc/<pid>/smaps`.
     pub(crate) fn of(process: u32) -> Result<Self> {
-        let mut sum = Self::default();
+        let mut resident = Self::default();
         let mut in_nvml = false;
         for line in read(format!("/proc/{process}/smaps"))?.lines() {
             if let Some(size) = kib(line, "Rss:") {
-                sum.total += size;
-                sum.nvml += if in_nvml { size } else { 0 };
+                resident.total += size;
+                resident.nvml += if in_nvml { size } else { 0 };
             } else if let Some(size) = kib(line, "Anonymous:") {
-                sum.anonymous += if in_nvml { 0 } else { size };
+                resident.anonymous += if in_nvml { 0 } else { size };
             } else if is_mapping(line) {
                 in_nvml = line.contains("libnvidia-ml.so");
             }
         }
-        Ok(sum)
+        Ok(resident)
     }
 
     /// Figure that counts against the budget.
@@ -55,10 +55,10 @@ pub(crate) fn wakeups(process: u32) -> Result<BTreeMap<String, u64>> {
     Ok(entries.flatten().filter_map(count).collect())
 }
 
-/// Clock ticks, of a hundredth of a second, that the process has run for (`proc_pid_stat(5)`).
+/// Processor time of a process, in clock ticks of 10 ms (`proc_pid_stat(5)`).
 pub(crate) fn ticks(process: u32) -> Result<u64> {
     let stat = read(format!("/proc/{process}/stat"))?;
-    // Behind the name, which may hold anything, begins the third field; 14 and 15 are the times.
+    // The third field follows the name, which can contain any character. Fields 14 and 15 are the times.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let times = fields.split_whitespace().skip(11).take(2);
     Ok(times.filter_map(|time| time.parse::<u64>().ok()).sum())
@@ -79,7 +79,9 @@ fn kib(line: &str, key: &str) -> Option<u64> {
     line.strip_prefix(key)?.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// `55d0c0a00000-55d0c0c00000 r--p ...`; the lines below a mapping have a capital and a colon.
+/// True for the first line of a mapping, `55d0c0a00000-55d0c0c00000 r--p ...`. Its other lines begin with a capital.
 fn is_mapping(line: &str) -> bool {
-    line.starts_with(|first: char| first.is_ascii_digit() || ('a'..='f').contains(&first))
+    line.starts_with(|character: char| {
+        character.is_ascii_digit() || ('a'..='f').contains(&character)
+    })
 }

@@ -1,4 +1,4 @@
-//! The table: what was measured, beside what it may be.
+//! Table of the measurements, with budgets and verdicts.
 
 use std::{
     fmt::Display,
@@ -28,7 +28,7 @@ enum Verdict {
     OverBudget,
 }
 
-/// Prints rows as they come, and counts the budgets.
+/// Prints rows, and counts met and missed budgets.
 #[derive(Debug)]
 pub(crate) struct Report {
     met: usize,
@@ -38,17 +38,17 @@ pub(crate) struct Report {
 // === impl Row ===
 
 impl Row {
-    /// A figure that was taken many times.
-    pub(crate) fn with_samples(what: impl Into<String>, samples: &Samples) -> Self {
+    /// A figure with many samples: the row has its median and 99th percentile.
+    pub(crate) fn with_samples(label: impl Into<String>, samples: &Samples) -> Self {
         Self {
             p99: ShortDuration(samples.p99()).to_string(),
-            ..Self::single_value(what, ShortDuration(samples.median()))
+            ..Self::single_value(label, ShortDuration(samples.median()))
         }
     }
 
-    /// A figure that was taken once.
-    pub(crate) fn single_value(what: impl Into<String>, figure: impl Display) -> Self {
-        Self { label: what.into(), median: figure.to_string(), ..Self::default() }
+    /// A figure with a single value.
+    pub(crate) fn single_value(label: impl Into<String>, figure: impl Display) -> Self {
+        Self { label: label.into(), median: figure.to_string(), ..Self::default() }
     }
 
     /// A sentence in place of a figure.
@@ -57,22 +57,22 @@ impl Row {
     }
 
     /// Meaning of the figure, such as its ratio to a baseline.
-    pub(crate) fn with_comparison(self, compared: impl Into<String>) -> Self {
-        Self { compared: compared.into(), ..self }
+    pub(crate) fn with_comparison(self, comparison: impl Into<String>) -> Self {
+        Self { compared: comparison.into(), ..self }
     }
 
-    /// May take this long.
-    pub(crate) fn with_time_budget(self, taken: Duration, limit: Duration) -> Self {
-        self.with_verdict(format!("{limit:?}"), taken <= limit)
+    /// Sets the budget of a duration.
+    pub(crate) fn with_time_budget(self, duration: Duration, limit: Duration) -> Self {
+        self.with_verdict(format!("{limit:?}"), duration <= limit)
     }
 
-    /// May be this much, in the unit that the text has.
+    /// Sets the budget of a figure. `unit` is a suffix of the printed budget.
     pub(crate) fn with_budget(self, figure: f64, limit: f64, unit: &str) -> Self {
         self.with_verdict(format!("{limit}{unit}"), figure <= limit)
     }
 
-    fn with_verdict(self, budget: String, kept: bool) -> Self {
-        Self { budget, verdict: if kept { Verdict::Ok } else { Verdict::OverBudget }, ..self }
+    fn with_verdict(self, budget: String, is_met: bool) -> Self {
+        Self { budget, verdict: if is_met { Verdict::Ok } else { Verdict::OverBudget }, ..self }
     }
 }
 
@@ -97,27 +97,27 @@ impl Report {
         Ok(Self { met: 0, missed: 0 })
     }
 
-    /// Prints one part's rows.
+    /// Prints the rows of one benchmark.
     pub(crate) fn show(&mut self, rows: &[Row]) -> io::Result<()> {
         for row in rows {
             self.met += usize::from(row.verdict == Verdict::Ok);
             self.missed += usize::from(row.verdict == Verdict::OverBudget);
-            let Row { label: what, median, p99, compared, budget, verdict } = row;
-            line([what, median, p99, compared, budget, verdict.text()])?;
+            let Row { label, median, p99, compared, budget, verdict } = row;
+            line([label, median, p99, compared, budget, verdict.text()])?;
         }
         line([""; 6])
     }
 
-    /// Prints the sum. Returns how many budgets were missed.
+    /// Prints the numbers of met and missed budgets. Returns the latter.
     pub(crate) fn end(self) -> io::Result<usize> {
-        let Self { met: kept, missed } = self;
-        writeln!(io::stdout(), "{kept} budgets kept, {missed} missed")?;
+        let Self { met, missed } = self;
+        writeln!(io::stdout(), "{met} budgets met, {missed} missed")?;
         Ok(missed)
     }
 }
 
-/// Text to the left, figures to the right.
-fn line([what, median, p99, compared, budget, verdict]: [&str; 6]) -> io::Result<()> {
-    let text = format!("{what:<44}{median:>9}{p99:>10}  {compared:<34}{budget:>8}  {verdict}");
+/// Prints one line: text aligned to the left, figures to the right.
+fn line([label, median, p99, compared, budget, verdict]: [&str; 6]) -> io::Result<()> {
+    let text = format!("{label:<44}{median:>9}{p99:>10}  {compared:<34}{budget:>8}  {verdict}");
     writeln!(io::stdout(), "{}", text.trim_end())
 }

@@ -1,12 +1,12 @@
-//! Durations of the same thing, many times over.
+//! Durations of a repeated measurement.
 
 use std::{fmt, time::Duration};
 
-/// Durations in the order they were taken.
+/// Durations in the order of the measurements.
 #[derive(Debug, Default)]
 pub(crate) struct Samples(Vec<Duration>);
 
-/// A duration to three digits, in the unit that suits it.
+/// A duration with three digits, in the largest unit in which it is at least one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShortDuration(pub(crate) Duration);
 
@@ -21,7 +21,7 @@ impl Samples {
         self.quantile(50)
     }
 
-    /// Of few samples, the slowest.
+    /// 99th percentile; the slowest of few samples.
     pub(crate) fn p99(&self) -> Duration {
         self.quantile(99)
     }

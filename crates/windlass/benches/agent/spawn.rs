@@ -1,4 +1,4 @@
-//! From the start of the process to the kubelet's knowledge of its devices.
+//! Time from the start of a plugin's process to its registration and to its first device list.
 
 use std::{
     path::Path,
@@ -19,10 +19,10 @@ use crate::{
 
 const RUNS: usize = 20;
 const REGISTRATION_BUDGET: Duration = Duration::from_millis(10);
-/// Tolerated share of another plugin's time.
+/// Budget: maximum share of another plugin's time.
 const MAX_PEER_RATIO: f64 = 0.5;
 
-/// Where plugins serve that cannot be told otherwise.
+/// Folder in which plugins serve that have no flag for it.
 const KUBELET_DIR: &str = "/var/lib/kubelet";
 
 /// Start time of a plugin, from before its process is created.
@@ -32,91 +32,91 @@ struct StartTimes {
     listed: Samples,
 }
 
-/// In turns: a process that does nothing, the agent, the other plugin.
+/// Measures alternately: `windlass --version`, the agent, the other plugin.
 pub(crate) async fn measure(peer: Option<&Path>) -> Result<Vec<Row>> {
-    let stage = Testbed::create("dgx-h100")?;
-    let occupied = Path::new(KUBELET_DIR).join(PLUGIN_DIR).join(KUBELET_SOCKET).exists();
-    let measurable = peer.filter(|_| !occupied);
-    let (mut nothing, mut ours, mut theirs) = Default::default();
-    // The first run finds cold files and is not counted.
+    let testbed = Testbed::create("dgx-h100")?;
+    let has_kubelet = Path::new(KUBELET_DIR).join(PLUGIN_DIR).join(KUBELET_SOCKET).exists();
+    let measured_peer = peer.filter(|_| !has_kubelet);
+    let (mut version_times, mut agent_times, mut peer_times) = Default::default();
+    // The first run reads cold files, and does not count.
     for run in 0..=RUNS {
         if run == 1 {
-            (nothing, ours, theirs) = Default::default();
+            (version_times, agent_times, peer_times) = Default::default();
         }
-        run_version_command(&mut nothing)?;
-        measure_start(stage.kubelet()?, &mut stage.agent(&[])?, &mut ours).await?;
-        if let Some(peer) = measurable {
+        run_version_command(&mut version_times)?;
+        measure_start(testbed.kubelet()?, &mut testbed.agent(&[])?, &mut agent_times).await?;
+        if let Some(peer) = measured_peer {
             let kubelet = start_kubelet(Path::new(KUBELET_DIR))?;
-            measure_start(kubelet, &mut peer_command(peer, &stage), &mut theirs).await?;
+            measure_start(kubelet, &mut peer_command(peer, &testbed), &mut peer_times).await?;
         }
     }
-    let mut rows = rows(&nothing, &ours);
-    rows.push(system_calls::measure(&stage).await?);
-    match (peer, measurable) {
+    let mut rows = rows(&version_times, &agent_times);
+    rows.push(system_calls::measure(&testbed).await?);
+    match (peer, measured_peer) {
         (None, _) => rows.push(Row::note("another plugin: name it in WINDLASS_BENCH_PEER")),
         (Some(_), None) => rows.push(Row::note(format!(
-            "another plugin: not measured, since a kubelet lives in {KUBELET_DIR}"
+            "another plugin: not measured, since a kubelet serves in {KUBELET_DIR}"
         ))),
-        (Some(peer), Some(_)) => rows.extend(peer_rows(peer, &ours, &theirs)),
+        (Some(peer), Some(_)) => rows.extend(peer_rows(peer, &agent_times, &peer_times)),
     }
     Ok(rows)
 }
 
-fn rows(nothing: &Samples, ours: &StartTimes) -> Vec<Row> {
-    let more = ours.registered.median().saturating_sub(nothing.median());
+fn rows(version_times: &Samples, agent_times: &StartTimes) -> Vec<Row> {
+    let difference = agent_times.registered.median().saturating_sub(version_times.median());
     vec![
-        Row::with_samples("start and end of windlass --version", nothing),
-        Row::with_samples("spawn to registered, 8 GPUs", &ours.registered)
-            .with_comparison(format!("{} more than --version", ShortDuration(more)))
-            .with_time_budget(ours.registered.median(), REGISTRATION_BUDGET),
-        Row::with_samples("spawn to first device list", &ours.listed),
+        Row::with_samples("start and end of windlass --version", version_times),
+        Row::with_samples("spawn to registered, 8 GPUs", &agent_times.registered)
+            .with_comparison(format!("{} more than --version", ShortDuration(difference)))
+            .with_time_budget(agent_times.registered.median(), REGISTRATION_BUDGET),
+        Row::with_samples("spawn to first device list", &agent_times.listed),
     ]
 }
 
-fn peer_rows(peer: &Path, ours: &StartTimes, theirs: &StartTimes) -> [Row; 2] {
+fn peer_rows(peer: &Path, agent_times: &StartTimes, peer_times: &StartTimes) -> [Row; 2] {
     let name = peer.file_name().unwrap_or(peer.as_os_str()).display();
-    let row = |what, ours: &Samples, theirs: &Samples| {
-        let ratio = ours.ratio_to(theirs);
-        Row::with_samples(format!("{name}: to {what}"), theirs)
+    let row = |milestone, agent_times: &Samples, peer_times: &Samples| {
+        let ratio = agent_times.ratio_to(peer_times);
+        Row::with_samples(format!("{name}: to {milestone}"), peer_times)
             .with_comparison(format!("ours takes {ratio:.2} x"))
             .with_budget(ratio, MAX_PEER_RATIO, " x")
     };
     [
-        row("registered", &ours.registered, &theirs.registered),
-        row("first device list", &ours.listed, &theirs.listed),
+        row("registered", &agent_times.registered, &peer_times.registered),
+        row("first device list", &agent_times.listed, &peer_times.listed),
     ]
 }
 
-fn run_version_command(taken: &mut Samples) -> Result<()> {
+fn run_version_command(samples: &mut Samples) -> Result<()> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
     command.env_clear().arg("--version").stdout(Stdio::null());
-    let begun = Instant::now();
-    let ended = command.status().context("cannot start windlass")?;
-    taken.push(begun.elapsed());
-    ensure!(ended.success(), "windlass --version failed");
+    let started = Instant::now();
+    let status = command.status().context("cannot start windlass")?;
+    samples.push(started.elapsed());
+    ensure!(status.success(), "windlass --version failed");
     Ok(())
 }
 
 async fn measure_start(
     kubelet: Kubelet,
     command: &mut Command,
-    taken: &mut StartTimes,
+    times: &mut StartTimes,
 ) -> Result<()> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let plugin = ChildProcess::start(command)?;
     kubelet.wait_for(is_registered, EVENT_TIMEOUT).await?;
-    taken.registered.push(begun.elapsed());
+    times.registered.push(started.elapsed());
     kubelet.wait_for(is_listed, EVENT_TIMEOUT).await?;
-    taken.listed.push(begun.elapsed());
+    times.listed.push(started.elapsed());
     drop(plugin);
     kubelet.shutdown().await;
     Ok(())
 }
 
-/// Finds the simulated driver as it finds the real one: by the dynamic linker.
-fn peer_command(peer: &Path, stage: &Testbed) -> Command {
+/// Command of the other plugin. It finds the simulated driver through the dynamic linker, as the real one.
+fn peer_command(peer: &Path, testbed: &Testbed) -> Command {
     let mut command = Command::new(peer);
-    command.env_clear().env("LD_LIBRARY_PATH", stage.machine.dir());
+    command.env_clear().env("LD_LIBRARY_PATH", testbed.machine.dir());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }

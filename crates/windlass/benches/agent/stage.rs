@@ -1,4 +1,4 @@
-//! The stage: a simulated machine in a throw-away folder, embedded kubelets, agents as processes.
+//! Testbed: a simulated machine in a temporary folder, embedded kubelets, and agents as processes.
 
 use std::{
     ffi::OsStr,
@@ -15,30 +15,30 @@ use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketPath};
 use windlass_kubelet_sim::{Config, Kubelet, NodeStatus, PluginStatus};
 use windlass_machine::{Machine, MachineProfile, find_driver};
 
-/// The resource that every part asks for.
+/// Resource of all benchmarks.
 pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
 
-/// Deadline of any event.
+/// Timeout of a wait for an event.
 pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// In memory where there is such a file system: sockets and state files, not the disk, are measured.
+/// Folder in memory, so that the disk is not measured. Without it, the testbed is in the system's temporary folder.
 const TMPFS_DIR: &str = "/dev/shm";
 
-/// A machine, and room for what uses it.
+/// A simulated machine, with a folder for its kubelets and agents.
 #[derive(Debug)]
 pub(crate) struct Testbed {
     pub(crate) machine: Machine,
     folder: TempDir,
 }
 
-/// A process that ends with its handle.
+/// A child process. Dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct ChildProcess(Child);
 
-/// An agent whose devices the kubelet knows.
+/// An agent whose device list has reached the kubelet.
 #[derive(Debug)]
 pub(crate) struct ServingAgent {
-    // Ended in this order.
+    // Dropped in this order.
     pub(crate) agent: ChildProcess,
     pub(crate) kubelet: Kubelet,
     pub(crate) testbed: Testbed,
@@ -47,10 +47,10 @@ pub(crate) struct ServingAgent {
 // === impl Testbed ===
 
 impl Testbed {
-    /// Makes a machine of a known profile.
+    /// Creates a testbed with a machine of this profile.
     pub(crate) fn create(profile: &str) -> Result<Self> {
-        let memory = Path::new(TMPFS_DIR);
-        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let tmpfs = Path::new(TMPFS_DIR);
+        let parent = if tmpfs.is_dir() { tmpfs.to_owned() } else { std::env::temp_dir() };
         let folder = tempfile::Builder::new()
             .prefix("windlass-bench-")
             .tempdir_in(parent)
@@ -61,21 +61,21 @@ impl Testbed {
         Ok(Self { machine, folder })
     }
 
-    /// A path for something of the stage's.
+    /// Path of a file in the testbed's folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// A kubelet that has forgotten what was before.
+    /// Starts a kubelet in an empty folder.
     pub(crate) fn kubelet(&self) -> Result<Kubelet> {
         let dir = self.path("kubelet");
         recreate_dir(&dir)?;
         start_kubelet(&dir)
     }
 
-    /// The agent, which finds none of its own files; told where everything is, and by the environment what the image
-    /// says.
-    pub(crate) fn agent(&self, more: &[&OsStr]) -> Result<Command> {
+    /// Command of an agent that finds no file of an earlier one. Flags name all its folders, and its environment is
+    /// that of the image.
+    pub(crate) fn agent(&self, flags: &[&OsStr]) -> Result<Command> {
         let cdi = self.path("cdi");
         recreate_dir(&cdi)?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
@@ -86,19 +86,19 @@ impl Testbed {
         command.arg("--kubelet-dir").arg(self.path("kubelet"));
         command.arg("--cdi-dir").arg(cdi);
         command.arg("--state-dir").arg(self.path("state"));
-        command.args(more);
-        // A file is what a container runtime's log costs, less its reader.
+        command.args(flags);
+        // A file costs as much as the log of a container runtime, without its reader.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(self.log())?);
         Ok(command)
     }
 
     /// Starts kubelet and agent, and waits for the device list.
-    pub(crate) async fn serve(self, more: &[&OsStr]) -> Result<ServingAgent> {
+    pub(crate) async fn serve(self, flags: &[&OsStr]) -> Result<ServingAgent> {
         let kubelet = self.kubelet()?;
-        let agent = ChildProcess::start(&mut self.agent(more)?)?;
-        let served = ServingAgent { agent, kubelet, testbed: self };
-        served.wait_for(is_listed).await?;
-        Ok(served)
+        let agent = ChildProcess::start(&mut self.agent(flags)?)?;
+        let serving_agent = ServingAgent { agent, kubelet, testbed: self };
+        serving_agent.wait_for(is_listed).await?;
+        Ok(serving_agent)
     }
 
     fn log(&self) -> PathBuf {
@@ -108,9 +108,9 @@ impl Testbed {
 
 /// Starts an embedded kubelet in a folder.
 pub(crate) fn start_kubelet(dir: &Path) -> Result<Kubelet> {
-    let mut settings = Config::new(dir);
-    settings.numa_nodes = (0..8).collect();
-    Kubelet::start(settings).context("cannot start the embedded kubelet")
+    let mut config = Config::new(dir);
+    config.numa_nodes = (0..8).collect();
+    Kubelet::start(config).context("cannot start the embedded kubelet")
 }
 
 /// True if the plugin is registered; the kubelet's checkpoint of an earlier plugin does not count.
@@ -139,7 +139,7 @@ impl ChildProcess {
         command.spawn().map(Self).with_context(|| format!("cannot start {}", program.display()))
     }
 
-    /// Its process id.
+    /// Process id.
     pub(crate) fn id(&self) -> u32 {
         self.0.id()
     }
@@ -147,7 +147,7 @@ impl ChildProcess {
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // One that has ended already needs no ending.
+        // An error means that the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -156,13 +156,13 @@ impl Drop for ChildProcess {
 // === impl ServingAgent ===
 
 impl ServingAgent {
-    /// Waits for the node to get there; says the agent's last words if it does not.
+    /// Waits until the kubelet's status fulfils a condition. The error has the agent's log.
     pub(crate) async fn wait_for(
         &self,
         condition: impl FnMut(&NodeStatus) -> bool,
     ) -> Result<Arc<NodeStatus>> {
-        let waited = self.kubelet.wait_for(condition, EVENT_TIMEOUT).await;
-        waited.with_context(|| {
+        let result = self.kubelet.wait_for(condition, EVENT_TIMEOUT).await;
+        result.with_context(|| {
             let log = fs::read_to_string(self.testbed.log()).unwrap_or_default();
             format!("the agent's log:\n{log}")
         })
@@ -174,7 +174,7 @@ impl ServingAgent {
         node.resources
             .get(RESOURCE)
             .into_iter()
-            .flat_map(|known| known.devices.keys().cloned())
+            .flat_map(|resource| resource.devices.keys().cloned())
             .collect()
     }
 

@@ -1,4 +1,4 @@
-//! A machine that no profile describes: one without any order.
+//! A machine that no profile describes: its links are random.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use windlass_core::{
 
 use super::{machines::Machine, random::Random};
 
-/// NVLinks between two GPUs that are linked by lot.
+/// Possible numbers of NVLinks between two GPUs.
 const LINKS: [u32; 7] = [0, 1, 2, 3, 4, 5, 6];
 
-/// Sixteen GPUs whose links are drawn by lot: no two are alike, which a search finds hardest.
+/// Sixteen GPUs with random links. Without symmetry, it is the hardest machine for a search.
 pub(crate) fn with_random_links(seed: u64) -> Machine {
     let mut random = Random::new(seed);
     let mut devices: Vec<_> = (0..16).map(|index| gpu(index, index / 8)).collect();
@@ -32,7 +32,7 @@ pub(crate) fn with_random_links(seed: u64) -> Machine {
     )
 }
 
-/// A GPU below a host bridge of its own.
+/// A GPU under its own host bridge.
 fn gpu(index: u32, numa: u32) -> Device {
     let pci = address(index);
     let bus = bus(index);

@@ -1,4 +1,4 @@
-//! GPUs together with NICs: every number of both.
+//! Time to choose GPUs together with NICs, for every size.
 
 use std::{hint::black_box, time::Instant};
 
@@ -13,10 +13,10 @@ use crate::{machines::Machine, report::Row, samples::Samples};
 /// Repetitions per request.
 const RUNS: usize = 50;
 
-/// Machines whose GPUs and NICs are asked for together.
+/// Machines with joint requests for GPUs and NICs.
 const MACHINES: [&str; 3] = ["dgx-1", "dgx-h100", "16-gpu"];
 
-/// Measures as many NICs as GPUs, in every number that there is of both.
+/// Measures requests for equal numbers of GPUs and NICs.
 pub(crate) fn measure(machines: &[Machine]) -> Result<Vec<Row>> {
     machines.iter().filter(|machine| MACHINES.contains(&machine.name)).map(slowest).collect()
 }
@@ -28,13 +28,14 @@ fn slowest(machine: &Machine) -> Result<Row> {
     let nics: Vec<_> = nics.collect();
     let mut slowest = Samples::default();
     for size in 1..=gpus.len().min(nics.len()) {
-        let taken = time(machine, (&gpus, &nics), size)?;
-        if taken.median() > slowest.median() {
-            slowest = taken;
+        let samples = time(machine, (&gpus, &nics), size)?;
+        if samples.median() > slowest.median() {
+            slowest = samples;
         }
     }
-    let what = format!("{}: {} GPUs with {} NICs", machine.name, gpus.len(), nics.len());
-    Ok(Row::with_samples(what, &slowest).with_comparison("as many of both, the slowest size"))
+    let label = format!("{}: {} GPUs with {} NICs", machine.name, gpus.len(), nics.len());
+    Ok(Row::with_samples(label, &slowest)
+        .with_comparison("equal numbers of both, the slowest size"))
 }
 
 fn time(machine: &Machine, (gpus, nics): (&[&str], &[&str]), size: usize) -> Result<Samples> {
@@ -43,11 +44,11 @@ fn time(machine: &Machine, (gpus, nics): (&[&str], &[&str]), size: usize) -> Res
         nics: DeviceRequest { available: nics, required: &[], size },
         alignment: Alignment::Preferred,
     };
-    let mut taken = Samples::default();
+    let mut samples = Samples::default();
     for _ in 0..RUNS {
-        let begun = Instant::now();
+        let started = Instant::now();
         black_box(choose_joint(&machine.topology, black_box(request))?);
-        taken.push(begun.elapsed());
+        samples.push(started.elapsed());
     }
-    Ok(taken)
+    Ok(samples)
 }

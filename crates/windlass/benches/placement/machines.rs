@@ -1,4 +1,4 @@
-//! The machines that placement is proved on: profiles as the agent surveys them.
+//! Machines of the placement's benchmarks and tests: profiles as the agent scans them.
 
 use std::{env, path::Path};
 
@@ -15,29 +15,29 @@ use windlass_host::clock::Clock;
 use windlass_machine::{MachineProfile, find_driver};
 use windlass_node::agent;
 
-/// A machine, and which of its devices are one resource.
+/// A machine, with a pool: the devices of one resource.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) name: &'static str,
     /// Description of the machine.
     pub(crate) description: String,
-    /// Everything it has, in the inventory's order.
+    /// All devices, in the order of the inventory.
     pub(crate) devices: Vec<Device>,
-    /// Those that are asked for, by their places in the list above, ascending.
+    /// Positions of the pool's devices in `devices`, ascending.
     pub(crate) pool: Vec<usize>,
     pub(crate) topology: Topology,
 }
 
-/// A machine after a profile.
+/// Specification of a machine.
 struct MachineSpec {
     name: &'static str,
     profile: &'static str,
-    /// The MIG instances of GPUs, from the first one on; whole GPUs stay as the profile has them.
+    /// MIG instances of the first GPUs. The other GPUs stay as in the profile.
     mig_instances: &'static [&'static [&'static str]],
     pool: PoolKind,
 }
 
-/// The resource that is asked for.
+/// Devices of a pool.
 #[derive(Clone, Copy, PartialEq)]
 enum PoolKind {
     Gpus,
@@ -68,23 +68,23 @@ const MACHINE_SPECS: [MachineSpec; 10] = [
 /// The smallest instance of an A100 with 40 GB.
 const SMALLEST_INSTANCE: PoolKind = PoolKind::Instances("1g.5gb");
 
-/// Two GPUs for jobs of three sizes, two for those of two, four for small ones only.
+/// Two GPUs with instances of three sizes, two with two sizes, four with the smallest size.
 const MIXED_INSTANCES: [&[&str]; 8] = [THREE, THREE, TWO, TWO, ONE, ONE, ONE, ONE];
 const THREE: &[&str] = &["3g.20gb", "2g.10gb", "1g.5gb"];
 const TWO: &[&str] = &["2g.10gb", "2g.10gb", "1g.5gb", "1g.5gb", "1g.5gb"];
 const ONE: &[&str] = &["1g.5gb"; 7];
 
-/// Where there is such a file system: a machine is thousands of small files.
+/// Folder in memory, since a machine has thousands of small files. Without it, the system's temporary folder is used.
 const IN_MEMORY: &str = "/dev/shm";
 
 const MIG_PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 
-/// All of them.
+/// All machines.
 pub(crate) async fn all() -> Result<Vec<Machine>> {
     let mut machines = Vec::new();
-    for recipe in MACHINE_SPECS {
-        let name = recipe.name;
-        machines.push(recipe.build().await.with_context(|| format!("machine {name}"))?);
+    for spec in MACHINE_SPECS {
+        let name = spec.name;
+        machines.push(spec.build().await.with_context(|| format!("machine {name}"))?);
     }
     Ok(machines)
 }
@@ -92,22 +92,22 @@ pub(crate) async fn all() -> Result<Vec<Machine>> {
 // === impl Machine ===
 
 impl Machine {
-    /// A machine of which the devices that `is_asked_for` picks are one resource.
+    /// A machine whose pool has the devices that `is_in_pool` selects.
     pub(crate) fn new(
         name: &'static str,
         description: String,
         devices: Vec<Device>,
-        is_asked_for: impl Fn(&Device) -> bool,
+        is_in_pool: impl Fn(&Device) -> bool,
     ) -> Self {
         let topology = Topology::from_devices(&devices);
-        let pool = devices.iter().enumerate().filter(|(_, device)| is_asked_for(device));
-        let pool = pool.map(|(place, _)| place).collect();
+        let pool = devices.iter().enumerate().filter(|(_, device)| is_in_pool(device));
+        let pool = pool.map(|(position, _)| position).collect();
         Self { name, description, devices, pool, topology }
     }
 
     /// The ids of the pool, in the inventory's order.
     pub(crate) fn ids(&self) -> Vec<&str> {
-        self.pool.iter().map(|&place| self.devices[place].id.as_str()).collect()
+        self.pool.iter().map(|&position| self.devices[position].id.as_str()).collect()
     }
 
     /// Connection of two devices in the pool.
@@ -127,26 +127,26 @@ impl MachineSpec {
         let profile = MachineProfile::named(self.profile)?;
         let mut devices = survey(&profile, self.mig_instances).await?;
         if self.pool == PoolKind::Partitions {
-            // A range of parts has no whole in it.
+            // A pool of partitions has no partitioned GPU.
             devices.retain(|device| !device.partitioned);
         }
-        let about = match self.pool {
+        let description = match self.pool {
             PoolKind::Gpus | PoolKind::Partitions => profile.description,
             PoolKind::Instances(size) => {
-                format!("{}; asked for are MIG instances {size}", profile.description)
+                format!("{}; requests for MIG instances {size}", profile.description)
             }
         };
-        Ok(Machine::new(self.name, about, devices, |device| self.pool.contains(device)))
+        Ok(Machine::new(self.name, description, devices, |device| self.pool.contains(device)))
     }
 }
 
 /// The devices as the agent describes them.
-async fn survey(profile: &MachineProfile, cut: &[&[&str]]) -> Result<Vec<Device>> {
-    let memory = Path::new(IN_MEMORY);
-    let parent = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
+async fn survey(profile: &MachineProfile, mig_instances: &[&[&str]]) -> Result<Vec<Device>> {
+    let tmpfs = Path::new(IN_MEMORY);
+    let parent = if tmpfs.is_dir() { tmpfs.to_owned() } else { env::temp_dir() };
     let folder = tempfile::tempdir_in(parent).context("cannot make a temporary folder")?;
     let machine = windlass_machine::Machine::create(folder.path(), profile, &find_driver()?)?;
-    for (gpu, instances) in cut.iter().enumerate() {
+    for (gpu, instances) in mig_instances.iter().enumerate() {
         machine.set_mig(gpu, Some(instances))?;
     }
     let nvml_library = Some(machine.nvml_library());

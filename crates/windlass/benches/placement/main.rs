@@ -1,9 +1,9 @@
 //! Value and cost of placement: `cargo bench -p windlass --bench placement`.
 //!
-//! Jobs come and go on each machine, in 10,000 sequences drawn by lot, and get their devices from
-//! Windlass, from the best-effort policy of NVIDIA's plugin, from the lowest free ones on, or at random.
-//! The numbers are the same in every run. Then the solver is timed beside its budgets; `--strict` ends
-//! the run with 1 if one is missed. `--write` puts the tables of the sequences into `docs/placement.md`.
+//! Jobs start and end on each machine in 10,000 random sequences. They get their devices from Windlass, from the
+//! best-effort policy of NVIDIA's plugin, from the lowest free device on, or at random. The numbers are the same in
+//! every run. Then the solver is compared with its budgets; with `--strict` a missed budget ends the run with 1.
+//! `--write` puts the tables of the sequences into `docs/placement.md`.
 
 mod best_effort;
 mod by_hand;
@@ -62,11 +62,11 @@ fn main() -> Result<()> {
         .build()
         .context("cannot start the async runtime")?;
     let machines = runtime.block_on(machines::all())?;
-    let wants = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
-    if wants(Part::Sequences) {
+    let is_selected = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
+    if is_selected(Part::Sequences) {
         run_sequences(&machines, &arguments)?;
     }
-    if wants(Part::Solver) && run_solver(&machines)? > 0 && arguments.strict {
+    if is_selected(Part::Solver) && run_solver(&machines)? > 0 && arguments.strict {
         bail!("budgets were missed");
     }
     Ok(())
@@ -76,7 +76,7 @@ fn run_sequences(machines: &[Machine], arguments: &Arguments) -> Result<()> {
     let sequences = arguments.sequences;
     let mut outcomes = Vec::new();
     for machine in machines {
-        // It takes a while.
+        // Shows the progress: a machine takes a while.
         writeln!(io::stdout(), "{}: {}", machine.name, machine.description)?;
         outcomes.push((machine.name, sequences::simulate(machine, sequences)));
     }
@@ -88,7 +88,7 @@ fn run_sequences(machines: &[Machine], arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Returns how many budgets were missed.
+/// Runs the benchmark of the solver. Returns the number of missed budgets.
 fn run_solver(machines: &[Machine]) -> Result<usize> {
     let mut report = Report::begin()?;
     report.show(&solver::measure(machines)?)?;

@@ -1,4 +1,4 @@
-//! The outcome of sequences as tables, and their place in the documentation.
+//! Tables of the results of sequences, and their place in the documentation.
 
 use std::{fmt::Write as _, fs, path::PathBuf};
 
@@ -9,26 +9,25 @@ use crate::{
     workload::{ARRIVALS, SIZES},
 };
 
-/// The tables stand between these in the page.
+/// Markers around the tables in the page.
 const BEGIN: &str = "<!-- sequences -->\n";
 const END: &str = "<!-- /sequences -->";
 
 /// Columns of each strategy.
 const FIGURES: [(&str, Figure); 4] = [
-    ("Connections of a job, of what it has on an empty machine", |got| got.connections),
-    ("Worst connection of a job, of what it has on an empty machine", |got| got.worst),
-    ("Jobs whose set is as good as on an empty machine", |got| got.optimal),
-    ("How near each other a job's devices sit on PCIe, of an empty machine", |got| {
-        got.pcie_proximity
+    ("Value of a job's connections, relative to an empty machine", |score| score.connections),
+    ("Value of a job's worst connection, relative to an empty machine", |score| score.worst),
+    ("Jobs whose set is as good as on an empty machine", |score| score.optimal),
+    ("PCIe proximity of a job's devices, relative to an empty machine", |score| {
+        score.pcie_proximity
     }),
 ];
 
 /// One table for each figure.
 pub(crate) fn tables(sequences: usize, outcomes: &[(&str, Outcome)]) -> String {
-    let sizes = SIZES.map(|(size, weight)| format!("{weight} of {size}")).join(", ");
+    let sizes = SIZES.map(|(size, weight)| format!("{size} in {weight}0 %")).join(", ");
     let mut text = format!(
-        "{sequences} sequences of {ARRIVALS} jobs on each machine; of ten jobs that ask, so many ask for \
-         so many devices: {sizes}.\n\n"
+        "{sequences} sequences of {ARRIVALS} jobs on each machine. Devices per job: {sizes} of the jobs.\n\n"
     );
     for (title, figure) in FIGURES {
         let _ = writeln!(text, "{title}:\n");
@@ -45,21 +44,22 @@ pub(crate) fn tables(sequences: usize, outcomes: &[(&str, Outcome)]) -> String {
 }
 
 fn cells(outcome: &Outcome, figure: Figure) -> [String; 4] {
-    let of = |got: &JobScore| format!("{:.1} %", 100.0 * figure(got));
+    let percent = |score: &JobScore| format!("{:.1} %", 100.0 * figure(score));
     let Outcome { aligned, best_effort, first_fit, random, .. } = outcome;
-    let best_effort = best_effort.as_ref().map_or_else(|| "-".to_owned(), of);
-    [of(aligned), best_effort, of(first_fit), of(random)]
+    let best_effort = best_effort.as_ref().map_or_else(|| "-".to_owned(), percent);
+    [percent(aligned), best_effort, percent(first_fit), percent(random)]
 }
 
 /// Puts the tables into the page about placement.
 pub(crate) fn write(tables: &str) -> Result<PathBuf> {
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/placement.md"));
-    let at = || path.display().to_string();
-    let page = fs::read_to_string(&path).with_context(|| format!("cannot read {}", at()))?;
-    let parts = page.split_once(BEGIN).zip(page.split_once(END));
+    let shown_path = || path.display().to_string();
+    let page =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", shown_path()))?;
+    let markers = page.split_once(BEGIN).zip(page.split_once(END));
     let ((before, _), (_, after)) =
-        parts.with_context(|| format!("{} has no {}", at(), BEGIN.trim_end()))?;
+        markers.with_context(|| format!("{} has no {}", shown_path(), BEGIN.trim_end()))?;
     fs::write(&path, format!("{before}{BEGIN}\n{tables}{END}{after}"))
-        .with_context(|| format!("cannot write {}", at()))?;
+        .with_context(|| format!("cannot write {}", shown_path()))?;
     Ok(path)
 }

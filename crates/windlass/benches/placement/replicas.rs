@@ -1,4 +1,4 @@
-//! The choice of replicas: 2,048 of them on 16 GPUs cost no more than 16 devices do.
+//! Time to choose replicas: 2,048 replicas on 16 GPUs cost no more than 16 devices.
 
 use std::{
     hint::black_box,
@@ -13,10 +13,10 @@ use windlass_core::placement::{
 
 use crate::{machines::Machine, report::Row, samples::Samples};
 
-/// Each GPU of the largest machine in this many parts: 2,048 together.
+/// Replicas of each GPU of the largest machine: 2,048 in total.
 const REPLICAS: u32 = 128;
 
-/// A question answered by replicas may take this long, whatever its size.
+/// Budget of a request for replicas of any size.
 const BUDGET: Duration = Duration::from_millis(2);
 
 /// Repetitions per request.
@@ -28,26 +28,26 @@ pub(crate) fn measure(machines: &[Machine]) -> Result<Row> {
     let machine = machine.context("there is no machine of 16 GPUs")?;
     let free: Vec<_> = (0..REPLICAS).collect();
     let ids = machine.ids();
-    let shared = ids.iter().map(|id| SharedDevice { id, free: &free, in_use: 0 });
-    let shared: Vec<_> = shared.collect();
-    let all = shared.len() * free.len();
-    let sizes = (0..=8).map(|power| 1 << power).chain([all / 2, all]);
-    let measured = sizes.map(|size| Ok((size, time(machine, &shared, size)?)));
+    let devices = ids.iter().map(|id| SharedDevice { id, free: &free, in_use: 0 });
+    let devices: Vec<_> = devices.collect();
+    let replica_count = devices.len() * free.len();
+    let sizes = (0..=8).map(|power| 1 << power).chain([replica_count / 2, replica_count]);
+    let measured = sizes.map(|size| Ok((size, time(machine, &devices, size)?)));
     let measured: Vec<_> = measured.collect::<Result<_>>()?;
-    let slowest = measured.into_iter().max_by_key(|(_, taken)| taken.median());
-    let (size, taken) = slowest.context("sizes were given")?;
-    let row = Row::with_samples(format!("16-gpu: {size} of {all} replicas"), &taken);
-    Ok(row.with_comparison("the slowest size").with_time_budget(taken.median(), BUDGET))
+    let slowest = measured.into_iter().max_by_key(|(_, samples)| samples.median());
+    let (size, samples) = slowest.context("no size was measured")?;
+    let row = Row::with_samples(format!("16-gpu: {size} of {replica_count} replicas"), &samples);
+    Ok(row.with_comparison("the slowest size").with_time_budget(samples.median(), BUDGET))
 }
 
 fn time(machine: &Machine, devices: &[SharedDevice<'_>], size: usize) -> Result<Samples> {
     let (policy, span) = (Policy::Distributed, Span::AnyDevices);
-    let mut taken = Samples::default();
+    let mut samples = Samples::default();
     for _ in 0..RUNS {
         let request = ShareRequest { devices, required: &[], near: &[], size, policy, span };
-        let begun = Instant::now();
+        let started = Instant::now();
         black_box(shares::choose(&machine.topology, black_box(request))?);
-        taken.push(begun.elapsed());
+        samples.push(started.elapsed());
     }
-    Ok(taken)
+    Ok(samples)
 }

@@ -10,23 +10,23 @@ use super::{
     workload::{ARRIVALS, Event, SIZES, Sequence},
 };
 
-/// Where all numbers that are drawn begin.
+/// Seed of all random numbers.
 const SEED: u64 = 4;
 
 /// Mean result of the jobs under one strategy; 1 is the best.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct JobScore {
-    /// The worth of a job's connections, of what it would be on an empty machine.
+    /// Value of a job's connections, relative to an empty machine.
     pub(crate) connections: f64,
-    /// Jobs that got a set as good as on an empty machine.
+    /// Share of the jobs with a set as good as on an empty machine.
     pub(crate) optimal: f64,
-    /// The worth of a job's worst connection, of what it would be on an empty machine.
+    /// Value of a job's worst connection, relative to an empty machine.
     pub(crate) worst: f64,
     /// PCIe proximity of a job's devices, relative to an empty machine.
     pub(crate) pcie_proximity: f64,
 }
 
-/// One of them.
+/// Selector of one figure of a score.
 pub(crate) type Figure = fn(&JobScore) -> f64;
 
 /// Sums over the jobs.
@@ -42,16 +42,16 @@ pub(crate) struct Outcome {
     /// Share of the machine in use.
     pub(crate) load: f64,
     pub(crate) aligned: JobScore,
-    /// `None` where NVIDIA's plugin does not look at connections.
+    /// `None` if NVIDIA's plugin ignores connections on this machine.
     pub(crate) best_effort: Option<JobScore>,
     pub(crate) first_fit: JobScore,
     pub(crate) random: JobScore,
 }
 
-/// Judges the sets that jobs get.
+/// Evaluates the sets of jobs.
 struct Evaluator {
     pairs: PairValues,
-    /// The same pairs by PCIe alone.
+    /// Values of the same pairs by PCIe alone.
     pcie_pairs: PairValues,
     /// Value on an empty machine, by the base-2 logarithm of the job's size. `None` without connections, or if the
     /// job does not fit.
@@ -66,28 +66,29 @@ struct SetValue {
     pcie_proximity: i64,
 }
 
-/// Plays so many sequences on a machine, each with every strategy.
+/// Simulates this number of sequences on a machine, each with every strategy.
 pub(crate) fn simulate(machine: &Machine, sequences: usize) -> Outcome {
     let devices = machine.pool.len();
     let mut random = Random::new(SEED);
-    let drawn = (0..sequences).map(|_| Sequence::random(&mut random, devices));
-    let drawn: Vec<_> = drawn.collect();
-    let busy = drawn.iter().map(|sequence| sequence.busy).sum();
-    let judge = Evaluator::of(machine);
-    let mean = |strategy: &mut dyn Strategy| judge.mean(&drawn, strategy);
-    let mut rival = NvidiaBestEffort::on(machine, &SIZES.map(|(size, _)| size));
+    let random_sequences = (0..sequences).map(|_| Sequence::random(&mut random, devices));
+    let random_sequences: Vec<_> = random_sequences.collect();
+    let busy = random_sequences.iter().map(|sequence| sequence.busy).sum();
+    let evaluator = Evaluator::of(machine);
+    let mean = |strategy: &mut dyn Strategy| evaluator.mean(&random_sequences, strategy);
+    let mut best_effort = NvidiaBestEffort::on(machine, &SIZES.map(|(size, _)| size));
     Outcome {
         load: ratio(busy, sequences * ARRIVALS * devices),
         aligned: mean(&mut Aligned::on(machine)),
-        best_effort: rival.as_mut().map(|rival| mean(rival)),
+        best_effort: best_effort.as_mut().map(|best_effort| mean(best_effort)),
         first_fit: mean(&mut FirstFit),
         random: mean(&mut RandomChoice(Random::new(SEED))),
     }
 }
 
-fn ratio<N: TryInto<u32>>(part: N, of: N) -> f64 {
-    let [part, of] = [part, of].map(|number| number.try_into().ok().map_or(f64::NAN, f64::from));
-    part / of
+fn ratio<N: TryInto<u32>>(part: N, total: N) -> f64 {
+    let [part, total] =
+        [part, total].map(|number| number.try_into().ok().map_or(f64::NAN, f64::from));
+    part / total
 }
 
 // === impl Evaluator ===
@@ -95,7 +96,7 @@ fn ratio<N: TryInto<u32>>(part: N, of: N) -> f64 {
 impl Evaluator {
     fn of(machine: &Machine) -> Self {
         let pairs = PairValues::of(machine, affinity);
-        let unlinked = |of| Connection { nvlink: None, xgmi_mbps: None, ..of };
+        let unlinked = |connection| Connection { nvlink: None, xgmi_mbps: None, ..connection };
         let pcie_pairs = PairValues::of(machine, |connection| affinity(unlinked(connection)));
         let devices = pairs.devices();
         let mut aligned = Aligned::on(machine);
@@ -123,14 +124,14 @@ impl Evaluator {
 
     fn run_sequence(&self, sequence: &Sequence, strategy: &mut dyn Strategy, tally: &mut Tally) {
         let mut free = lowest_bits(self.pairs.devices());
-        let mut held = [0; ARRIVALS];
+        let mut sets = [0; ARRIVALS];
         for event in &sequence.events {
             match *event {
-                Event::Release { job } => free |= held[job],
+                Event::Release { job } => free |= sets[job],
                 Event::Allocate { job, size } => {
-                    held[job] = strategy.choose(free, size);
-                    free &= !held[job];
-                    tally.add(self.evaluate(held[job]));
+                    sets[job] = strategy.choose(free, size);
+                    free &= !sets[job];
+                    tally.add(self.evaluate(sets[job]));
                 }
             }
         }
@@ -138,13 +139,13 @@ impl Evaluator {
 
     /// Value of a job's set; `None` without connections.
     fn evaluate(&self, set: u64) -> Option<JobScore> {
-        let best = self.reference[set.count_ones().ilog2() as usize]?;
-        let all = self.pairs.sum(set);
+        let reference = self.reference[set.count_ones().ilog2() as usize]?;
+        let total = self.pairs.sum(set);
         Some(JobScore {
-            connections: ratio(all, best.total),
-            optimal: f64::from(all == best.total),
-            worst: ratio(self.pairs.min(set), best.worst),
-            pcie_proximity: ratio(self.pcie_pairs.sum(set), best.pcie_proximity),
+            connections: ratio(total, reference.total),
+            optimal: f64::from(total == reference.total),
+            worst: ratio(self.pairs.min(set), reference.worst),
+            pcie_proximity: ratio(self.pcie_pairs.sum(set), reference.pcie_proximity),
         })
     }
 }
@@ -152,13 +153,13 @@ impl Evaluator {
 // === impl Tally ===
 
 impl Tally {
-    fn add(&mut self, got: Option<JobScore>) {
-        let Some(got) = got else { return };
+    fn add(&mut self, score: Option<JobScore>) {
+        let Some(score) = score else { return };
         self.jobs += 1;
-        self.sum.connections += got.connections;
-        self.sum.optimal += got.optimal;
-        self.sum.worst += got.worst;
-        self.sum.pcie_proximity += got.pcie_proximity;
+        self.sum.connections += score.connections;
+        self.sum.optimal += score.optimal;
+        self.sum.worst += score.worst;
+        self.sum.pcie_proximity += score.pcie_proximity;
     }
 
     fn mean(self) -> JobScore {

@@ -1,4 +1,4 @@
-//! The solver alone: every size on machines of 4 to 64 devices, with all of them free and with some.
+//! Time of the solver: every size on machines of 4 to 64 devices, with all or some of them free.
 
 use std::{
     hint::black_box,
@@ -29,10 +29,10 @@ const RANDOM_REQUEST_RUNS: usize = 5;
 const BUDGETS: [(usize, Duration); 2] =
     [(8, Duration::from_micros(100)), (64, Duration::from_millis(2))];
 
-/// Machines whose every size is shown, and how many of their devices are free.
+/// Machines with a row for each size, and the number of their free devices.
 const BY_SIZE: [(&str, usize); 3] = [("dgx-1", 4), ("dgx-1", 8), ("16-gpu", 16)];
 
-/// The policies that search among all devices; the others look at fewer sets.
+/// The policies that search among all devices; the others evaluate fewer sets.
 const POLICIES: [Policy; 3] = [Policy::Aligned, Policy::Packed, Policy::Distributed];
 
 /// A question about a machine.
@@ -44,13 +44,13 @@ struct Question<'a> {
     policy: Policy,
 }
 
-/// Measures every machine, and one on which no two links are alike.
+/// Measures every machine, and one with random links.
 pub(crate) fn measure(machines: &[Machine]) -> Result<Vec<Row>> {
     let with_random_links = by_hand::with_random_links(1);
-    let all = || machines.iter().chain([&with_random_links]);
-    let half = machines.first().context("there are machines")?;
-    let mut rows = vec![every_size(half, 4)?];
-    for machine in all() {
+    let all_machines = || machines.iter().chain([&with_random_links]);
+    let first_machine = machines.first().context("there is no machine")?;
+    let mut rows = vec![every_size(first_machine, 4)?];
+    for machine in all_machines() {
         rows.extend([every_size(machine, machine.pool.len())?, random_requests(machine)?]);
     }
     for (name, devices) in BY_SIZE {
@@ -59,37 +59,38 @@ pub(crate) fn measure(machines: &[Machine]) -> Result<Vec<Row>> {
     }
     rows.push(replicas::measure(machines)?);
     rows.extend(joint::measure(machines)?);
-    rows.extend(all().map(topology));
+    rows.extend(all_machines().map(topology));
     Ok(rows)
 }
 
-/// Each size of its own, by the usual policy.
+/// One row for each size, with the default policy.
 fn each_size(machine: &Machine, devices: usize) -> Result<Vec<Row>> {
     let row = |size| {
         let question =
             Question { machine, free: lowest_bits(devices), size, policy: Policy::Aligned };
-        let taken = question.time(RUNS)?;
-        let what = format!("{}: {size} of {devices}", machine.name);
-        Ok(Row::with_samples(what, &taken).with_comparison("aligned"))
+        let samples = question.time(RUNS)?;
+        let label = format!("{}: {size} of {devices}", machine.name);
+        Ok(Row::with_samples(label, &samples).with_comparison("aligned"))
     };
     (1..=devices).map(row).collect()
 }
 
-/// The first so many devices are free.
+/// The slowest size and policy while the first `devices` devices are free.
 fn every_size(machine: &Machine, devices: usize) -> Result<Row> {
     let free = lowest_bits(devices);
     let of_size = |size| POLICIES.map(|policy| Question { machine, free, size, policy });
     let measured = (1..=devices).flat_map(of_size);
     let measured = measured.map(|question| Ok((question, question.time(RUNS)?)));
     let measured: Vec<_> = measured.collect::<Result<_>>()?;
-    let slowest = measured.iter().max_by_key(|(_, taken)| taken.median());
-    let (question, taken) = slowest.context("no devices were found")?;
-    let row = Row::with_samples(format!("{}: {} of {devices}", machine.name, question.size), taken);
+    let slowest = measured.iter().max_by_key(|(_, samples)| samples.median());
+    let (question, samples) = slowest.context("no devices were found")?;
+    let row =
+        Row::with_samples(format!("{}: {} of {devices}", machine.name, question.size), samples);
     let row = row.with_comparison(format!("the slowest size, {}", question.policy));
-    Ok(row.with_time_budget(taken.median(), budget(devices)))
+    Ok(row.with_time_budget(samples.median(), budget(devices)))
 }
 
-/// Some devices are free; the budget is that of the slowest questions.
+/// Random requests while some devices are free. The budget applies to the slowest of them.
 fn random_requests(machine: &Machine) -> Result<Row> {
     let devices = machine.pool.len();
     let mut random = Random::new(1);
@@ -101,25 +102,28 @@ fn random_requests(machine: &Machine) -> Result<Row> {
         let policy = POLICIES[random.below(POLICIES.len())];
         medians.push(Question { machine, free, size, policy }.time(RANDOM_REQUEST_RUNS)?.median());
     }
-    let row = Row::with_samples(format!("{}: some of some of {devices}", machine.name), &medians);
-    let row = row.with_comparison(format!("{RANDOM_REQUESTS} questions; budget for p99"));
+    let row = Row::with_samples(
+        format!("{}: random requests, {devices} devices", machine.name),
+        &medians,
+    );
+    let row = row.with_comparison(format!("{RANDOM_REQUESTS} requests; budget for p99"));
     Ok(row.with_time_budget(medians.p99(), budget(devices)))
 }
 
 fn budget(devices: usize) -> Duration {
-    let fits = BUDGETS.iter().find(|(most, _)| devices <= *most);
-    fits.map_or(Duration::MAX, |(_, limit)| *limit)
+    let matching = BUDGETS.iter().find(|(max_devices, _)| devices <= *max_devices);
+    matching.map_or(Duration::MAX, |(_, limit)| *limit)
 }
 
 fn topology(machine: &Machine) -> Row {
-    let mut taken = Samples::default();
+    let mut samples = Samples::default();
     for _ in 0..RUNS / 4 {
-        let begun = Instant::now();
+        let started = Instant::now();
         black_box(Topology::from_devices(black_box(&machine.devices)));
-        taken.push(begun.elapsed());
+        samples.push(started.elapsed());
     }
-    let what = format!("{}: topology of {} devices", machine.name, machine.devices.len());
-    Row::with_samples(what, &taken).with_comparison("once for each inventory")
+    let label = format!("{}: topology of {} devices", machine.name, machine.devices.len());
+    Row::with_samples(label, &samples).with_comparison("once for each inventory")
 }
 
 // === impl Question ===
@@ -127,15 +131,15 @@ fn topology(machine: &Machine) -> Row {
 impl Question<'_> {
     fn time(self, runs: usize) -> Result<Samples> {
         let ids = self.machine.ids();
-        let available: Vec<_> = bit_indices(self.free).map(|place| ids[place]).collect();
+        let available: Vec<_> = bit_indices(self.free).map(|position| ids[position]).collect();
         let Self { size, policy, .. } = self;
         let request = Request { available: &available, required: &[], near: &[], size, policy };
-        let mut taken = Samples::default();
+        let mut samples = Samples::default();
         for _ in 0..runs {
-            let begun = Instant::now();
+            let started = Instant::now();
             black_box(choose(&self.machine.topology, black_box(request))?);
-            taken.push(begun.elapsed());
+            samples.push(started.elapsed());
         }
-        Ok(taken)
+        Ok(samples)
     }
 }

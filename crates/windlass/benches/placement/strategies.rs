@@ -1,4 +1,4 @@
-//! Ways to answer the kubelet's question: ours, NVIDIA's, and two that look at nothing.
+//! Strategies of allocation: Windlass, NVIDIA's best-effort policy, first fit, and random.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use windlass_core::placement::{self, Policy, Request};
 
 use super::{best_effort::BestEffort, machines::Machine, pairs::bit_indices, random::Random};
 
-/// Chooses so many of the free devices, which are enough.
+/// Chooses `size` of the free devices, of which there are at least as many.
 pub(crate) trait Strategy {
     fn choose(&mut self, free: u64, size: usize) -> u64;
 }
@@ -23,11 +23,11 @@ pub(crate) struct Aligned<'a> {
 #[derive(Debug)]
 pub(crate) struct NvidiaBestEffort(HashMap<usize, BestEffort>);
 
-/// The lowest devices.
+/// Chooses the lowest free devices.
 #[derive(Debug)]
 pub(crate) struct FirstFit;
 
-/// Any devices.
+/// Chooses random devices.
 #[derive(Debug)]
 pub(crate) struct RandomChoice(pub(crate) Random);
 
@@ -39,13 +39,14 @@ impl<'a> Aligned<'a> {
     }
 
     fn compute(&self, free: u64, size: usize) -> u64 {
-        let available: Vec<_> = bit_indices(free).map(|place| self.ids[place]).collect();
+        let available: Vec<_> = bit_indices(free).map(|position| self.ids[position]).collect();
         let policy = Policy::Aligned;
         let request = Request { available: &available, required: &[], near: &[], size, policy };
         let choice = placement::choose(&self.machine.topology, request).expect("enough are free");
-        let place = |id: &str| self.ids.iter().position(|other| *other == id);
-        let places = choice.devices.iter().map(|id| place(id.as_str()).expect("one of the pool"));
-        places.fold(0, |set, place| set | 1 << place)
+        let position = |id: &str| self.ids.iter().position(|pool_id| *pool_id == id);
+        let positions =
+            choice.devices.iter().map(|id| position(id.as_str()).expect("one of the pool"));
+        positions.fold(0, |set, position| set | 1 << position)
     }
 }
 
@@ -63,7 +64,7 @@ impl Strategy for Aligned<'_> {
 // === impl NvidiaBestEffort ===
 
 impl NvidiaBestEffort {
-    /// `None` where NVIDIA's plugin does not look at connections.
+    /// `None` if NVIDIA's plugin ignores connections on this machine.
     pub(crate) fn on(machine: &Machine, sizes: &[usize]) -> Option<Self> {
         let by_size = sizes.iter().map(|&size| Some((size, BestEffort::of(machine, size)?)));
         by_size.collect::<Option<_>>().map(Self)
@@ -78,7 +79,7 @@ impl Strategy for NvidiaBestEffort {
 
 impl Strategy for FirstFit {
     fn choose(&mut self, free: u64, size: usize) -> u64 {
-        bit_indices(free).take(size).fold(0, |set, place| set | 1 << place)
+        bit_indices(free).take(size).fold(0, |set, position| set | 1 << position)
     }
 }
 

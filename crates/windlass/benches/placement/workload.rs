@@ -1,14 +1,14 @@
-//! Jobs that come and go by lot, the same for every strategy.
+//! Random sequences of jobs, the same for every strategy.
 
 use super::random::Random;
 
-/// Sizes of jobs, and how many of ten have each.
+/// Sizes of jobs, each with its weight: the number of such jobs among ten.
 pub(crate) const SIZES: [(usize, usize); 4] = [(1, 4), (2, 3), (4, 2), (8, 1)];
 
 /// Number of jobs per sequence.
 pub(crate) const ARRIVALS: usize = 60;
 
-/// Something that happens to a node.
+/// Event of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     /// A job gets devices.
@@ -36,8 +36,8 @@ struct Job {
 // === impl Sequence ===
 
 impl Sequence {
-    /// At each step a job asks. One that is larger than what is free goes elsewhere, so that what runs
-    /// does not depend on who chooses.
+    /// At each step a job arrives. A job that is larger than the number of free devices is skipped, so the running jobs
+    /// do not depend on the strategy.
     pub(crate) fn random(random: &mut Random, devices: usize) -> Self {
         let mut sequence = Self::default();
         let mut running: Vec<Job> = Vec::new();
@@ -46,11 +46,11 @@ impl Sequence {
                 sequence.events.push(Event::Release { job: job.id });
             }
             let size = size(random);
-            let until = step + 1 + random.below(longest(devices));
+            let end_step = step + 1 + random.below(longest(devices));
             let busy: usize = running.iter().map(|job| job.size).sum();
             if busy + size <= devices {
                 sequence.events.push(Event::Allocate { job: step, size });
-                running.push(Job { id: step, size, end_step: until });
+                running.push(Job { id: step, size, end_step });
             }
             sequence.busy += running.iter().map(|job| job.size).sum::<usize>();
         }
@@ -58,18 +58,18 @@ impl Sequence {
     }
 }
 
-/// So long that two thirds of the devices are in use, jobs that go elsewhere considered: measured.
+/// Maximum duration of a job in steps. By measurement, two thirds of the devices are then in use.
 fn longest(devices: usize) -> usize {
     (devices * 7 + 4) / 10
 }
 
 fn size(random: &mut Random) -> usize {
-    let mut drawn = random.below(SIZES.iter().map(|(_, weight)| weight).sum());
+    let mut remaining_weight = random.below(SIZES.iter().map(|(_, weight)| weight).sum());
     for (size, weight) in SIZES {
-        if drawn < weight {
+        if remaining_weight < weight {
             return size;
         }
-        drawn -= weight;
+        remaining_weight -= weight;
     }
     1
 }

@@ -22,7 +22,7 @@ fn manifests() -> BTreeSet<PathBuf> {
     });
     let is_copied = |path: &PathBuf| {
         !path.ends_with("kustomization.yaml")
-            && !WITHOUT_COPY.iter().any(|it| path == Path::new(it))
+            && !WITHOUT_COPY.iter().any(|name| path == Path::new(name))
     };
     files.filter(is_copied).collect()
 }
@@ -34,7 +34,7 @@ fn below(folder: &Path) -> BTreeSet<PathBuf> {
         let path = entry.expect("readable").path();
         let name = PathBuf::from(path.file_name().expect("a name"));
         if path.is_dir() {
-            files.extend(below(&path).into_iter().map(|inner| name.join(inner)));
+            files.extend(below(&path).into_iter().map(|nested_path| name.join(nested_path)));
         } else {
             files.insert(name);
         }
@@ -80,17 +80,17 @@ fn named_options(values: &str) -> BTreeSet<&str> {
 #[test]
 fn every_option_has_a_value_that_comment_and_page_name() {
     let text = file("values.yaml");
-    let (values, named) = (yaml(&text), named_options(&text));
+    let (values, names) = (yaml(&text), named_options(&text));
     let page = fs::read_to_string(Path::new(DEPLOY).join("../docs/install.md")).expect("a page");
     for option in folders("options") {
-        assert!(named.contains(option.as_str()), "values.yaml does not name the option {option}");
+        assert!(names.contains(option.as_str()), "values.yaml does not name the option {option}");
         let row = page.lines().find_map(|line| line.strip_prefix(&format!("| `{option}` | ")));
         let cell = row.and_then(|row| row.split('|').next()).expect("a row in docs/install.md");
         if cell.trim() == "the same" {
             continue;
         }
-        let shown = cell.split('`').skip(1).step_by(2);
-        let paths: Vec<_> = shown.filter_map(|it| it.split(':').next()).collect();
+        let code_spans = cell.split('`').skip(1).step_by(2);
+        let paths: Vec<_> = code_spans.filter_map(|code| code.split(':').next()).collect();
         assert!(!paths.is_empty(), "docs/install.md shows no value of {option}");
         for path in paths {
             let pointer = format!("/{}", path.replace('.', "/"));
@@ -105,9 +105,9 @@ fn every_value_has_a_comment_and_a_type() {
     let schema: Value = serde_json::from_str(&file("values.schema.json")).expect("JSON");
     check_keys(&yaml(&text), &schema, &schema, "values");
     let lines: Vec<_> = text.lines().collect();
-    for two in lines.windows(2) {
-        let is_key = two[1].starts_with(|it: char| it.is_ascii_lowercase());
-        assert!(!is_key || two[0].starts_with('#'), "{:?} has no comment", two[1]);
+    for pair in lines.windows(2) {
+        let is_key = pair[1].starts_with(|letter: char| letter.is_ascii_lowercase());
+        assert!(!is_key || pair[0].starts_with('#'), "{:?} has no comment", pair[1]);
     }
 }
 
@@ -119,8 +119,8 @@ fn check_keys(values: &Value, schema: &Value, root: &Value, path: &str) {
     assert_eq!(schema["additionalProperties"], false, "{path} may have any key");
     let Some(keys) = values.as_object().filter(|keys| !keys.is_empty()) else { return };
     // Helm passes `global` to subcharts.
-    let known: BTreeSet<_> = properties.keys().filter(|key| *key != "global").collect();
-    assert_eq!(keys.keys().collect::<BTreeSet<_>>(), known, "{path}");
+    let known_keys: BTreeSet<_> = properties.keys().filter(|key| *key != "global").collect();
+    assert_eq!(keys.keys().collect::<BTreeSet<_>>(), known_keys, "{path}");
     for (key, value) in keys {
         check_keys(value, &properties[key], root, &format!("{path}.{key}"));
     }
@@ -129,9 +129,9 @@ fn check_keys(values: &Value, schema: &Value, root: &Value, path: &str) {
 #[test]
 fn the_chart_lists_the_keys_of_the_agents_configuration() {
     let text = file("templates/_config.tpl");
-    let define = text.split("define \"windlass.configKeys\" -}}").nth(1).expect("a list");
+    let definition = text.split("define \"windlass.configKeys\" -}}").nth(1).expect("a list");
     let listed: BTreeSet<_> =
-        define.split("{{-").next().expect("its words").split_whitespace().collect();
+        definition.split("{{-").next().expect("the words of the list").split_whitespace().collect();
     let schema = schema();
     let keys = schema["properties"].as_object().expect("keys");
     assert_eq!(listed, keys.keys().map(String::as_str).collect());

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use windlass_config::Config;
 
 use super::{
-    CLUSTER, DEPLOY, HELM, KUBECTL, NAMESPACE, folders, objects, output_of, program, rendered, yaml,
+    CLUSTER, DEPLOY, HELM, KUBECTL, NAMESPACE, folders, objects, output_of, program, render, yaml,
 };
 use crate::program::folder;
 
@@ -132,7 +132,7 @@ fn build_with_kustomize(kubectl: &Path, folder: &Path) -> Vec<Value> {
 fn render_with_helm(helm: &Path, values: &Path) -> Vec<Value> {
     let values = values.to_str().expect("text");
     let arguments = [&["--namespace", NAMESPACE, "--values", values], &CLUSTER[..]].concat();
-    let output = rendered(helm, &arguments);
+    let output = render(helm, &arguments);
     objects(&output.unwrap_or_else(|error| panic!("{values}: {error}")))
 }
 
@@ -141,10 +141,11 @@ fn overlay(options: &[&str], values: &str, config: &str) -> TempDir {
     let overlay = folder();
     // A kustomization must name others by relative paths.
     let path = overlay.path().canonicalize().expect("an existing path");
-    let up: PathBuf = path.components().skip(1).map(|_| "..").collect();
+    let root_prefix: PathBuf = path.components().skip(1).map(|_| "..").collect();
     let deploy = Path::new(DEPLOY).canonicalize().expect("an existing path");
-    let deploy = up.join(deploy.strip_prefix("/").expect("absolute"));
-    let options: Vec<_> = options.iter().map(|it| deploy.join("options").join(it)).collect();
+    let deploy = root_prefix.join(deploy.strip_prefix("/").expect("absolute"));
+    let options: Vec<_> =
+        options.iter().map(|option| deploy.join("options").join(option)).collect();
     let map = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "windlass", "namespace": NAMESPACE},
         "data": {"config.yaml": config},
@@ -159,7 +160,7 @@ fn overlay(options: &[&str], values: &str, config: &str) -> TempDir {
 
 /// Objects by kind, namespace and name, without Namespace objects: Helm creates the namespace.
 fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
-    let mut named = BTreeMap::new();
+    let mut objects_by_name = BTreeMap::new();
     for mut object in objects.into_iter().filter(|object| object["kind"] != "Namespace") {
         let metadata = &object["metadata"];
         let name = format!("{} {} {}", object["kind"], metadata["namespace"], metadata["name"]);
@@ -168,15 +169,15 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
             *text = configuration(text.as_str().expect("text"));
         }
         sort_lists(&mut object);
-        assert!(named.insert(name.clone(), object).is_none(), "{name} twice");
+        assert!(objects_by_name.insert(name.clone(), object).is_none(), "{name} twice");
     }
-    named
+    objects_by_name
 }
 
 /// Parses a configuration, which the agent has to accept. Comments are lost.
 fn configuration(text: &str) -> Value {
-    let read = Config::parse(Path::new("config.yaml"), text);
-    read.unwrap_or_else(|error| panic!("{error} in\n{text}"));
+    let result = Config::parse(Path::new("config.yaml"), text);
+    result.unwrap_or_else(|error| panic!("{error} in\n{text}"));
     yaml(text)
 }
 
@@ -184,9 +185,9 @@ fn configuration(text: &str) -> Value {
 fn sort_lists(value: &mut Value) {
     match value {
         Value::Object(fields) => fields.values_mut().for_each(sort_lists),
-        Value::Array(items) => {
-            items.iter_mut().for_each(sort_lists);
-            items.sort_by_key(Value::to_string);
+        Value::Array(values) => {
+            values.iter_mut().for_each(sort_lists);
+            values.sort_by_key(Value::to_string);
         }
         // One of the programs drops the end of line of a one-line string.
         Value::String(text) => *text = text.trim_end().to_owned(),
@@ -195,31 +196,36 @@ fn sort_lists(value: &mut Value) {
 }
 
 /// Fails with the first value that differs.
-fn assert_same(kustomized: Vec<Value>, charted: Vec<Value>, shown: &str) {
+fn assert_same(kustomized: Vec<Value>, charted: Vec<Value>, subject: &str) {
     let (kustomized, charted) = (by_name(kustomized), by_name(charted));
     let names: BTreeSet<_> = kustomized.keys().chain(charted.keys()).collect();
     for name in names {
         let difference = difference(kustomized.get(name), charted.get(name), "");
-        assert_eq!(difference, None, "{shown}: {name}");
+        assert_eq!(difference, None, "{subject}: {name}");
     }
 }
 
 /// The first path at which Kustomize's and the chart's values differ, with both.
-fn difference(ours: Option<&Value>, charted: Option<&Value>, path: &str) -> Option<String> {
-    match (ours, charted) {
-        (Some(Value::Object(ours)), Some(Value::Object(charted))) => {
-            let keys: BTreeSet<_> = ours.keys().chain(charted.keys()).collect();
+fn difference(kustomized: Option<&Value>, charted: Option<&Value>, path: &str) -> Option<String> {
+    match (kustomized, charted) {
+        (Some(Value::Object(kustomized)), Some(Value::Object(charted))) => {
+            let keys: BTreeSet<_> = kustomized.keys().chain(charted.keys()).collect();
             let mut keys = keys.into_iter();
             keys.find_map(|key| {
-                difference(ours.get(key), charted.get(key), &format!("{path}.{key}"))
+                difference(kustomized.get(key), charted.get(key), &format!("{path}.{key}"))
             })
         }
-        (Some(Value::Array(ours)), Some(Value::Array(charted))) if ours.len() == charted.len() => {
-            let mut items = ours.iter().zip(charted);
-            items.find_map(|(ours, charted)| difference(Some(ours), Some(charted), path))
+        (Some(Value::Array(kustomized)), Some(Value::Array(charted)))
+            if kustomized.len() == charted.len() =>
+        {
+            let mut items = kustomized.iter().zip(charted);
+            items
+                .find_map(|(kustomized, charted)| difference(Some(kustomized), Some(charted), path))
         }
-        (ours, charted) if ours == charted => None,
-        (ours, charted) => Some(format!("{path}: {ours:?} by Kustomize, {charted:?} by Helm")),
+        (kustomized, charted) if kustomized == charted => None,
+        (kustomized, charted) => {
+            Some(format!("{path}: {kustomized:?} by Kustomize, {charted:?} by Helm"))
+        }
     }
 }
 
@@ -243,8 +249,10 @@ fn every_overlay_gives_the_same_objects_by_helm_and_by_kustomize() {
 fn every_option_gives_the_same_objects_by_helm_and_by_kustomize() {
     let Some((helm, kubectl)) = programs() else { return };
     let options = folders("options");
-    let compared = |option: &String| CASES.iter().any(|(all, ..)| all.contains(&option.as_str()));
-    assert_eq!(options.iter().find(|option| !compared(option)), None, "not compared");
+    let is_compared = |option: &String| {
+        CASES.iter().any(|(case_options, ..)| case_options.contains(&option.as_str()))
+    };
+    assert_eq!(options.iter().find(|option| !is_compared(option)), None, "not compared");
     for (options, values, config) in CASES {
         let overlay = overlay(options, values, config);
         let objects = build_with_kustomize(&kubectl, overlay.path());
@@ -256,8 +264,12 @@ fn every_option_gives_the_same_objects_by_helm_and_by_kustomize() {
 fn without_a_value_the_chart_gives_the_plain_manifest() {
     let Some((helm, kubectl)) = programs() else { return };
     let overlay = overlay(&[], "{}", "");
-    let plain = build_with_kustomize(&kubectl, &Path::new(DEPLOY).join("node"));
-    assert_same(plain, render_with_helm(&helm, &overlay.path().join("values.yaml")), "plain");
+    let plain_objects = build_with_kustomize(&kubectl, &Path::new(DEPLOY).join("node"));
+    assert_same(
+        plain_objects,
+        render_with_helm(&helm, &overlay.path().join("values.yaml")),
+        "plain",
+    );
 }
 
 #[test]
@@ -273,12 +285,11 @@ fn every_object_and_policy_uses_the_release_namespace() {
     let Some(helm) = program(HELM) else { return };
     let overlay = overlay(&[], ALL_AS_VALUES, "");
     let values = overlay.path().join("values.yaml");
-    let all = ["--values", values.to_str().expect("text"), "--set", "scheduler.enabled=true"];
-    let rendered =
-        rendered(&helm, &[&["--namespace", "accelerators"], &all[..], &CLUSTER].concat());
-    let rendered = rendered.expect("accepted");
-    assert!(!rendered.contains(NAMESPACE), "an object is in {NAMESPACE}");
-    assert!(rendered.contains("system:serviceaccount:accelerators:windlass"));
+    let flags = ["--values", values.to_str().expect("text"), "--set", "scheduler.enabled=true"];
+    let output = render(&helm, &[&["--namespace", "accelerators"], &flags[..], &CLUSTER].concat());
+    let output = output.expect("accepted");
+    assert!(!output.contains(NAMESPACE), "an object is in {NAMESPACE}");
+    assert!(output.contains("system:serviceaccount:accelerators:windlass"));
 }
 
 #[test]
@@ -289,27 +300,27 @@ fn a_configuration_of_nvidias_plugin_reaches_the_agent_unchanged() {
     let text = "version: v1 # ours\nflags: {migStrategy: mixed}";
     fs::write(&path, text).expect("written");
     let file = format!("config={}", path.display());
-    let rendered = rendered(&helm, &[&["--set-file", file.as_str()], &CLUSTER[..]].concat());
-    let objects = objects(&rendered.expect("accepted"));
-    let map = objects.iter().find(|object| object["kind"] == "ConfigMap").expect("one");
-    let given = map["data"]["config.yaml"].as_str().expect("text");
-    assert_eq!(given.trim(), text);
+    let output = render(&helm, &[&["--set-file", file.as_str()], &CLUSTER[..]].concat());
+    let objects = objects(&output.expect("accepted"));
+    let map = objects.iter().find(|object| object["kind"] == "ConfigMap").expect("a ConfigMap");
+    let config = map["data"]["config.yaml"].as_str().expect("text");
+    assert_eq!(config.trim(), text);
 }
 
 #[test]
 fn monitoring_gives_the_same_objects_by_helm_and_by_kustomize() {
     let Some((helm, kubectl)) = programs() else { return };
-    let of = |values: &str| {
+    let render_values = |values: &str| {
         render_with_helm(&helm, &overlay(&[], values, "").path().join("values.yaml"))
     };
-    let plain = of("{}");
+    let plain_objects = render_values("{}");
     let example = "monitoring: {enabled: true, labels: {release: kube-prometheus-stack},
         runbooks: 'https://git.example.com/windlass/docs/monitoring.md'}";
     for (folder, values) in
         [("monitoring", "monitoring: {enabled: true}"), ("examples/monitoring", example)]
     {
-        let mut added = of(values);
-        added.retain(|object| !plain.contains(object));
+        let mut added = render_values(values);
+        added.retain(|object| !plain_objects.contains(object));
         let kustomized = build_with_kustomize(&kubectl, &Path::new(DEPLOY).join(folder));
         assert_same(kustomized, added, folder);
     }

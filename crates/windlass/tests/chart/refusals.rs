@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path};
 
-use super::{CLUSTER, HELM, program, rendered};
+use super::{CLUSTER, HELM, program, render};
 use crate::program::folder;
 
 /// Values for `--set`, and words of the refusal.
@@ -56,7 +56,7 @@ const REFUSED: [(&str, &[&str]); 32] = [
 
 /// Fails unless Helm refuses with these words, and renders nothing.
 fn assert_refused(helm: &Path, arguments: &[&str], words: &[&str]) {
-    let refusal = rendered(helm, arguments).expect_err("a mistake");
+    let refusal = render(helm, arguments).expect_err("a mistake");
     for word in words {
         assert!(refusal.contains(word), "{arguments:?}: no {word:?} in {refusal}");
     }
@@ -100,6 +100,6 @@ fn the_word_off_stays_a_string() {
     let path = folder.path().join("values.yaml");
     let values = "config: {dra: {offer: off}, watchdog: {action: off}}";
     fs::write(&path, values).expect("written");
-    let rendered = rendered(&helm, &["--values", path.to_str().expect("text")]).expect("accepted");
-    assert_eq!(rendered.matches("\"off\"").count(), 2, "{rendered}");
+    let output = render(&helm, &["--values", path.to_str().expect("text")]).expect("accepted");
+    assert_eq!(output.matches("\"off\"").count(), 2, "{output}");
 }

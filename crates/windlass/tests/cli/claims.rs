@@ -8,8 +8,8 @@ fn events(arguments: &[&str]) -> Vec<Value> {
     let arguments = [&["demo", "--dra", "--output", "json"], arguments].concat();
     let output = run(&arguments);
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-    let lines = text(&output.stdout);
-    lines.lines().map(|line| serde_json::from_str(line).expect("one object")).collect()
+    let stdout = text(&output.stdout);
+    stdout.lines().map(|line| serde_json::from_str(line).expect("one object")).collect()
 }
 
 fn names(events: &[Value]) -> Vec<&str> {
@@ -20,7 +20,7 @@ fn names(events: &[Value]) -> Vec<&str> {
 fn the_demo_of_claims_reports_every_step_as_json_and_succeeds() {
     let events = events(&[]);
     let names = names(&events);
-    let mut rest = names.as_slice();
+    let mut remaining_names = names.as_slice();
     for expected in [
         "started",
         "discovered",
@@ -35,14 +35,14 @@ fn the_demo_of_claims_reports_every_step_as_json_and_succeeds() {
         "released",
         "finished",
     ] {
-        let found = rest.iter().position(|name| *name == expected);
-        let found = found.unwrap_or_else(|| panic!("no {expected} in order: {names:?}"));
-        rest = &rest[found + 1..];
+        let position = remaining_names.iter().position(|name| *name == expected);
+        let position = position.unwrap_or_else(|| panic!("no {expected} in order: {names:?}"));
+        remaining_names = &remaining_names[position + 1..];
     }
     assert_eq!(events[0]["simulated"], true, "the simulation is not labelled");
     assert!(!names.contains(&"notShown"), "this machine supports every step: {names:?}");
-    let joint = events.iter().find(|event| event["pod"] == "joint").expect("reported");
-    assert_eq!(joint["devices"].as_array().map(Vec::len), Some(2), "{joint}");
+    let joint_pod = events.iter().find(|event| event["pod"] == "joint").expect("reported");
+    assert_eq!(joint_pod["devices"].as_array().map(Vec::len), Some(2), "{joint_pod}");
 }
 
 #[test]
@@ -52,8 +52,8 @@ fn the_demo_of_claims_skips_steps_that_a_machine_does_not_support() {
         &["--machine", "mi300x-cpx", "--device", "fuse"],
     ] {
         let events = events(machine);
-        let last = events.last().expect("reported");
-        assert_eq!(last["event"], "finished", "{machine:?}");
+        let last_event = events.last().expect("reported");
+        assert_eq!(last_event["event"], "finished", "{machine:?}");
         assert!(names(&events).contains(&"notShown"), "{machine:?}: {:?}", names(&events));
     }
 }
@@ -62,8 +62,8 @@ fn the_demo_of_claims_skips_steps_that_a_machine_does_not_support() {
 fn the_claims_demo_fits_the_screen_and_is_labelled_as_simulated() {
     let output = run(&["demo", "--dra", "--machine", "mig-a100"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let shown = text(&output.stdout);
-    let long = shown.lines().find(|line| line.chars().count() > 120);
-    assert_eq!(long, None);
-    assert!(shown.contains("SIMULATED") && !shown.contains("\n\n\n"), "{shown}");
+    let stdout = text(&output.stdout);
+    let long_line = stdout.lines().find(|line| line.chars().count() > 120);
+    assert_eq!(long_line, None);
+    assert!(stdout.contains("SIMULATED") && !stdout.contains("\n\n\n"), "{stdout}");
 }

@@ -9,11 +9,11 @@ use crate::{
 
 /// Checks that the arguments are refused before the first case, as a wrong command line.
 fn assert_misuse(arguments: &[&str], expected: &str) {
-    let words: Vec<_> = ["conformance"].iter().chain(arguments).copied().collect();
-    let output = run(&words);
-    let (errors, found) = (text(&output.stderr), text(&output.stdout));
-    assert_eq!(output.status.code(), USAGE, "{arguments:?}: {errors}");
-    assert!(errors.contains(expected) && found.is_empty(), "{arguments:?}: {errors}{found}");
+    let command_line: Vec<_> = ["conformance"].iter().chain(arguments).copied().collect();
+    let output = run(&command_line);
+    let (stderr, stdout) = (text(&output.stderr), text(&output.stdout));
+    assert_eq!(output.status.code(), USAGE, "{arguments:?}: {stderr}");
+    assert!(stderr.contains(expected) && stdout.is_empty(), "{arguments:?}: {stderr}{stdout}");
 }
 
 #[test]
@@ -32,12 +32,12 @@ fn a_program_that_exits_before_it_serves_fails_with_its_output() {
     for name in ["KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST"] {
         command.env(name, "elsewhere");
     }
-    let Output { status, stdout, .. } = command.output().expect("it runs");
-    let found = text(&stdout);
-    assert_eq!(status.code(), Some(1), "{found}");
-    assert!(found.contains("before it served anything: exit status: 3"), "{found}");
-    assert!(found.contains("/kubeconfig node\n") && !found.contains("elsewhere"), "{found}");
-    assert!(found.contains("0 passed, 1 failed, 0 not applicable"), "{found}");
+    let Output { status, stdout, .. } = command.output().expect("windlass runs");
+    let stdout = text(&stdout);
+    assert_eq!(status.code(), Some(1), "{stdout}");
+    assert!(stdout.contains("before it served anything: exit status: 3"), "{stdout}");
+    assert!(stdout.contains("/kubeconfig node\n") && !stdout.contains("elsewhere"), "{stdout}");
+    assert!(stdout.contains("0 passed, 1 failed, 0 not applicable"), "{stdout}");
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_run_without_a_passed_case_fails() {
     // A plugin that never registers, without {kubeconfig}: cases of drivers are not applicable.
     let arguments = ["conformance", "--case", "D01", "--", "sh", "-c", "sleep 60", "{kubelet}"];
     let output = run(&arguments);
-    let found = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{found}");
-    assert!(found.contains("0 passed, 0 failed, 1 not applicable"), "{found}");
+    let stdout = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{stdout}");
+    assert!(stdout.contains("0 passed, 0 failed, 1 not applicable"), "{stdout}");
 }

@@ -8,9 +8,9 @@ use crate::program::{run, text};
 fn the_cluster_demo_reports_every_step_and_allocates_more_than_kube_scheduler() {
     let output = run(&["demo", "--cluster", "--output", "json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let lines = text(&output.stdout);
+    let stdout = text(&output.stdout);
     let events: Vec<Value> =
-        lines.lines().map(|line| serde_json::from_str(line).expect("one object")).collect();
+        stdout.lines().map(|line| serde_json::from_str(line).expect("one object")).collect();
     let names: Vec<_> = events.iter().filter_map(|event| event["event"].as_str()).collect();
     assert_eq!(
         names,
@@ -35,9 +35,10 @@ fn the_cluster_demo_reports_every_step_and_allocates_more_than_kube_scheduler() 
             "finished",
         ]
     );
-    let last = events.iter().rfind(|event| event["event"] == "load").expect("reported");
-    let allocated = |of: &str| last[of]["allocatedPercent"].as_f64().expect("a number");
-    assert!(allocated("ours") > 99.0 && allocated("stock") < 80.0, "{last}");
+    let last_load = events.iter().rfind(|event| event["event"] == "load").expect("reported");
+    let allocated =
+        |scheduler: &str| last_load[scheduler]["allocatedPercent"].as_f64().expect("a number");
+    assert!(allocated("ours") > 99.0 && allocated("stock") < 80.0, "{last_load}");
     let finished = events.last().expect("reported");
     assert!(finished["asDecided"].as_u64() > Some(0), "{finished}");
 }

@@ -24,8 +24,8 @@ fn run_with_input(arguments: &[&str], input: &str) -> Output {
 
 /// Exit code and errors of a command whose standard output is full.
 fn run_with_full_stdout(arguments: &[&str]) -> (Option<i32>, String) {
-    let full = File::options().write(true).open("/dev/full").expect("/dev/full");
-    let output = windlass(arguments).stdout(full).output().expect("windlass runs");
+    let full_device = File::options().write(true).open("/dev/full").expect("/dev/full");
+    let output = windlass(arguments).stdout(full_device).output().expect("windlass runs");
     (output.status.code(), text(&output.stderr))
 }
 
@@ -34,26 +34,26 @@ fn an_empty_configuration_is_refused_and_an_empty_mapping_is_accepted() {
     let folder = folder();
     let path = folder.path().join("w.yaml");
     let name = path.display().to_string();
-    for nothing in ["", "\n\n", "# to be written\n", "---\n", "null\n"] {
-        fs::write(&path, nothing).expect("written");
+    for content in ["", "\n\n", "# to be written\n", "---\n", "null\n"] {
+        fs::write(&path, content).expect("written");
         let output = run(&["config", "check", &name]);
-        let shown = text(&output.stdout);
-        assert_eq!(output.status.code(), USAGE, "{nothing:?}: {shown}");
+        let stdout = text(&output.stdout);
+        assert_eq!(output.status.code(), USAGE, "{content:?}: {stdout}");
         assert!(
-            shown.contains("says nothing: write `{}` for the defaults"),
-            "{nothing:?}: {shown}"
+            stdout.contains("says nothing: write `{}` for the defaults"),
+            "{content:?}: {stdout}"
         );
-        assert_eq!(run(&["node", "--config", &name]).status.code(), USAGE, "{nothing:?}");
+        assert_eq!(run(&["node", "--config", &name]).status.code(), USAGE, "{content:?}");
     }
-    for (all, warning) in
+    for (content, warning) in
         [("{}\n", None), ("resources: []\n", Some("w.yaml:1: warning: no device is offered"))]
     {
-        fs::write(&path, all).expect("written");
+        fs::write(&path, content).expect("written");
         let output = run(&["config", "check", &name]);
-        let shown = text(&output.stdout);
-        assert!(output.status.success(), "{all:?}: {shown}");
-        assert_eq!(shown.contains("warning"), warning.is_some(), "{all:?}: {shown}");
-        assert!(warning.is_none_or(|expected| shown.contains(expected)), "{all:?}: {shown}");
+        let stdout = text(&output.stdout);
+        assert!(output.status.success(), "{content:?}: {stdout}");
+        assert_eq!(stdout.contains("warning"), warning.is_some(), "{content:?}: {stdout}");
+        assert!(warning.is_none_or(|expected| stdout.contains(expected)), "{content:?}: {stdout}");
     }
 }
 
@@ -74,34 +74,34 @@ fn a_path_that_is_no_regular_file_is_refused_with_its_type() {
         for command in [["config", "check"], ["config", "convert"]] {
             let output = run(&[&command[..], &[&file]].concat());
             assert_eq!(output.status.code(), USAGE, "{command:?} {file}");
-            let shown = text(&output.stderr);
-            assert!(shown.contains(&format!("{file}: {expected}")), "{shown}");
+            let stderr = text(&output.stderr);
+            assert!(stderr.contains(&format!("{file}: {expected}")), "{stderr}");
         }
         let output = run(&["explain", "--machine", &file]);
         assert_eq!(output.status.code(), USAGE, "{file}: {}", text(&output.stderr));
     }
-    let listed = run(&["cdi", "check", &path("pipe.yaml")]);
-    assert!(text(&listed.stdout).contains("it is a FIFO, not a regular file"), "{listed:?}");
+    let output = run(&["cdi", "check", &path("pipe.yaml")]);
+    assert!(text(&output.stdout).contains("it is a FIFO, not a regular file"), "{output:?}");
 }
 
 #[test]
 fn a_configuration_is_read_from_the_standard_input() {
-    let checked = run_with_input(&["config", "check", "-"], "mig: none\n");
-    assert!(checked.status.success(), "{checked:?}");
-    assert_eq!(text(&checked.stdout), "stdin: accepted, in Windlass's format\n");
+    let output = run_with_input(&["config", "check", "-"], "mig: none\n");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(text(&output.stdout), "stdin: accepted, in Windlass's format\n");
     // Path that a shell passes for `<(...)`.
     for path in ["/dev/fd/0", "/proc/self/fd/0", "/dev/stdin"] {
-        let piped = run_with_input(&["config", "check", path], "mig: none\n");
-        assert!(piped.status.success(), "{}", text(&piped.stderr));
-        assert_eq!(text(&piped.stdout), format!("{path}: accepted, in Windlass's format\n"));
+        let output = run_with_input(&["config", "check", path], "mig: none\n");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), format!("{path}: accepted, in Windlass's format\n"));
     }
-    let wrong = run_with_input(&["config", "check", "-"], "\nmig: nonne\n");
-    assert_eq!(wrong.status.code(), USAGE);
-    let shown = text(&wrong.stdout);
-    assert_eq!(shown, "stdin:2: \"nonne\" is not a known value: did you mean none?\n");
-    let converted = run_with_input(&["config", "convert", "-"], "version: v1\n");
-    let first = "# Converted from stdin, in the format of NVIDIA's device plugin.\n";
-    assert!(text(&converted.stdout).starts_with(first), "{converted:?}");
+    let output = run_with_input(&["config", "check", "-"], "\nmig: nonne\n");
+    assert_eq!(output.status.code(), USAGE);
+    let stdout = text(&output.stdout);
+    assert_eq!(stdout, "stdin:2: \"nonne\" is not a known value: did you mean none?\n");
+    let output = run_with_input(&["config", "convert", "-"], "version: v1\n");
+    let expected = "# Converted from stdin, in the format of NVIDIA's device plugin.\n";
+    assert!(text(&output.stdout).starts_with(expected), "{output:?}");
 }
 
 #[test]
@@ -109,9 +109,9 @@ fn an_unreadable_document_is_an_error_without_an_empty_table() {
     let folder = folder();
     let path = folder.path().join("bin.yaml");
     fs::write(&path, [0xff, 0xfe, 0x00]).expect("written");
-    let listed = run(&["cdi", "list", &path.display().to_string()]);
-    assert_eq!((listed.status.code(), text(&listed.stdout).as_str()), (Some(1), ""));
-    assert!(text(&listed.stderr).contains("it is not UTF-8 text"), "{listed:?}");
+    let output = run(&["cdi", "list", &path.display().to_string()]);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(1), ""));
+    assert!(text(&output.stderr).contains("it is not UTF-8 text"), "{output:?}");
 }
 
 #[test]
@@ -120,32 +120,32 @@ fn a_host_without_devices_has_a_reason_for_each_source() {
     let root = folder.path().display().to_string();
     let output = run(&["cdi", "generate", "--host-root", &root]);
     assert_eq!(output.status.code(), Some(1));
-    let shown = text(&output.stderr);
-    assert!(shown.contains("this host has no device for a CDI document:\n  "), "{shown}");
-    assert!(shown.contains("\n  nvme    none: "), "{shown}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("this host has no device for a CDI document:\n  "), "{stderr}");
+    assert!(stderr.contains("\n  nvme    none: "), "{stderr}");
 }
 
 #[test]
 fn output_that_cannot_be_written_is_a_failure() {
     for arguments in [&["--help"][..], &["node", "--help"], &["--version"], &["config", "schema"]] {
-        let (code, errors) = run_with_full_stdout(arguments);
-        assert_eq!(code, Some(1), "{arguments:?}: {errors}");
+        let (code, stderr) = run_with_full_stdout(arguments);
+        assert_eq!(code, Some(1), "{arguments:?}: {stderr}");
         let expected = "windlass: cannot write the answer to the standard output: No space left";
-        assert!(errors.starts_with(expected), "{arguments:?}: {errors}");
+        assert!(stderr.starts_with(expected), "{arguments:?}: {stderr}");
     }
 }
 
 #[test]
 fn the_version_has_commit_target_and_features() {
-    let long = text(&run(&["--version"]).stdout);
-    let mut lines = long.lines();
+    let version_text = text(&run(&["--version"]).stdout);
+    let mut lines = version_text.lines();
     let version = concat!("windlass ", env!("CARGO_PKG_VERSION"));
     assert_eq!(lines.next(), Some(version));
     for key in ["commit:   ", "target:   ", "features: "] {
         let value = lines.next().and_then(|line| line.strip_prefix(key));
-        assert!(value.is_some_and(|value| !value.is_empty()), "{long}");
+        assert!(value.is_some_and(|value| !value.is_empty()), "{version_text}");
     }
-    assert_eq!(lines.next(), None, "{long}");
+    assert_eq!(lines.next(), None, "{version_text}");
     assert_eq!(text(&run(&["-V"]).stdout).trim_end(), version);
 }
 
@@ -153,18 +153,18 @@ fn the_version_has_commit_target_and_features() {
 fn a_machine_is_replaced_only_with_force() {
     let folder = folder();
     let dir = folder.path().join("ü ñ's").display().to_string();
-    let create = |more: &[&str]| run(&[&["machine", "create", &dir], more].concat());
+    let create = |flags: &[&str]| run(&[&["machine", "create", &dir], flags].concat());
     assert!(create(&["--machine", "t4-edge"]).status.success());
-    let refused = create(&["--machine", "dgx-a100"]);
-    assert_eq!(refused.status.code(), USAGE);
-    assert!(text(&refused.stderr).contains("has a simulated machine already: --force replaces it"));
-    let forced = create(&["--machine", "dgx-a100", "--force"]);
-    assert!(forced.status.success(), "{}", text(&forced.stderr));
+    let output = create(&["--machine", "dgx-a100"]);
+    assert_eq!(output.status.code(), USAGE);
+    assert!(text(&output.stderr).contains("has a simulated machine already: --force replaces it"));
+    let output = create(&["--machine", "dgx-a100", "--force"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
     // Printed commands work in a shell, even if the path has blanks and quotes.
-    let shown = text(&forced.stdout);
+    let stdout = text(&output.stdout);
     let commands: Vec<_> =
-        shown.lines().filter_map(|line| line.strip_prefix("  windlass devices ")).collect();
-    assert_eq!(commands.len(), 2, "{shown}");
+        stdout.lines().filter_map(|line| line.strip_prefix("  windlass devices ")).collect();
+    assert_eq!(commands.len(), 2, "{stdout}");
     for arguments in commands {
         let program = env!("CARGO_BIN_EXE_windlass");
         let script = format!("exec \"$0\" devices {arguments}");
@@ -172,7 +172,7 @@ fn a_machine_is_replaced_only_with_force() {
         assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
         assert!(text(&output.stdout).contains("SIMULATED machine dgx-a100"), "{output:?}");
     }
-    assert!(shown.contains("which only a running agent sees"), "{shown}");
+    assert!(stdout.contains("which only a running agent sees"), "{stdout}");
 }
 
 #[test]
@@ -191,8 +191,8 @@ fn an_unresponsive_gpu_is_omitted_and_the_exit_code_is_1() {
         let output = command.args(&host).args(["--config", &config]).output().expect("runs");
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(!output.stdout.is_empty(), "the other devices are printed");
-        let errors = text(&output.stderr);
-        assert!(errors.contains("did not answer in time"), "{errors}");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("did not answer in time"), "{stderr}");
     }
 }
 
@@ -207,10 +207,10 @@ fn an_interrupted_demo_prints_one_line_and_exits_with_the_code_of_the_signal() {
         assert!(lines.any(|line| line.contains("Windlass demo")), "the demo has not begun");
         let pid = child.id().to_string();
         assert!(Command::new("kill").args(["-s", signal, &pid]).status().expect("kill").success());
-        let mut errors = String::new();
-        child.stderr.take().expect("piped").read_to_string(&mut errors).expect("text");
-        let ended = (child.wait().expect("a child").code(), errors);
-        assert_eq!((Some(code), format!("windlass: interrupted by SIG{signal}\n")), ended);
+        let mut stderr = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("text");
+        let result = (child.wait().expect("a child").code(), stderr);
+        assert_eq!((Some(code), format!("windlass: interrupted by SIG{signal}\n")), result);
     }
 }
 
@@ -231,8 +231,8 @@ fn an_embedded_kubelet_keeps_running_after_its_input_ends() {
 fn help_is_at_most_100_columns_wide() {
     let help = text(&run(&["kubelet", "--help"]).stdout);
     assert!(help.contains("\nA folder of a real kubelet is refused."), "{help}");
-    let long = help.lines().find(|line| line.chars().count() > 100);
-    assert_eq!(long, None);
+    let long_line = help.lines().find(|line| line.chars().count() > 100);
+    assert_eq!(long_line, None);
 }
 
 #[test]

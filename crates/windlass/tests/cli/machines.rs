@@ -14,10 +14,10 @@ const SIGABRT: i32 = 6;
 fn the_list_has_every_machine_and_every_device_that_can_be_added() {
     let output = run(&["machine", "list"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let shown = text(&output.stdout);
+    let stdout = text(&output.stdout);
     let devices = [" hailo,", " coral-usb,", " darwin3-network (demo only)"];
     for expected in ["dgx-h100 ", "mi300x-cpx ", "rdma ", "kria "].into_iter().chain(devices) {
-        assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+        assert!(stdout.contains(expected), "{expected} is missing in\n{stdout}");
     }
 }
 
@@ -28,16 +28,19 @@ fn a_machine_without_nvidia_prints_its_commands_and_possible_faults() {
     let dir = dir.to_str().expect("text");
     let output = run(&["machine", "create", dir, "--machine", "rdma", "--device", "hailo:2"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let shown = text(&output.stdout);
-    assert!(!shown.contains("--nvml-library"), "the machine has no NVML:\n{shown}");
-    assert!(shown.contains(&format!("windlass machine fault {dir} unplug:hailo-0\n")), "{shown}");
+    let stdout = text(&output.stdout);
+    assert!(!stdout.contains("--nvml-library"), "the machine has no NVML:\n{stdout}");
+    assert!(stdout.contains(&format!("windlass machine fault {dir} unplug:hailo-0\n")), "{stdout}");
 
-    let injected = run(&["machine", "fault", dir, "vfs:ens1f1np1=2"]);
-    assert_eq!(text(&injected.stdout), format!("vfs:ens1f1np1=2 injected into {dir}\n"));
-    let refused = run(&["machine", "fault", dir, "unplug:halo"]);
-    let why = text(&refused.stderr);
-    assert!(why.contains("`unplug:halo`: there is no device with that name; there are"), "{why}");
-    assert!(why.contains("ens1f0np0") && why.contains("hailo-1"), "{why}");
+    let output = run(&["machine", "fault", dir, "vfs:ens1f1np1=2"]);
+    assert_eq!(text(&output.stdout), format!("vfs:ens1f1np1=2 injected into {dir}\n"));
+    let output = run(&["machine", "fault", dir, "unplug:halo"]);
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("`unplug:halo`: there is no device with that name; there are"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("ens1f0np0") && stderr.contains("hailo-1"), "{stderr}");
 }
 
 #[test]
@@ -45,25 +48,25 @@ fn printed_commands_serve_the_machine_to_an_embedded_kubelet() {
     let folder = folder();
     let dir = folder.path().join("m");
     let output = run(&["machine", "create", dir.to_str().expect("text"), "--machine", "t4-edge"]);
-    let shown = text(&output.stdout);
-    let (_, pair) = shown.split_once("in two terminals:\n").expect("a pair");
-    let mut pair = pair.lines().map(|line| {
+    let stdout = text(&output.stdout);
+    let (_, commands) = stdout.split_once("in two terminals:\n").expect("a pair");
+    let mut commands = commands.lines().map(|line| {
         line.strip_prefix("  windlass ").unwrap_or_else(|| panic!("no command: {line}"))
     });
     let mut start = || {
-        let words: Vec<_> = pair.next().expect("a command").split(' ').collect();
-        let mut command = windlass(&words);
+        let arguments: Vec<_> = commands.next().expect("a command").split(' ').collect();
+        let mut command = windlass(&arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("windlass runs")
     };
     let (mut kubelet, mut agent) = (start(), start());
     let mut lines = OutputLines::from_pipe(kubelet.stdout.take());
-    let listed = lines.any(|line| line == "+ nvidia.com/gpu lists 1 device, 1 healthy");
+    let is_listed = lines.any(|line| line == "+ nvidia.com/gpu lists 1 device, 1 healthy");
     for process in [&mut kubelet, &mut agent] {
-        process.kill().expect("it runs");
+        process.kill().expect("the process runs");
         process.wait().expect("a child");
     }
-    assert!(listed, "{shown}");
+    assert!(is_listed, "{stdout}");
 }
 
 #[test]
@@ -76,9 +79,9 @@ fn a_driver_crash_ends_the_calling_process_only() {
     let (host, library) = (format!("{dir}/host"), format!("{dir}/libnvidia-ml.so.1"));
     let query = || run(&["devices", "--host-root", &host, "--nvml-library", &library]);
     assert_eq!(query().status.signal(), Some(SIGABRT));
-    let next = query();
-    assert!(next.status.success(), "{}", text(&next.stderr));
-    assert!(text(&next.stdout).contains("GPU3"), "{}", text(&next.stdout));
+    let second_output = query();
+    assert!(second_output.status.success(), "{}", text(&second_output.stderr));
+    assert!(text(&second_output.stdout).contains("GPU3"), "{}", text(&second_output.stdout));
 }
 
 #[test]
@@ -99,8 +102,8 @@ fn unknown_devices_and_faults_are_code_64_with_a_suggestion() {
     let folder = folder();
     let dir = folder.path().join("m");
     let dir = dir.to_str().expect("text");
-    let nothing = folder.path().join("nothing.yaml");
-    fs::write(&nothing, "exclude: [{kind: gpu}]\n").expect("written");
+    let config = folder.path().join("nothing.yaml");
+    fs::write(&config, "exclude: [{kind: gpu}]\n").expect("written");
     for (arguments, expected) in [
         (
             vec!["machine", "create", dir, "--device", "halo"],
@@ -109,7 +112,7 @@ fn unknown_devices_and_faults_are_code_64_with_a_suggestion() {
         (vec!["machine", "create", dir, "--device", "hailo:x"], "such as hailo:2"),
         (vec!["machine", "fault", dir, "unplugg:eth0"], "unplug:eth0"),
         (
-            vec!["demo", "--machine", "t4-edge", "--config", nothing.to_str().expect("text")],
+            vec!["demo", "--machine", "t4-edge", "--config", config.to_str().expect("text")],
             "the agent offers no device of this machine by default",
         ),
     ] {

@@ -14,11 +14,11 @@ const PACKAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/windlas
 /// Interpreter with grpcio. Prints a notice if the variable is not set.
 #[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn python() -> Option<OsString> {
-    let named = env::var_os("WINDLASS_PYTHON");
-    if named.is_none() {
+    let interpreter = env::var_os("WINDLASS_PYTHON");
+    if interpreter.is_none() {
         eprintln!("SKIPPED: set WINDLASS_PYTHON to an interpreter with grpcio");
     }
-    named
+    interpreter
 }
 
 /// Command that runs the package's tests, without the developer's `WINDLASS_*` variables.
@@ -40,7 +40,7 @@ fn tests(python: OsString) -> Command {
 fn the_python_package_passes_its_tests_between_stages_of_this_program() {
     let Some(python) = python() else { return };
     let output = tests(python).output().expect("the interpreter runs");
-    let errors = text(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    assert!(errors.contains("\nRan ") && !errors.contains("names no program"), "{errors}");
+    let stderr = text(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("\nRan ") && !stderr.contains("names no program"), "{stderr}");
 }

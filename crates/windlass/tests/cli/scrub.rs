@@ -58,8 +58,8 @@ impl Rig {
     fn device(&self, kind: &str) -> String {
         let mut command = windlass(&["devices", "--kind", kind, "-o", "json"]);
         let output = command.args(&self.host).output().expect("windlass runs");
-        let shown: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        shown["devices"][0]["id"].as_str().expect("a device").to_owned()
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        document["devices"][0]["id"].as_str().expect("a device").to_owned()
     }
 
     fn scrub(&self, arguments: &[&str]) -> Output {
@@ -78,8 +78,8 @@ impl Rig {
         let config = self.path("windlass.yaml");
         let steps = format!("gpu: {{prepare: [{{memory: overwrite, timeout: {timeout}}}]}}\n");
         fs::write(&config, steps).expect("written");
-        let with_config = ["--config".to_owned(), config.display().to_string()];
-        Node::start(&self.folder, &[&self.host[..], &with_config].concat())
+        let config_flags = ["--config".to_owned(), config.display().to_string()];
+        Node::start(&self.folder, &[&self.host[..], &config_flags].concat())
     }
 }
 
@@ -110,21 +110,21 @@ impl Kubelet {
     /// Reads until the kubelet has printed all texts, in any order: the agent reports a device's health and answers for
     /// its container in two tasks.
     fn wait_for_lines<const N: usize>(&mut self, expected: [&str; N]) -> [String; N] {
-        let mut found = [const { None }; N];
+        let mut found_lines = [const { None }; N];
         for line in self.output.by_ref() {
             let mut is_expected = false;
-            for (found, text) in found.iter_mut().zip(expected) {
+            for (found_line, text) in found_lines.iter_mut().zip(expected) {
                 if line.contains(text) {
                     is_expected = true;
-                    found.get_or_insert(line.clone());
+                    found_line.get_or_insert(line.clone());
                 }
             }
             assert!(is_expected || !line.starts_with('!'), "{line}");
-            if found.iter().all(Option::is_some) {
-                return found.map(Option::unwrap_or_default);
+            if found_lines.iter().all(Option::is_some) {
+                return found_lines.map(Option::unwrap_or_default);
             }
         }
-        panic!("expected {expected:?}, found {found:?}")
+        panic!("expected {expected:?}, found {found_lines:?}")
     }
 }
 
@@ -138,11 +138,12 @@ impl Drop for Kubelet {
 /// True while a process overwrites memory of the rig's machine.
 fn is_scrubbed(rig: &Rig) -> bool {
     let processes = fs::read_dir("/proc").expect("procfs").flatten();
-    let words = |process: PathBuf| text(&fs::read(process.join("cmdline")).unwrap_or_default());
+    let command_line =
+        |process: PathBuf| text(&fs::read(process.join("cmdline")).unwrap_or_default());
     let machine = rig.host[1].as_str();
     { processes }
-        .map(|process| words(process.path()))
-        .any(|words| words.contains("\0scrub\0") && words.contains(machine))
+        .map(|process| command_line(process.path()))
+        .any(|command_line| command_line.contains("\0scrub\0") && command_line.contains(machine))
 }
 
 #[test]
@@ -151,9 +152,9 @@ fn free_gpu_memory_is_overwritten_and_reported_as_table_and_json() {
     let gpu = rig.device("gpu");
     let output = rig.scrub(&[&gpu]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let shown = text(&output.stdout);
-    assert!(shown.starts_with("SIMULATED machine t4-edge\n"), "{shown}");
-    assert!(shown.contains("OVERWRITTEN") && shown.contains(&gpu), "{shown}");
+    let stdout = text(&output.stdout);
+    assert!(stdout.starts_with("SIMULATED machine t4-edge\n"), "{stdout}");
+    assert!(stdout.contains("OVERWRITTEN") && stdout.contains(&gpu), "{stdout}");
 
     let output = rig.scrub(&[&gpu, "-o", "json"]);
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -183,21 +184,21 @@ fn the_memory_of_a_mig_device_is_overwritten_and_that_of_its_siblings_is_not() {
 fn memory_that_is_not_overwritten_is_an_error_with_the_reason() {
     let rig = Rig::new("t4-edge");
     let gpu = rig.device("gpu");
-    let failed = |device: &str, expected: &str| {
+    let check_failure = |device: &str, expected: &str| {
         let output = rig.scrub(&[device]);
-        let why = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{why}");
-        assert!(why.contains(expected) && why.contains(device), "{why}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(expected) && stderr.contains(device), "{stderr}");
         assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
     };
-    failed("GPU-00000000-0000-0000-0000-000000000000", "CUDA_ERROR_NO_DEVICE (100)");
+    check_failure("GPU-00000000-0000-0000-0000-000000000000", "CUDA_ERROR_NO_DEVICE (100)");
     rig.fault("cuda:stale@0");
-    failed(&gpu, "memory reads back 0x5a after 0xa5 was written");
+    check_failure(&gpu, "memory reads back 0x5a after 0xa5 was written");
     rig.fault("cuda:46@0");
-    failed(&gpu, "CUDA_ERROR_DEVICE_UNAVAILABLE (46)");
-    for wrong in ["0", "GPU-1", "MIG-GPU-00000000-0000-0000-0000-000000000000/1/0"] {
-        let output = rig.scrub(&[wrong]);
-        assert_eq!(output.status.code(), USAGE, "{wrong}");
+    check_failure(&gpu, "CUDA_ERROR_DEVICE_UNAVAILABLE (46)");
+    for invalid_id in ["0", "GPU-1", "MIG-GPU-00000000-0000-0000-0000-000000000000/1/0"] {
+        let output = rig.scrub(&[invalid_id]);
+        assert_eq!(output.status.code(), USAGE, "{invalid_id}");
         assert!(text(&output.stderr).contains("`windlass devices` shows it"));
     }
 }
@@ -221,9 +222,9 @@ fn a_gpu_that_cannot_be_overwritten_is_withheld_with_the_reason() {
     let mut agent = rig.agent("20s");
     rig.fault("cuda:802@0");
     kubelet.run_pod();
-    let [why, _] = kubelet.wait_for_lines(["pod a does not start", "0 healthy"]);
-    assert!(why.contains("windlass scrub ended with exit status: 1"), "{why}");
-    assert!(why.contains("CUDA_ERROR_SYSTEM_NOT_READY (802): the fabric manager"), "{why}");
+    let [reason, _] = kubelet.wait_for_lines(["pod a does not start", "0 healthy"]);
+    assert!(reason.contains("windlass scrub ended with exit status: 1"), "{reason}");
+    assert!(reason.contains("CUDA_ERROR_SYSTEM_NOT_READY (802): the fabric manager"), "{reason}");
     let event = agent.wait_for_message(WITHHELD);
     assert!(event.to_string().contains("CUDA_ERROR_SYSTEM_NOT_READY"), "{event}");
     assert_eq!(rig.zeroed_bytes(&gpu), None);
@@ -237,8 +238,11 @@ fn a_gpu_with_memory_in_use_does_not_count_as_overwritten() {
     let _agent = rig.agent("700ms");
     rig.fault("memory:4096@0");
     kubelet.run_pod();
-    let [why, _] = kubelet.wait_for_lines(["pod a does not start", "0 healthy"]);
-    assert!(why.contains("4096 MiB of its memory are used, at most 128 are allowed"), "{why}");
+    let [reason, _] = kubelet.wait_for_lines(["pod a does not start", "0 healthy"]);
+    assert!(
+        reason.contains("4096 MiB of its memory are used, at most 128 are allowed"),
+        "{reason}"
+    );
     assert_eq!(rig.zeroed_bytes(&gpu), None);
 }
 
@@ -250,8 +254,8 @@ fn a_process_that_hangs_in_the_driver_is_killed_at_its_timeout() {
     let _agent = rig.agent("700ms");
     rig.fault("cuda:hang@0");
     kubelet.run_pod();
-    let why = kubelet.wait_for_line("pod a does not start");
-    assert!(why.contains("memory: overwrite: not done within 700ms"), "{why}");
+    let reason = kubelet.wait_for_line("pod a does not start");
+    assert!(reason.contains("memory: overwrite: not done within 700ms"), "{reason}");
     // The process ends some time after the signal.
     let deadline = Instant::now() + Duration::from_secs(3);
     while is_scrubbed(&rig) {

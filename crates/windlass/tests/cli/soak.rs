@@ -26,16 +26,19 @@ fn a_short_soak_passes_and_reports_its_results() {
     let output = run(&["demo", "--soak", "5s", "--seed", "2749", "--output", "json"]);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     let events = events(&output.stdout);
-    let (first, last) = (&events[0], events.last().expect("reported"));
-    assert_eq!((&first["event"], &first["seed"]), (&"soakStarted".into(), &2749.into()));
-    assert_eq!(last["event"], "soakFinished");
-    let tally = &last["tally"];
+    let (first_event, last_event) = (&events[0], events.last().expect("reported"));
+    assert_eq!(
+        (&first_event["event"], &first_event["seed"]),
+        (&"soakStarted".into(), &2749.into())
+    );
+    assert_eq!(last_event["event"], "soakFinished");
+    let tally = &last_event["tally"];
     assert!(tally["admitted"].as_u64() > Some(0), "{tally}");
     assert!(tally["faults"]["agent frozen beside a slow GPU"].is_object(), "{tally}");
     assert!(tally["killedDuringCalls"].as_u64() > Some(0), "{tally}");
     assert!(tally["killedBeforeAnswers"].as_u64() <= tally["killedDuringCalls"].as_u64());
     assert!(tally["atEnd"]["residentKib"].as_u64() > Some(0), "{tally}");
-    let dir = first["dir"].as_str().expect("a path");
+    let dir = first_event["dir"].as_str().expect("a path");
     assert!(!Path::new(dir).exists(), "the folder still exists");
 }
 
@@ -47,11 +50,14 @@ fn a_soak_with_claims_passes_beside_the_device_plugin() {
     let events = events(&output.stdout);
     assert_eq!(events[0]["ways"], "both");
     let tally = &events.last().expect("reported")["tally"];
-    let counted = |what: &str| tally[what].as_u64() > Some(0);
-    assert!(counted("claims") && counted("admitted"), "an allocation API was not used: {tally}");
+    let has_count = |key: &str| tally[key].as_u64() > Some(0);
+    assert!(
+        has_count("claims") && has_count("admitted"),
+        "an allocation API was not used: {tally}"
+    );
     let faults = tally["faults"].as_object().expect("by kind");
     for kind in ["API server", "record of claims lost"] {
-        assert!(faults.keys().any(|it| it.contains(kind)), "{tally}");
+        assert!(faults.keys().any(|fault| fault.contains(kind)), "{tally}");
     }
     assert_eq!(events[0]["mounts"], "whole");
 }
@@ -69,7 +75,7 @@ fn the_end_of_the_agent_ends_the_soak_with_its_seed_and_last_steps() {
     );
     assert_eq!(report["seed"], 1);
     assert!(report["lastSteps"].as_array().is_some_and(|steps| !steps.is_empty()), "{report}");
-    let output = child.wait_with_output().expect("it ends");
+    let output = child.wait_with_output().expect("the soak ends");
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("the soak with seed 1 failed"));
 }
@@ -79,8 +85,8 @@ fn a_killed_soak_ends_its_agent() {
     let temporary = folder();
     let (mut child, _lines, dir) = start_soak(temporary.path());
     wait_for(|| agent_in(&dir));
-    child.kill().expect("it runs");
-    child.wait().expect("it ends");
+    child.kill().expect("the soak runs");
+    child.wait().expect("the soak ends");
     wait_for(|| agent_in(&dir).is_none().then_some(()));
 }
 
@@ -95,19 +101,19 @@ fn a_terminated_soak_reports_its_results() {
 }
 
 /// Checks that a soak that gets a signal reports its results, and leaves no folder and no process.
-fn check_early_end(name: &str) {
+fn check_early_end(signal_name: &str) {
     let temporary = folder();
     let (child, lines, dir) = start_soak(temporary.path());
-    signal(name, &child.id().to_string());
-    let last = lines.map(|line| line.expect("text")).last().expect("reported");
-    let report: Value = serde_json::from_str(&last).expect("one object");
+    signal(signal_name, &child.id().to_string());
+    let last_line = lines.map(|line| line.expect("text")).last().expect("reported");
+    let report: Value = serde_json::from_str(&last_line).expect("one object");
     assert_eq!(
         (&report["event"], &report["end"]),
         (&"soakFinished".into(), &"early".into()),
         "{report}"
     );
     assert!(report["tally"]["steps"].as_u64() > Some(0), "{report}");
-    let output = child.wait_with_output().expect("it ends");
+    let output = child.wait_with_output().expect("the soak ends");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(agent_in(&dir), None, "the agent still runs");
     assert!(!dir.exists(), "the folder still exists");
@@ -125,8 +131,8 @@ fn wrong_arguments_of_soak_and_demo_are_misuse() {
     ] {
         let output = run(&arguments);
         assert_eq!(output.status.code(), Some(64), "{arguments:?}");
-        let report = text(&output.stderr);
-        assert!(report.contains(expected), "{arguments:?}: {report}");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
     }
 }
 
@@ -136,37 +142,37 @@ fn start_soak(temporary: &Path) -> (Child, Lines<BufReader<ChildStdout>>, PathBu
     command.env("TMPDIR", temporary).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("windlass runs");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let first: Value =
+    let first_event: Value =
         serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("one object");
-    let dir = PathBuf::from(first["dir"].as_str().expect("a path"));
-    let record = dir.join("kubelet/device-plugins/kubelet_internal_checkpoint");
+    let dir = PathBuf::from(first_event["dir"].as_str().expect("a path"));
+    let checkpoint = dir.join("kubelet/device-plugins/kubelet_internal_checkpoint");
     wait_for(|| {
-        fs::read_to_string(&record).is_ok_and(|text| text.contains("\"PodUID\"")).then_some(())
+        fs::read_to_string(&checkpoint).is_ok_and(|text| text.contains("\"PodUID\"")).then_some(())
     });
     (child, lines, dir)
 }
 
-fn signal(name: &str, process: &str) {
-    let sent = Command::new("kill").args(["-s", name, process]).status().expect("kill runs");
-    assert!(sent.success());
+fn signal(name: &str, pid: &str) {
+    let status = Command::new("kill").args(["-s", name, pid]).status().expect("kill runs");
+    assert!(status.success());
 }
 
 /// Process id of the agent whose state folder is in `dir`.
 fn agent_in(dir: &Path) -> Option<String> {
-    let of_agent = format!("--state-dir={}", dir.join("state").display());
+    let state_flag = format!("--state-dir={}", dir.join("state").display());
     let processes = fs::read_dir("/proc").expect("readable").flatten();
     let mut ids = processes.filter_map(|process| process.file_name().into_string().ok());
     ids.find(|id| {
-        let words = fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        words.split('\0').any(|word| word == of_agent)
+        let command_line = fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        command_line.split('\0').any(|argument| argument == state_flag)
     })
 }
 
-fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> T {
+fn wait_for<T>(mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + LIMIT;
     loop {
-        if let Some(found) = found() {
-            return found;
+        if let Some(value) = condition() {
+            return value;
         }
         assert!(Instant::now() < deadline, "timed out");
         std::thread::yield_now();

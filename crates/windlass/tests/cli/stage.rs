@@ -23,9 +23,10 @@ impl Process {
         let mut command = windlass(&["stage", "--listen", "127.0.0.1:0"]);
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("windlass runs");
-        let first = OutputLines::from_pipe(child.stdout.take()).next().expect("a line on start");
-        let (_, rest) = first.split_once(" listens on ").expect("an address");
-        let address = rest.split(';').next().unwrap_or_default().to_owned();
+        let first_line =
+            OutputLines::from_pipe(child.stdout.take()).next().expect("a line on start");
+        let (_, address_and_rest) = first_line.split_once(" listens on ").expect("an address");
+        let address = address_and_rest.split(';').next().unwrap_or_default().to_owned();
         Self { child, address }
     }
 
@@ -46,8 +47,8 @@ impl Process {
 
     fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs");
-        assert!(sent.success());
+        let status = Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs");
+        assert!(status.success());
     }
 }
 
@@ -58,27 +59,29 @@ impl Drop for Process {
     }
 }
 
-fn source(first: &str, addresses: Addresses) -> Source {
-    Source::connect("camera", first, addresses, Settings::default(), StageMetrics::new())
+fn source(stage: &str, addresses: Addresses) -> Source {
+    Source::connect("camera", stage, addresses, Settings::default(), StageMetrics::new())
 }
 
 async fn with_timeout<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time")
 }
 
-async fn ends(listener: &mut EndListener, count: usize) -> BTreeMap<u64, End> {
-    let mut all = BTreeMap::new();
-    while all.len() < count {
-        let EndEvent::End(end) = with_timeout(listener.next()).await else { panic!("missed") };
-        assert!(all.insert(end.id, end).is_none(), "ended twice");
+async fn wait_for_ends(listener: &mut EndListener, count: usize) -> BTreeMap<u64, End> {
+    let mut ends = BTreeMap::new();
+    while ends.len() < count {
+        let EndEvent::End(end) = with_timeout(listener.next()).await else {
+            panic!("an end was missed")
+        };
+        assert!(ends.insert(end.id, end).is_none(), "an item ended twice");
     }
-    all
+    ends
 }
 
 /// Sends a payload, and returns its end.
 async fn end_of(source: &mut Source, listener: &mut EndListener, payload: &'static [u8]) -> End {
     with_timeout(source.send(payload.into(), None)).await;
-    ends(listener, 1).await.into_values().next().expect("one")
+    wait_for_ends(listener, 1).await.into_values().next().expect("one end")
 }
 
 #[tokio::test]
@@ -88,26 +91,28 @@ async fn a_stage_runs_a_program_or_calls_a_grpc_method() {
     let script = "read word; if [ $word = bad ]; then echo first >&2; echo no such frame >&2; exit 3; fi; echo $word$word";
     let shell = ["--name", "shell", "--next", &store.next_flag(), "--exec", "sh", "-c", script];
     let mut shell = Process::start(&shell);
-    let mut by_program = source("shell", shell.addresses());
-    let good = end_of(&mut by_program, &mut listener, b"abc\n").await;
-    assert_eq!((good.failure, good.payload_bytes), (None, 7));
-    let bad = end_of(&mut by_program, &mut listener, b"bad\n").await.failure.expect("a failure");
-    assert_eq!(bad.kind, FailureKind::Work);
-    assert_eq!(bad.reason, "sh ended with exit status: 3: no such frame");
+    let mut shell_source = source("shell", shell.addresses());
+    let end = end_of(&mut shell_source, &mut listener, b"abc\n").await;
+    assert_eq!((end.failure, end.payload_bytes), (None, 7));
+    let failure =
+        end_of(&mut shell_source, &mut listener, b"bad\n").await.failure.expect("a failure");
+    assert_eq!(failure.kind, FailureKind::Work);
+    assert_eq!(failure.reason, "sh ended with exit status: 3: no such frame");
 
     // Any unary method serves for the test.
     let method = format!("http://{}/windlass.stage.v1.Stage/Describe", store.address);
     let mut caller =
         Process::start(&["--name", "caller", "--next", &store.next_flag(), "--call", &method]);
-    let mut by_method = source("caller", caller.addresses());
-    let answered = end_of(&mut by_method, &mut listener, b"").await;
-    assert_eq!(answered.failure, None);
-    assert!(answered.payload_bytes > "store".len() as u64);
-    let refused = end_of(&mut by_method, &mut listener, b"\xff").await.failure.expect("no message");
-    assert!(refused.reason.starts_with("/windlass.stage.v1.Stage/Describe at http://127.0.0.1:"));
+    let mut caller_source = source("caller", caller.addresses());
+    let end = end_of(&mut caller_source, &mut listener, b"").await;
+    assert_eq!(end.failure, None);
+    assert!(end.payload_bytes > "store".len() as u64);
+    let failure =
+        end_of(&mut caller_source, &mut listener, b"\xff").await.failure.expect("no message");
+    assert!(failure.reason.starts_with("/windlass.stage.v1.Stage/Describe at http://127.0.0.1:"));
 
-    with_timeout(by_program.finish()).await;
-    with_timeout(by_method.finish()).await;
+    with_timeout(shell_source.finish()).await;
+    with_timeout(caller_source.finish()).await;
     drop(listener);
     for process in [&mut shell, &mut caller, &mut store] {
         assert_eq!(process.terminate(), Some(0));
@@ -118,31 +123,34 @@ async fn a_stage_runs_a_program_or_calls_a_grpc_method() {
 async fn every_item_of_killed_and_drained_processes_ends() {
     let store = Process::start(&["--name", "store"]);
     let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
-    let next = store.next_flag();
-    let pace = ["--name", "detect", "--next", &next, "--sleep", "2ms", "--variation", "0.5"];
-    let [killed, mut drained, stays] = [(); 3].map(|()| Process::start(&pace));
-    let all = [&killed.address, &drained.address, &stays.address].map(String::as_str);
-    let mut source = source("detect", all.join(",").parse().expect("addresses"));
-    let sending = async {
+    let next_flag = store.next_flag();
+    let arguments =
+        ["--name", "detect", "--next", &next_flag, "--sleep", "2ms", "--variation", "0.5"];
+    let [killed_replica, mut drained_replica, other_replica] =
+        [(); 3].map(|()| Process::start(&arguments));
+    let addresses = [&killed_replica.address, &drained_replica.address, &other_replica.address]
+        .map(String::as_str);
+    let mut source = source("detect", addresses.join(",").parse().expect("addresses"));
+    let send_items = async {
         for _ in 0..600 {
             with_timeout(source.send(vec![0; 1000].into(), None)).await;
         }
         with_timeout(source.finish()).await;
     };
-    let ending = async {
-        let mut ended = ends(&mut listener, 150).await;
-        drop(killed);
-        ended.append(&mut ends(&mut listener, 150).await);
-        assert_eq!(drained.terminate(), Some(0));
-        ended.append(&mut ends(&mut listener, 300).await);
-        ended
+    let collect_ends = async {
+        let mut ends = wait_for_ends(&mut listener, 150).await;
+        drop(killed_replica);
+        ends.append(&mut wait_for_ends(&mut listener, 150).await);
+        assert_eq!(drained_replica.terminate(), Some(0));
+        ends.append(&mut wait_for_ends(&mut listener, 300).await);
+        ends
     };
-    let ((), ended) = tokio::join!(sending, ending);
-    let failed: Vec<_> = ended.values().filter_map(|end| end.failure.as_ref()).collect();
-    // Items of a killed replica: a window from the source, the queue, one in work, two that wait, and a window to the
+    let ((), ends) = tokio::join!(send_items, collect_ends);
+    let failures: Vec<_> = ends.values().filter_map(|end| end.failure.as_ref()).collect();
+    // Items of the killed replica: a window from the source, the queue, one in work, two that wait, and a window to the
     // store.
-    assert!((1..=8 + 4 + 1 + 2 + 8).contains(&failed.len()), "{}: {failed:?}", failed.len());
-    assert!(failed.iter().all(|failure| failure.kind == FailureKind::Stopped));
+    assert!((1..=8 + 4 + 1 + 2 + 8).contains(&failures.len()), "{}: {failures:?}", failures.len());
+    assert!(failures.iter().all(|failure| failure.kind == FailureKind::Stopped));
 }
 
 /// Takes ten seconds: the connection ends after two unanswered keep-alive pings, of five seconds each.
@@ -150,20 +158,23 @@ async fn every_item_of_killed_and_drained_processes_ends() {
 async fn a_hanging_process_is_abandoned_and_its_items_fail() {
     let store = Process::start(&["--name", "store"]);
     let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
-    let next = store.next_flag();
-    let [hangs, stays] =
-        [(); 2].map(|()| Process::start(&["--name", "detect", "--next", &next, "--sleep", "1ms"]));
-    let both = [hangs.address.as_str(), &stays.address].join(",");
-    let mut source = source("detect", both.parse().expect("addresses"));
+    let next_flag = store.next_flag();
+    let [hanging_replica, other_replica] = [(); 2]
+        .map(|()| Process::start(&["--name", "detect", "--next", &next_flag, "--sleep", "1ms"]));
+    let addresses = [hanging_replica.address.as_str(), &other_replica.address].join(",");
+    let mut source = source("detect", addresses.parse().expect("addresses"));
     with_timeout(source.send(vec![0; 10].into(), None)).await;
-    ends(&mut listener, 1).await;
-    hangs.signal("STOP");
+    wait_for_ends(&mut listener, 1).await;
+    hanging_replica.signal("STOP");
     for _ in 0..60 {
         with_timeout(source.send(vec![0; 10].into(), None)).await;
     }
-    let ended = ends(&mut listener, 60).await;
-    let failed = ended.values().filter(|end| end.failure.is_some()).count();
-    assert!((1..=8).contains(&failed), "more failures than a window of items: {failed}");
+    let ends = wait_for_ends(&mut listener, 60).await;
+    let failure_count = ends.values().filter(|end| end.failure.is_some()).count();
+    assert!(
+        (1..=8).contains(&failure_count),
+        "more failures than a window of items: {failure_count}"
+    );
 }
 
 #[test]
@@ -181,9 +192,9 @@ fn wrong_flags_are_refused_and_nothing_listens() {
     ] {
         let base = ["stage", "--name", "detect", "--listen", &socket];
         let output = run(&[&base[..], flags].concat());
-        let errors = text(&output.stderr);
-        assert_eq!(output.status.code(), super::USAGE, "{flags:?}: {errors}");
-        assert!(errors.contains(reason), "{flags:?}: {errors}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), super::USAGE, "{flags:?}: {stderr}");
+        assert!(stderr.contains(reason), "{flags:?}: {stderr}");
     }
     assert_eq!(folder.path().read_dir().expect("a folder").count(), 0);
 }

@@ -39,20 +39,21 @@ struct TestPipeline {
 impl TestPipeline {
     async fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let (sender, results) = unbounded_channel();
-        let (store, serving) = store(sender).await;
+        let (store, tasks) = store(sender).await;
         let mut command = windlass(&["stage", "--listen", "127.0.0.1:0", "--name", "work"]);
         command.args(["--next", &format!("store={store}")]).args(arguments);
         command.env_remove("DARWIN3_ENDPOINTS").envs(variables.iter().copied());
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("windlass runs");
-        let first = OutputLines::from_pipe(child.stdout.take()).next().expect("a line on start");
-        let (_, rest) = first.split_once(" listens on ").expect("an address");
+        let first_line =
+            OutputLines::from_pipe(child.stdout.take()).next().expect("a line on start");
+        let (_, address_and_rest) = first_line.split_once(" listens on ").expect("an address");
         let address: Addresses =
-            rest.split(';').next().unwrap_or_default().parse().expect("an address");
+            address_and_rest.split(';').next().unwrap_or_default().parse().expect("an address");
         let metrics = StageMetrics::new();
         let source = Source::connect("camera", "work", address, Settings::default(), metrics);
         let ends = with_timeout(EndListener::listen(store.parse().expect("an address"))).await;
-        Self { child, source, ends, results, _store: serving }
+        Self { child, source, ends, results, _store: tasks }
     }
 
     async fn send(&mut self, payload: &[u8]) {
@@ -110,11 +111,13 @@ async fn store(results: UnboundedSender<Vec<u8>>) -> (String, JoinSet<()>) {
         drop(results.send(payload.to_vec()));
         async move { Ok::<_, std::io::Error>(payload) }
     });
-    let bound = stage.bind().await.expect("a free port");
-    let address = bound.address().to_string();
-    let mut serving = JoinSet::new();
-    serving.spawn(async { bound.serve(CancellationToken::new()).await.expect("it serves") });
-    (address, serving)
+    let bound_stage = stage.bind().await.expect("a free port");
+    let address = bound_stage.address().to_string();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async {
+        bound_stage.serve(CancellationToken::new()).await.expect("the stage serves")
+    });
+    (address, tasks)
 }
 
 async fn with_timeout<F: Future>(future: F) -> F::Output {
@@ -147,10 +150,10 @@ async fn frames_are_decoded_and_resized_for_a_model() {
     assert!(picture.starts_with(b"P6\n8 4\n255\n"), "{picture:?}");
     assert_eq!(picture.len(), 11 + 8 * 4 * 3);
     assert_eq!(pipeline.result(&picture).await, Ok(picture), "a second resize changes the picture");
-    let cut = pipeline.result(&FRAME[..300]).await;
-    assert_eq!(cut, Err("is not a complete JPEG: its end is missing".to_owned()));
-    let text = pipeline.result(b"no picture").await;
-    assert_eq!(text, Err("is neither JPEG nor PPM: begins with \"no pictu\"".to_owned()));
+    let result = pipeline.result(&FRAME[..300]).await;
+    assert_eq!(result, Err("is not a complete JPEG: its end is missing".to_owned()));
+    let result = pipeline.result(b"no picture").await;
+    assert_eq!(result, Err("is neither JPEG nor PPM: begins with \"no pictu\"".to_owned()));
     assert!(pipeline.result(FRAME).await.is_ok(), "a failed item ends the stage");
 }
 
@@ -162,26 +165,28 @@ async fn spikes_run_on_the_allocated_board() {
         fs::write(&path, flits(words)).expect("a folder of its own");
         path.display().to_string()
     };
-    let (network, sync) = (file("net.bin", &[1, 2, 3]), file("sync.bin", &[8, 9]));
-    let (east, sync) = (format!("east={}", file("east.bin", &[4])), format!("east={sync}"));
-    let work = ["--network", &network, "--network", &east, "--run-with", &sync, "--darwin3"];
+    let (network, sync_file) = (file("net.bin", &[1, 2, 3]), file("sync.bin", &[8, 9]));
+    let (east_flag, sync_flag) =
+        (format!("east={}", file("east.bin", &[4])), format!("east={sync_file}"));
+    let arguments =
+        ["--network", &network, "--network", &east_flag, "--run-with", &sync_flag, "--darwin3"];
     let data = board.data().to_string();
-    let mut pipeline = TestPipeline::start(&work, &[("DARWIN3_ENDPOINTS", &data)]).await;
+    let mut pipeline = TestPipeline::start(&arguments, &[("DARWIN3_ENDPOINTS", &data)]).await;
     assert_eq!(board.take_events(), [], "the board was called before the first item");
     let spikes = flits(&[5, 6, 7, u32::MAX]);
     assert_eq!(pipeline.result(&spikes).await, Ok(spikes.clone()));
-    let odd = pipeline.result(&spikes[1..]).await;
-    assert_eq!(odd, Err("is 15 bytes, not a multiple of the 4 bytes of a flit".to_owned()));
-    let long = pipeline.result(&vec![0; 4 << 20]).await;
+    let result = pipeline.result(&spikes[1..]).await;
+    assert_eq!(result, Err("is 15 bytes, not a multiple of the 4 bytes of a flit".to_owned()));
+    let result = pipeline.result(&vec![0; 4 << 20]).await;
     let reason = "makes a message of 4194332 bytes, and a board reads at most 4194304";
-    assert_eq!(long, Err(reason.to_owned()));
+    assert_eq!(result, Err(reason.to_owned()));
     assert_eq!(pipeline.result(&spikes).await, Ok(spikes.clone()));
     let expected = [BoardEvent::Deployed(4), BoardEvent::Ran(6), BoardEvent::Ran(6)];
     assert_eq!(board.take_events(), expected);
 
     // Networks of the vendor may put their results at the east edge.
-    let work = ["--darwin3", &data, "--run-with", &sync, "--result-edge", "east"];
-    let mut pipeline = TestPipeline::start(&work, &[]).await;
+    let arguments = ["--darwin3", &data, "--run-with", &sync_flag, "--result-edge", "east"];
+    let mut pipeline = TestPipeline::start(&arguments, &[]).await;
     assert_eq!(pipeline.result(&spikes).await, Ok(flits(&[8, 9])));
     assert!(!board.is_wedged());
 }
@@ -192,14 +197,14 @@ const LISTEN: &str = "0A";
 /// Unread bytes in the connections to a port of this machine.
 fn unread_bytes(port: u16) -> usize {
     let table = fs::read_to_string("/proc/net/tcp").expect("readable");
-    let unread = table.lines().filter_map(|line| {
+    let byte_counts = table.lines().filter_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
         let (local, state, queues) = (fields.next()?, fields.nth(1)?, fields.next()?);
         let is_connection = local.ends_with(&format!(":{port:04X}")) && state != LISTEN;
-        let (_, unread) = queues.split_once(':').filter(|_| is_connection)?;
-        usize::from_str_radix(unread, 16).ok()
+        let (_, byte_count) = queues.split_once(':').filter(|_| is_connection)?;
+        usize::from_str_radix(byte_count, 16).ok()
     });
-    unread.sum()
+    byte_counts.sum()
 }
 
 /// Does not kill a stage between connect and send: after that kill, no program can send the board a whole message.
@@ -213,9 +218,9 @@ async fn a_board_is_not_wedged_by_stages_that_drain_or_are_killed_while_they_wai
         let mut pipeline = TestPipeline::start(&["--darwin3", &data.to_string()], &[]).await;
         assert_eq!(pipeline.result(&spikes).await, Ok(spikes.clone()));
         // The board waits for the end of another message, and the stage for the board.
-        let mut other = TcpStream::connect(data).expect("it listens");
+        let mut other_connection = TcpStream::connect(data).expect("the board listens");
         let message = flits(&[0x7001, 8, 0, 0, 0, 1, 2]);
-        other.write_all(&message[..24]).expect("sent");
+        other_connection.write_all(&message[..24]).expect("sent");
         wait_until(|| unread_bytes(data.port()) == 0).await;
         pipeline.send(&spikes).await;
         wait_until(|| unread_bytes(data.port()) == length).await;
@@ -223,7 +228,7 @@ async fn a_board_is_not_wedged_by_stages_that_drain_or_are_killed_while_they_wai
         if name == "KILL" {
             assert_eq!(pipeline.exit_code().await, None);
         }
-        other.write_all(&message[24..]).expect("sent");
+        other_connection.write_all(&message[24..]).expect("sent");
         if name == "TERM" {
             assert_eq!(pipeline.exit_code().await, Some(0));
         }
@@ -232,17 +237,18 @@ async fn a_board_is_not_wedged_by_stages_that_drain_or_are_killed_while_they_wai
     let mut pipeline = TestPipeline::start(&["--darwin3", &data.to_string()], &[]).await;
     assert_eq!(pipeline.result(&spikes).await, Ok(spikes));
     assert!(!board.is_wedged());
-    let (own, foreign) = (BoardEvent::Ran(100), BoardEvent::Ran(2));
+    let (own_run, other_run) = (BoardEvent::Ran(100), BoardEvent::Ran(2));
     let events = board.take_events();
-    let count = |event: &BoardEvent| events.iter().filter(|it| *it == event).count();
-    assert_eq!((count(&own), count(&foreign), events.len()), (5, 2, 7), "{events:?}");
+    let count =
+        |event: &BoardEvent| events.iter().filter(|counted_event| *counted_event == event).count();
+    assert_eq!((count(&own_run), count(&other_run), events.len()), (5, 2, 7), "{events:?}");
 }
 
 #[tokio::test]
 async fn two_boards_are_two_workers_and_each_serves_one_run_at_a_time() {
     let boards = [board(), board()];
-    let both = format!("{},{}", boards[0].data(), boards[1].data());
-    let mut pipeline = TestPipeline::start(&["--darwin3", &both], &[]).await;
+    let addresses = format!("{},{}", boards[0].data(), boards[1].data());
+    let mut pipeline = TestPipeline::start(&["--darwin3", &addresses], &[]).await;
     let spikes = flits(&vec![7; 100_000]);
     for _ in 0..20 {
         pipeline.send(&spikes).await;
@@ -250,9 +256,9 @@ async fn two_boards_are_two_workers_and_each_serves_one_run_at_a_time() {
     for _ in 0..20 {
         assert_eq!(pipeline.next_end().await.failure, None);
     }
-    let ran = boards.each_ref().map(|board| board.take_events().len());
-    assert_eq!(ran[0] + ran[1], 20);
-    assert!(ran.iter().all(|&runs| runs > 0), "{ran:?}");
+    let run_counts = boards.each_ref().map(|board| board.take_events().len());
+    assert_eq!(run_counts[0] + run_counts[1], 20);
+    assert!(run_counts.iter().all(|&runs| runs > 0), "{run_counts:?}");
 }
 
 #[tokio::test]
@@ -263,19 +269,19 @@ async fn a_wedged_and_a_missing_board_are_reported_by_address_and_recover() {
     fs::write(&network, flits(&[1, 2])).expect("a folder of its own");
     let network = network.display().to_string();
     let address = data.to_string();
-    let work = ["--darwin3", &address, "--network", &network, "--work-timeout", "1s"];
-    let mut pipeline = TestPipeline::start(&work, &[]).await;
+    let arguments = ["--darwin3", &address, "--network", &network, "--work-timeout", "1s"];
+    let mut pipeline = TestPipeline::start(&arguments, &[]).await;
     let spikes = flits(&[5]);
     assert_eq!(pipeline.result(&spikes).await, Ok(spikes.clone()));
 
-    drop(TcpStream::connect(data).expect("it listens"));
+    drop(TcpStream::connect(data).expect("the board listens"));
     wait_until(|| board.is_wedged()).await;
-    let silent = pipeline.result(&spikes).await.expect_err("wedged");
+    let failure = pipeline.result(&spikes).await.expect_err("the board is wedged");
     let reason = format!(
         "the Darwin3 board at {data} did not answer within 900ms; if it never answers, \
          its data port is blocked: restart its server"
     );
-    assert_eq!(silent, reason);
+    assert_eq!(failure, reason);
     board.take_events();
     board.restart();
     assert_eq!(pipeline.result(&spikes).await, Ok(spikes.clone()));
@@ -284,10 +290,10 @@ async fn a_wedged_and_a_missing_board_are_reported_by_address_and_recover() {
 
     let control = board.control();
     drop(board);
-    let missing = pipeline.result(&spikes).await.expect_err("gone");
+    let failure = pipeline.result(&spikes).await.expect_err("the board is gone");
     let reason =
         format!("cannot connect to the Darwin3 board at {data}: check that its server runs");
-    assert!(missing.starts_with(&reason), "{missing}");
+    assert!(failure.starts_with(&reason), "{failure}");
     board = Board::start(&BoardAddresses { control, data }).expect("its old ports");
     assert_eq!(pipeline.result(&spikes).await, Ok(spikes));
     assert_eq!(board.take_events(), [BoardEvent::Deployed(2), BoardEvent::Ran(1)]);
@@ -300,9 +306,9 @@ fn wrong_flags_of_pictures_and_boards_are_refused_before_anything_listens() {
         fs::write(folder.path().join(name), bytes).expect("a folder of its own");
         folder.path().join(name).display().to_string()
     };
-    let (odd, whole) = (file("odd.bin", &[0; 6]), file("whole.bin", &[0; 8]));
-    let missing = folder.path().join("none.bin").display().to_string();
-    let (west, east) = (format!("west={whole}"), format!("east={whole}"));
+    let (odd_file, valid_file) = (file("odd.bin", &[0; 6]), file("whole.bin", &[0; 8]));
+    let missing_file = folder.path().join("none.bin").display().to_string();
+    let (west_flag, east_flag) = (format!("west={valid_file}"), format!("east={valid_file}"));
     for (flags, reason) in [
         (&["--resize", "320"][..], "write WIDTHxHEIGHT, such as 320x320, of 1 to 16384 pixels"),
         (&["--resize", "3x0"], "write WIDTHxHEIGHT"),
@@ -313,19 +319,22 @@ fn wrong_flags_of_pictures_and_boards_are_refused_before_anything_listens() {
             "write HOST:PORT, or run in a container with a board: DARWIN3_ENDPOINTS is not set",
         ),
         (&["--darwin3", "10.0.0.21"], "\"10.0.0.21\" is not a data port: write HOST:PORT"),
-        (&["--network", &whole], "--darwin3"),
-        (&["--darwin3", "h:1", "--network", &odd], "--network: is 6 bytes, not a multiple"),
-        (&["--darwin3", "h:1", "--network", &missing], "--network: cannot read "),
-        (&["--darwin3", "h:1", "--network", &whole, "--network", &west], "an edge has two files"),
-        (&["--darwin3", "h:1", "--run-with", &west], "payloads enter at the west edge"),
+        (&["--network", &valid_file], "--darwin3"),
+        (&["--darwin3", "h:1", "--network", &odd_file], "--network: is 6 bytes, not a multiple"),
+        (&["--darwin3", "h:1", "--network", &missing_file], "--network: cannot read "),
+        (
+            &["--darwin3", "h:1", "--network", &valid_file, "--network", &west_flag],
+            "an edge has two files",
+        ),
+        (&["--darwin3", "h:1", "--run-with", &west_flag], "payloads enter at the west edge"),
         (&["--darwin3", "h:1", "--result-edge", "east"], "give some with --run-with"),
-        (&["--darwin3", "h:1", "--run-with", &east, "--workers", "2"], "is one worker"),
+        (&["--darwin3", "h:1", "--run-with", &east_flag, "--workers", "2"], "is one worker"),
     ] {
         let base = ["stage", "--name", "work", "--listen", "127.0.0.1:0"];
         let output = run(&[&base[..], flags].concat());
-        let errors = text(&output.stderr);
-        assert_eq!(output.status.code(), super::USAGE, "{flags:?}: {errors}");
-        assert!(errors.contains(reason), "{flags:?}: {errors}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), super::USAGE, "{flags:?}: {stderr}");
+        assert!(stderr.contains(reason), "{flags:?}: {stderr}");
         assert!(output.stdout.is_empty(), "{flags:?}");
     }
 }

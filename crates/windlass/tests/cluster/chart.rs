@@ -77,8 +77,8 @@ fn the_chart_is_installed_updated_rolled_back_and_removed_without_a_trace() {
     let release = Release { helm: &helm };
     assert_eq!(outside_objects(), [""; 0], "another Windlass is installed");
 
-    let refused = release.apply(&["--set", "claims.enabled=true"]).expect_err("no CDI");
-    assert!(refused.contains("set cdi to true"), "{refused}");
+    let error = release.apply(&["--set", "claims.enabled=true"]).expect_err("no CDI");
+    assert!(error.contains("set cdi to true"), "{error}");
     assert!(
         try_kubectl(&["get", "namespace", NAMESPACE]).is_err(),
         "the refused release has created its namespace"
@@ -89,8 +89,8 @@ fn the_chart_is_installed_updated_rolled_back_and_removed_without_a_trace() {
     let notes = release.apply(&["--values", claims]).expect("installed");
     assert!(notes.contains("rollout status daemonset/windlass-node"), "{notes}");
     assert_eq!(agent_account(), "windlass");
-    let refused = release.apply(&["--values", claims, "--set", "cdi=maybe"]);
-    assert!(refused.is_err() && release.revision() == "1", "{refused:?}");
+    let result = release.apply(&["--values", claims, "--set", "cdi=maybe"]);
+    assert!(result.is_err() && release.revision() == "1", "{result:?}");
 
     // The service account of the claims option is deleted. Pods that still name it would never start.
     release.apply(&["--reset-values"]).expect("updated");
@@ -100,8 +100,8 @@ fn the_chart_is_installed_updated_rolled_back_and_removed_without_a_trace() {
 
     for overlay in folders("overlays") {
         let values = Path::new(CHART).join("../../overlays").join(&overlay).join("values.yaml");
-        let updated = release.apply(&["--values", values.to_str().expect("text")]);
-        updated.unwrap_or_else(|error| panic!("{overlay}: {error}"));
+        let result = release.apply(&["--values", values.to_str().expect("text")]);
+        result.unwrap_or_else(|error| panic!("{overlay}: {error}"));
     }
     release.helm(&["uninstall", "windlass"]).expect("removed");
     assert_eq!(outside_objects(), [""; 0]);

@@ -26,9 +26,9 @@ fn class() -> Option<(String, usize)> {
         functions.filter_map(class).map(|class| class.trim().to_owned()).collect();
     classes.retain(|class| !class.starts_with("0x06") && !class.starts_with("0x02"));
     classes.sort();
-    let last = classes.last()?.clone();
-    let count = classes.iter().filter(|class| **class == last).count();
-    Some((last, count))
+    let last_class = classes.last()?.clone();
+    let count = classes.iter().filter(|class| **class == last_class).count();
+    Some((last_class, count))
 }
 
 fn config(node: &str, class: &str) -> String {
@@ -57,7 +57,7 @@ fn can_mknod(pod: &str, number: &str) -> bool {
 }
 
 fn variable(pod: &str, name: &str) -> String {
-    Pods::exec(pod, &format!("echo ${name}")).expect("it runs").trim().to_owned()
+    Pods::exec(pod, &format!("echo ${name}")).expect("the command runs").trim().to_owned()
 }
 
 #[tokio::test]
@@ -65,17 +65,17 @@ async fn pods_can_open_only_the_devices_that_they_requested() {
     if !has_cluster() {
         return;
     }
-    let found = NODES.into_iter().find(|(node, _)| Path::new(node).exists());
-    let (Some((node, number)), Some((class, functions)), true) =
-        (found, class(), Path::new("/dev/fuse").exists())
+    let exclusive_node = NODES.into_iter().find(|(node, _)| Path::new(node).exists());
+    let (Some((node, number)), Some((class, function_count)), true) =
+        (exclusive_node, class(), Path::new("/dev/fuse").exists())
     else {
-        eprintln!("LEFT OUT: this machine lacks /dev/fuse, an exclusive device, or a PCI function");
+        eprintln!("SKIPPED: this machine lacks /dev/fuse, an exclusive device, or a PCI function");
         return;
     };
     let _lock = plugin_folder_lock();
-    let this = Node::of_this_machine(&config(node, &class));
-    let agent = this.agent();
-    for (resource, count) in [(FUSE, 3), (EXCLUSIVE, 1), (FUNCTION, functions)] {
+    let machine_node = Node::of_this_machine(&config(node, &class));
+    let agent = machine_node.agent();
+    for (resource, count) in [(FUSE, 3), (EXCLUSIVE, 1), (FUNCTION, function_count)] {
         eventually(NODE_STATUS, Some(count), async || allocatable(resource).await).await;
         let capacity = async || node_status("capacity", resource);
         eventually(NODE_STATUS, count.to_string(), capacity).await;
@@ -132,12 +132,12 @@ async fn a_hanging_probe_withholds_its_own_device_only() {
         return;
     }
     if !Path::new("/dev/fuse").exists() {
-        eprintln!("LEFT OUT: this machine lacks /dev/fuse");
+        eprintln!("SKIPPED: this machine lacks /dev/fuse");
         return;
     }
     let _lock = plugin_folder_lock();
-    let this = Node::of_this_machine(&config_with_hanging_probe());
-    let agent = this.agent();
+    let machine_node = Node::of_this_machine(&config_with_hanging_probe());
+    let agent = machine_node.agent();
     eventually(NODE_STATUS, Some(3), async || allocatable(FUSE).await).await;
     eventually(NODE_STATUS, "1".to_owned(), async || node_status("capacity", EXCLUSIVE)).await;
     eventually(NODE_STATUS, "0".to_owned(), async || node_status("allocatable", EXCLUSIVE)).await;

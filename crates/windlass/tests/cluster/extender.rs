@@ -87,15 +87,15 @@ impl SchedulerRig {
             .stderr(log)
             .spawn()
             .expect("kube-scheduler starts");
-        let extender = extender(port);
+        let extender = start_extender(port);
         Some(Self { folder, port, extender, scheduler })
     }
 
     /// Kills the extender, and starts another at the same address.
     fn replace_extender(&mut self) {
-        self.extender.kill().expect("it runs");
+        self.extender.kill().expect("the extender runs");
         self.extender.wait().expect("a child");
-        self.extender = extender(self.port);
+        self.extender = start_extender(self.port);
     }
 
     /// Page of the extender; `None` until it is served.
@@ -124,13 +124,13 @@ impl Drop for SchedulerRig {
         if std::thread::panicking() {
             let log = fs::read_to_string(self.folder.path().join("scheduler.log"));
             let log = log.unwrap_or_default();
-            let last: Vec<_> = log.lines().rev().take(10).collect();
-            eprintln!("kube-scheduler: {last:#?}");
+            let last_lines: Vec<_> = log.lines().rev().take(10).collect();
+            eprintln!("kube-scheduler: {last_lines:#?}");
         }
     }
 }
 
-fn extender(port: u16) -> Child {
+fn start_extender(port: u16) -> Child {
     Command::new(env!("CARGO_BIN_EXE_windlass"))
         .args(["cluster", "extend", "--namespace", "default", "--lease", "windlass-e2e"])
         .args(["--listen", &format!("127.0.0.1:{port}")])
@@ -159,10 +159,12 @@ impl Drop for HollowNodes {
     }
 }
 
-fn hollow_node(n: usize) -> Value {
-    let model = ["NVIDIA A10", "NVIDIA L4"][n % 2];
-    let gpu =
-        |g: usize| json!({"id": format!("GPU-{n}-{g}"), "model": model, "memoryMib": GPU_MIB});
+fn hollow_node(number: usize) -> Value {
+    let model = ["NVIDIA A10", "NVIDIA L4"][number % 2];
+    let gpu = |index: usize| {
+        let id = format!("GPU-{number}-{index}");
+        json!({"id": id, "model": model, "memoryMib": GPU_MIB})
+    };
     let devices = json!({"devices": (0..GPUS).map(gpu).collect::<Vec<_>>()}).to_string();
     let resources = json!({
         "cpu": "96", "memory": "768Gi", "pods": "110", "nvidia.com/gpu": GPUS.to_string(),
@@ -171,8 +173,8 @@ fn hollow_node(n: usize) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": {
-            "name": format!("windlass-e2e-hollow-{n:02}"),
-            "labels": {LABEL: "", RACK: format!("rack-{}", n / RACK_NODES)},
+            "name": format!("windlass-e2e-hollow-{number:02}"),
+            "labels": {LABEL: "", RACK: format!("rack-{}", number / RACK_NODES)},
             "annotations": {"windlass.dev/devices": devices},
         },
         "status": {"allocatable": resources, "capacity": resources},
@@ -181,17 +183,17 @@ fn hollow_node(n: usize) -> Value {
 
 /// Pod for hollow nodes, with limits that depend on its number. No kubelet reports the nodes' status, so the pod
 /// tolerates the taints of the node controller.
-fn pod(n: usize) -> Value {
-    let limits = match n % 10 {
+fn pod(number: usize) -> Value {
+    let limits = match number % 10 {
         0 => json!({"nvidia.com/gpu": "1"}),
-        1 if n % 50 == 1 => json!({"nvidia.com/gpu": "2"}),
-        2..5 => json!({MEMORY: (1 + n % 7).to_string()}),
+        1 if number % 50 == 1 => json!({"nvidia.com/gpu": "2"}),
+        2..5 => json!({MEMORY: (1 + number % 7).to_string()}),
         5..8 => json!({"windlass.dev/gpu-compute": "10"}),
         _ => json!({MEMORY: "2", "windlass.dev/gpu-compute": "20"}),
     };
     json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": format!("windlass-e2e-hollow-{n}"), "labels": {LABEL: ""}},
+        "metadata": {"name": format!("windlass-e2e-hollow-{number}"), "labels": {LABEL: ""}},
         "spec": {
             "schedulerName": "windlass", "nodeSelector": {LABEL: ""},
             "automountServiceAccountToken": false,
@@ -202,10 +204,10 @@ fn pod(n: usize) -> Value {
 }
 
 /// Pod of a gang, which takes a whole node.
-fn gang_pod(gang: &str, n: usize, size: usize, within: &str) -> Value {
+fn gang_pod(gang: &str, number: usize, size: usize, within: &str) -> Value {
     let mut pod = pod(0);
     pod["metadata"] = json!({
-        "name": format!("windlass-e2e-{gang}-{n}"),
+        "name": format!("windlass-e2e-{gang}-{number}"),
         "labels": {LABEL: "", "windlass.dev/gang": gang},
         "annotations": {"windlass.dev/gang-size": size.to_string(),
                         "windlass.dev/gang-within": within},
@@ -221,8 +223,9 @@ fn apply_all(pods: &[Value]) {
 /// Nodes of the bound pods of a gang.
 fn nodes_of(gang: &str) -> Vec<String> {
     let pods = hollow_pods();
-    let of_gang = pods.iter().filter(|pod| pod["metadata"]["labels"]["windlass.dev/gang"] == gang);
-    of_gang.filter_map(|pod| pod["spec"]["nodeName"].as_str()).map(str::to_owned).collect()
+    let gang_pods =
+        pods.iter().filter(|pod| pod["metadata"]["labels"]["windlass.dev/gang"] == gang);
+    gang_pods.filter_map(|pod| pod["spec"]["nodeName"].as_str()).map(str::to_owned).collect()
 }
 
 fn hollow_pods() -> Vec<Value> {
@@ -233,7 +236,7 @@ fn hollow_pods() -> Vec<Value> {
 
 /// Allocated memory in MiB, and compute in thousandths, of each GPU. A whole GPU counts as all of its memory and 1000
 /// thousandths.
-fn allocated(pods: &[Value]) -> BTreeMap<String, (u64, u64)> {
+fn allocations(pods: &[Value]) -> BTreeMap<String, (u64, u64)> {
     let mut allocated: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for pod in pods {
         let placement = &pod["metadata"]["annotations"]["windlass.dev/placement"];
@@ -266,10 +269,11 @@ pub(super) async fn check_chosen_gpu(pods: &Pods, pod: &str) {
     pods.wait_for_running(pod).await;
     let expected: Value =
         serde_json::from_str(&kubectl(&["get", "pod", pod, "-o", "json"])).expect("JSON");
-    let expected = allocated(&[expected]).into_keys().next().expect("a GPU");
+    let expected = allocations(&[expected]).into_keys().next().expect("a GPU");
     let actual = async || {
         let log = kubectl(&["logs", pod]);
-        let share = log.lines().find_map(|it| it.split_once("WINDLASS_SHARE=").map(|it| it.1));
+        let share =
+            log.lines().find_map(|line| line.split_once("WINDLASS_SHARE=").map(|(_, value)| value));
         let share: Value = serde_json::from_str(share.unwrap_or("{}").trim()).expect("JSON");
         share["device"].as_str().unwrap_or_default().to_owned()
     };
@@ -283,28 +287,28 @@ async fn kube_scheduler_follows_every_choice_and_no_gpu_is_overcommitted() {
     }
     let _lock = plugin_folder_lock();
     let count = env::var(PODS).map_or(200, |text| text.parse().expect("a number of pods"));
-    let hollow = HollowNodes::create();
+    let hollow_nodes = HollowNodes::create();
     let Some(mut rig) = SchedulerRig::start() else { return };
     let is_bound = |pod: &&Value| pod["spec"]["nodeName"].is_string();
-    let bound = async || hollow_pods().iter().filter(is_bound).count();
+    let bound_count = async || hollow_pods().iter().filter(is_bound).count();
     let mut best_choices = 0;
     for numbers in [0..count / 2, count / 2..count] {
         let pods: Vec<_> = numbers.clone().map(pod).collect();
         apply(&json!({"apiVersion": "v1", "kind": "List", "items": pods}).to_string());
-        eventually(BIND_LIMIT, numbers.end, bound).await;
+        eventually(BIND_LIMIT, numbers.end, bound_count).await;
         assert_eq!(rig.metric("windlass_cluster_bound_pods_total{was_best=\"false\"} "), 0);
         best_choices += rig.metric("windlass_cluster_bound_pods_total{was_best=\"true\"} ");
         rig.replace_extender();
-        let ready = async || rig.page("/readyz").is_some();
-        eventually(NODE_STATUS, true, ready).await;
+        let is_ready = async || rig.page("/readyz").is_some();
+        eventually(NODE_STATUS, true, is_ready).await;
         assert_eq!(rig.metric("windlass_cluster_conflicts "), 0);
     }
-    assert_eq!(best_choices, u64::try_from(count).expect("few"), "each pod was ranked");
-    for (gpu, (mib, milli)) in allocated(&hollow_pods()) {
+    assert_eq!(best_choices, u64::try_from(count).expect("a small number"), "each pod was ranked");
+    for (gpu, (mib, milli)) in allocations(&hollow_pods()) {
         assert!(mib <= GPU_MIB && milli <= 1000, "{gpu}: {mib} MiB and {milli} thousandths");
     }
     drop(rig);
-    drop(hollow);
+    drop(hollow_nodes);
 }
 
 #[tokio::test]
@@ -313,18 +317,22 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
         return;
     }
     let _lock = plugin_folder_lock();
-    let hollow = HollowNodes::create();
+    let hollow_nodes = HollowNodes::create();
     let Some(rig) = SchedulerRig::start() else { return };
     eventually(NODE_STATUS, true, async || rig.page("/readyz").is_some()).await;
     // Two gangs that need more than half of the nodes each. Their pods are created in turn.
     let size = HOLLOW_NODES / 2 + 4;
-    let of = |gang: &'static str| (0..size).map(move |n| gang_pod(gang, n, size, ""));
-    let pods: Vec<_> = of("one").zip(of("two")).flat_map(|(one, two)| [one, two]).collect();
+    let gang_pods =
+        |gang: &'static str| (0..size).map(move |number| gang_pod(gang, number, size, ""));
+    let pods: Vec<_> = gang_pods("one")
+        .zip(gang_pods("two"))
+        .flat_map(|(first_pod, second_pod)| [first_pod, second_pod])
+        .collect();
     apply_all(&pods);
-    let bound = async || (nodes_of("one").len(), nodes_of("two").len());
-    let has_one = async || [(size, 0), (0, size)].contains(&bound().await);
+    let bound_counts = async || (nodes_of("one").len(), nodes_of("two").len());
+    let has_one = async || [(size, 0), (0, size)].contains(&bound_counts().await);
     eventually(BIND_LIMIT, true, has_one).await;
-    let winner = if bound().await.0 == size { "one" } else { "two" };
+    let bound_gang = if bound_counts().await.0 == size { "one" } else { "two" };
     // A gang with a missing pod gets no node, although it would fit.
     apply_all(&[gang_pod("small", 0, 3, RACK), gang_pod("small", 1, 3, RACK)]);
     let refusals =
@@ -338,13 +346,13 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
         |node: &String| node[node.len() - 2..].parse::<usize>().expect("two digits") / RACK_NODES;
     assert!(nodes.iter().all(|node| rack(node) == rack(&nodes[0])), "{nodes:?}");
     // The other gang starts once the first is deleted.
-    let label = format!("windlass.dev/gang in ({winner},small)");
+    let label = format!("windlass.dev/gang in ({bound_gang},small)");
     kubectl(&["delete", "pods", "-l", &label, "--force", "--grace-period=0", "--wait=false"]);
-    let loser = if winner == "one" { "two" } else { "one" };
-    eventually(BIND_LIMIT, size, async || nodes_of(loser).len()).await;
+    let waiting_gang = if bound_gang == "one" { "two" } else { "one" };
+    eventually(BIND_LIMIT, size, async || nodes_of(waiting_gang).len()).await;
     assert_eq!(rig.metric("windlass_cluster_conflicts "), 0);
     drop(rig);
-    drop(hollow);
+    drop(hollow_nodes);
 }
 
 #[tokio::test]
@@ -368,8 +376,8 @@ async fn a_container_gets_the_gpu_that_the_extender_chose() {
     eventually(NODE_STATUS, true, async || rig.page("/readyz").is_some()).await;
     eventually(NODE_STATUS, 8, async || rig.metric("windlass_cluster_gpus ")).await;
     let mut pods = Pods::new();
-    for n in 0..4 {
-        let pod = format!("windlass-e2e-decided-{n}");
+    for number in 0..4 {
+        let pod = format!("windlass-e2e-decided-{number}");
         pods.apply(&pod, &pod_with_memory(&pod));
         check_chosen_gpu(&pods, &pod).await;
     }

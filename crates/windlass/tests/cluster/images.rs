@@ -13,6 +13,6 @@ pub(crate) fn import(program: &Path, name: Option<&str>, importer: &Path) {
     let tar = folder.path().join("image.tar");
     let status = Command::new(IMAGE_TOOL).arg(program).arg(&tar).args(name).status();
     assert!(status.expect("bash runs").success(), "no image of {}", program.display());
-    let imported = Command::new(importer).arg(&tar).status().expect("a program");
-    assert!(imported.success(), "{IMPORT} failed");
+    let status = Command::new(importer).arg(&tar).status().expect("a program");
+    assert!(status.success(), "{IMPORT} failed");
 }

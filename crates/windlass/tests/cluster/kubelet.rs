@@ -22,7 +22,7 @@ pub(crate) type Holdings = BTreeMap<String, Vec<String>>;
 #[expect(clippy::print_stderr, reason = "a skipped part is reported")]
 pub(crate) fn restart() -> bool {
     let Some(restart) = env::var_os(RESTART) else {
-        eprintln!("LEFT OUT: set {RESTART} to restart the kubelet as well");
+        eprintln!("SKIPPED: set {RESTART} to restart the kubelet as well");
         return false;
     };
     let (status, program) = (Command::new(&restart).status(), restart.display());

@@ -21,9 +21,9 @@ fn uid(pod: &str) -> String {
 
 /// Messages of the events of this pod's UID: a pod of an earlier test may have had its name.
 fn events(pod: &str) -> String {
-    let about = format!("involvedObject.uid={}", uid(pod));
+    let selector = format!("involvedObject.uid={}", uid(pod));
     let path = "jsonpath={range .items[*]}{.reason}: {.message}{\"\\n\"}{end}";
-    kubectl(&["get", "events", "--field-selector", &about, "-o", path])
+    kubectl(&["get", "events", "--field-selector", &selector, "-o", path])
 }
 
 fn restarts(pod: &str) -> String {
@@ -34,26 +34,27 @@ fn restarts(pod: &str) -> String {
 fn processes(pod: &str) -> Vec<u32> {
     let path = "jsonpath={.status.containerStatuses[0].containerID}";
     let id = kubectl(&["get", "pod", pod, "-o", path]);
-    let id = id.strip_prefix("containerd://").expect("it has started");
+    let id = id.strip_prefix("containerd://").expect("the container has started");
     let names = fs::read_dir("/proc").expect("a mounted /proc").flatten();
-    let numbers = names.filter_map(|name| name.file_name().to_str()?.parse::<u32>().ok());
-    let groups = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    numbers.filter(|pid| groups(pid).contains(id)).collect()
+    let pids = names.filter_map(|name| name.file_name().to_str()?.parse::<u32>().ok());
+    let cgroup = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    pids.filter(|pid| cgroup(pid).contains(id)).collect()
 }
 
 /// Mount point of cgroup v2 on this machine, if it has one.
 fn cgroups() -> Option<String> {
     let mounts = fs::read_to_string("/proc/mounts").expect("a mounted /proc");
-    let mut all = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    all.find_map(|fields| (fields.get(2) == Some(&"cgroup2")).then(|| fields[1].to_owned()))
+    let mut mount_fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    mount_fields
+        .find_map(|fields| (fields.get(2) == Some(&"cgroup2")).then(|| fields[1].to_owned()))
 }
 
 /// Copies a file of a process to the `/proc` of the simulated machine, which the agent reads.
 fn copy_proc_file(node: &Node, pid: u32, file: &str) {
-    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it runs");
+    let content = fs::read_to_string(format!("/proc/{pid}/{file}")).expect("the process runs");
     let folder = node.path(&format!("machine/host/proc/{pid}"));
     fs::create_dir_all(&folder).expect("created");
-    fs::write(Path::new(&folder).join(file), text).expect("written");
+    fs::write(Path::new(&folder).join(file), content).expect("written");
 }
 
 /// A GPU of the machine, and its index.
@@ -85,18 +86,20 @@ async fn the_watchdog_ends_only_the_processes_of_a_pod_above_its_share() {
         pods.apply(name, &pod(name, 8));
         bind(name, 8, &gpu);
         pods.wait_for_running(name).await;
-        let all = processes(name);
-        let memory_mib = memory_mib / all.len() as u64;
-        for pid in all {
+        let pids = processes(name);
+        let memory_mib = memory_mib / pids.len() as u64;
+        for pid in pids {
             copy_proc_file(&node, pid, "cgroup");
             gpu_processes.push(Process { pid, memory_mib, gpu_instance: None, sm_percent: 0 });
         }
     }
     assert!(gpu_processes.len() >= 2, "{gpu_processes:?}");
-    node.machine().update(|it| it.gpus[index].live.processes = gpu_processes).expect("changed");
+    node.machine()
+        .update(|model| model.gpus[index].live.processes = gpu_processes)
+        .expect("changed");
     eventually(NODE_STATUS, "1".to_owned(), async || restarts(greedy)).await;
-    let code = "jsonpath={.status.containerStatuses[0].lastState.terminated.exitCode}";
-    assert_eq!(kubectl(&["get", "pod", greedy, "-o", code]), "137", "SIGKILL");
+    let path = "jsonpath={.status.containerStatuses[0].lastState.terminated.exitCode}";
+    assert_eq!(kubectl(&["get", "pod", greedy, "-o", path]), "137", "SIGKILL");
     let is_reported = async || events(greedy).contains("GpuMemoryExceeded: ");
     eventually(NODE_STATUS, true, is_reported).await;
     assert_eq!(restarts(modest), "0");
@@ -106,7 +109,7 @@ async fn the_watchdog_ends_only_the_processes_of_a_pod_above_its_share() {
 }
 
 /// Node whose driver limits memory by the built hook. The flag is true if this machine has cgroup v2.
-fn with_hook(config: &str) -> (Node, bool) {
+fn node_with_hook(config: &str) -> (Node, bool) {
     let hook = Path::new(env!("CARGO_BIN_EXE_windlass")).with_file_name("windlass-hook");
     assert!(hook.exists(), "run cargo build --package windlass-hook first");
     let limits = format!("memoryLimits: {{hook: {}, atLeast: driver}}\n", hook.display());
@@ -115,8 +118,8 @@ fn with_hook(config: &str) -> (Node, bool) {
     if let Some(cgroups) = &cgroups {
         // The agent's machine is simulated, but the control groups are those of this machine.
         fs::create_dir_all(node.path("machine/host/sys/fs")).expect("created");
-        let linked = node.path("machine/host/sys/fs/cgroup");
-        std::os::unix::fs::symlink(cgroups, linked).expect("linked");
+        let link = node.path("machine/host/sys/fs/cgroup");
+        std::os::unix::fs::symlink(cgroups, link).expect("linked");
     }
     (node, cgroups.is_some())
 }
@@ -135,7 +138,7 @@ async fn the_runtime_starts_the_hook_before_the_container() {
         return;
     }
     let _lock = plugin_folder_lock();
-    let (node, has_cgroups) = with_hook(&config());
+    let (node, has_cgroups) = node_with_hook(&config());
     let agent = start_agent(&node).await;
     let (index, gpu) = gpu(&node);
     let name = "windlass-e2e-limited";
@@ -152,8 +155,8 @@ async fn the_runtime_starts_the_hook_before_the_container() {
             events.contains("windlass-hook: ") && events.contains("the node has no cgroup v2")
         };
         eventually(NODE_STATUS, true, is_refused).await;
-        let started = "jsonpath={.status.containerStatuses[0].started}";
-        assert_eq!(kubectl(&["get", "pod", name, "-o", started]), "false");
+        let path = "jsonpath={.status.containerStatuses[0].started}";
+        assert_eq!(kubectl(&["get", "pod", name, "-o", path]), "false");
     }
     drop(pods);
     drop(agent);
@@ -169,9 +172,9 @@ async fn the_number_of_a_containers_replicas_decides_its_limit() {
     let rules = "resources:\n- name: example.com/gpu-10gib\n  devices: {kind: gpu, index: [5]}\n  \
                  sharing: {method: timeSlicing, memory: 10Gi}\n\
                  health: {quietPeriod: 2s, probeInterval: 1s}\n";
-    let (node, has_cgroups) = with_hook(rules);
+    let (node, has_cgroups) = node_with_hook(rules);
     if !has_cgroups {
-        println!("not run: this machine has no cgroup v2");
+        println!("SKIPPED: this machine has no cgroup v2");
         return;
     }
     let agent = node.agent();

@@ -153,8 +153,8 @@ impl Drop for Node {
 impl Agent {
     /// Kills the agent with SIGKILL: it does not clean up.
     pub(crate) fn kill(&mut self) {
-        self.0.kill().expect("it runs");
-        self.0.wait().expect("it ends");
+        self.0.kill().expect("the agent runs");
+        self.0.wait().expect("the agent ends");
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -60,8 +60,8 @@ fn pipeline(name_server: Option<&str>) -> Value {
         },
     );
     let stage = |name: &str, time: &str, output: &str| {
-        let sleep = ["windlass", "stage", "--sleep", time, "--output", output];
-        json!({"name": name, "image": IMAGE, "command": sleep, "output": output, "pod": pod,
+        let command = ["windlass", "stage", "--sleep", time, "--output", output];
+        json!({"name": name, "image": IMAGE, "command": command, "output": output, "pod": pod,
             "container": {"imagePullPolicy": "Never"}, "on": [{"cpus": 0.1, "time": time}]})
     };
     let mut stages = [
@@ -72,21 +72,23 @@ fn pipeline(name_server: Option<&str>) -> Value {
     stages[2]["replicas"] = 2.into();
     let metrics = ["--metrics", METRICS].map(Value::from);
     stages[2]["command"].as_array_mut().expect("words").extend(metrics);
-    let mut act = stage("act", "1ms", "1");
-    act["output"] = Value::Null;
+    let mut act_stage = stage("act", "1ms", "1");
+    act_stage["output"] = Value::Null;
     let links = ["camera", "decode", "detect", "act"];
     let links = links.windows(2).map(|pair| json!({"from": pair[0], "to": pair[1]}));
     let links: Vec<_> = links.collect();
-    json!({"name": "windlass-e2e", "stages": [stages[0], stages[1], stages[2], act], "links": links})
+    let stages = json!([stages[0], stages[1], stages[2], act_stage]);
+    json!({"name": "windlass-e2e", "stages": stages, "links": links})
 }
 
 /// Items of a measurement: sent, arrived, failed by reason, and without a result or an error.
 fn item_counts(report: &Value) -> (u64, u64, Vec<(String, u64)>, u64) {
     let account = &report["account"];
     let count = |key: &str| account[key].as_u64().expect("a count");
-    let failed = account["failed"].as_object().expect("reasons").iter();
-    let failed = failed.map(|(reason, count)| (reason.clone(), count.as_u64().expect("a count")));
-    (count("sent"), count("arrived"), failed.collect(), count("unheard"))
+    let failures = account["failed"].as_object().expect("reasons").iter();
+    let failures =
+        failures.map(|(reason, count)| (reason.clone(), count.as_u64().expect("a count")));
+    (count("sent"), count("arrived"), failures.collect(), count("unheard"))
 }
 
 /// The layouts of the pipeline, measured in the cluster.
@@ -99,10 +101,10 @@ fn compare(file: &Path) -> Value {
 }
 
 /// Pod that puts load on the pipeline for twice this time.
-fn loader(name_server: Option<&str>, seconds: u32) -> String {
+fn loader_pod(name_server: Option<&str>, seconds: u32) -> String {
     let file = pipeline(name_server);
     let pod = &file["stages"][0]["pod"];
-    let measure = json!([
+    let command = json!([
         "windlass",
         "pipeline",
         "measure",
@@ -112,15 +114,15 @@ fn loader(name_server: Option<&str>, seconds: u32) -> String {
         "--for",
         format!("{seconds}s")
     ]);
-    let annotation =
+    let annotation_files =
         json!([{"path": "file", "fieldRef": {"fieldPath": "metadata.annotations['file']"}}]);
     let mut spec = json!({
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
         "automountServiceAccountToken": false,
-        "containers": [{"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": measure,
-            "volumeMounts": [{"name": "file", "mountPath": "/pipeline"}]}],
-        "volumes": [{"name": "file", "downwardAPI": {"items": annotation}}],
+        "containers": [{"name": "main", "image": IMAGE, "imagePullPolicy": "Never",
+            "command": command, "volumeMounts": [{"name": "file", "mountPath": "/pipeline"}]}],
+        "volumes": [{"name": "file", "downwardAPI": {"items": annotation_files}}],
     });
     for (key, value) in pod.as_object().expect("fields") {
         spec[key] = value.clone();
@@ -131,15 +133,15 @@ fn loader(name_server: Option<&str>, seconds: u32) -> String {
 
 /// Kills the process of a replica, so that it cannot drain.
 fn kill_replica(stage: &str) {
-    let words = |process: &fs::DirEntry| {
+    let command_line = |process: &fs::DirEntry| {
         fs::read_to_string(process.path().join("cmdline")).unwrap_or_default()
     };
     let processes = fs::read_dir("/proc").expect("mounted").map(|entry| entry.expect("readable"));
     // Another pipeline of this machine may have a stage of this name.
     let names = [format!("\0--name\0{stage}\0--listen\0"), "=windlass-e2e-act:".to_owned()];
     let is_of_stage = |process: &fs::DirEntry| {
-        let words = words(process);
-        names.iter().all(|name| words.contains(name))
+        let command_line = command_line(process);
+        names.iter().all(|name| command_line.contains(name))
     };
     let mut replicas = processes.filter(is_of_stage);
     let process = replicas.next().expect("a replica of the stage").file_name();
@@ -147,7 +149,7 @@ fn kill_replica(stage: &str) {
 }
 
 /// Number of items that the detector's replicas have processed.
-fn processed() -> f64 {
+fn processed_items() -> f64 {
     let names =
         kubectl(&["get", "pods", "-l", "windlass.dev/stage-detect=windlass-e2e", "-o", "name"]);
     let pages = names.lines().filter_map(|name| {
@@ -159,13 +161,13 @@ fn processed() -> f64 {
         ])
         .ok()
     });
-    let worked = |page: String| {
+    let processed_count = |page: String| {
         let counts = page.lines().filter(|line| {
             line.starts_with("windlass_stage_items_total") && line.contains("worked")
         });
         counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>()
     };
-    pages.map(worked).sum()
+    pages.map(processed_count).sum()
 }
 
 fn phase(pod: &str) -> String {
@@ -201,23 +203,24 @@ async fn layouts_are_compared_and_only_a_killed_replica_loses_items() {
     let layouts = report["layouts"].as_array().expect("layouts");
     let rate = |layout: &Value| layout["itemsPerSecond"].as_f64().expect("a rate");
     for layout in layouts {
-        let (sent, arrived, failed, missing) = item_counts(layout);
-        assert!(sent > 100 && sent == arrived && failed.is_empty() && missing == 0, "{layout}");
+        let (sent, arrived, failures, missing) = item_counts(layout);
+        assert!(sent > 100 && sent == arrived && failures.is_empty() && missing == 0, "{layout}");
         let predicted = rate(&layout["predicted"]);
         assert!((rate(layout) / predicted - 1.0).abs() < 0.15, "{layout}");
     }
     // A pod has one replica of each stage, and the detector is the slowest.
-    let named =
-        |name: &str| layouts.iter().find(|one| one["layout"] == name).map(rate).expect("measured");
-    assert!(named("planned") > 1.5 * named("pod") && report["take"] != "pod", "{report}");
+    let rate_of = |name: &str| {
+        layouts.iter().find(|layout| layout["layout"] == name).map(rate).expect("measured")
+    };
+    assert!(rate_of("planned") > 1.5 * rate_of("pod") && report["take"] != "pod", "{report}");
     assert_eq!(report["runsIn"], "default");
 
-    let before = processed();
+    let processed_before = processed_items();
     let mut pods = Pods::new();
-    pods.apply(LOADER, &loader(address.as_deref(), 12));
+    pods.apply(LOADER, &loader_pod(address.as_deref(), 12));
     pods.wait_for_running(LOADER).await;
     // Kill and replace while the pipeline is full.
-    eventually(LIMIT, true, async || processed() >= before + FULL_AFTER).await;
+    eventually(LIMIT, true, async || processed_items() >= processed_before + FULL_AFTER).await;
     kill_replica("detect");
     let deployments = kubectl(&["get", "deployments", "-l", PART_OF, "-o", "name"]);
     kubectl(&[&["rollout", "restart"], &deployments.lines().collect::<Vec<_>>()[..]].concat());
@@ -225,10 +228,10 @@ async fn layouts_are_compared_and_only_a_killed_replica_loses_items() {
     let log = kubectl(&["logs", LOADER]);
     assert_eq!(phase(LOADER), "Succeeded", "{log}");
     let report: Value = serde_json::from_str(&log).expect("JSON");
-    let (sent, arrived, failed, missing) = item_counts(&report["layouts"][0]);
-    let lost: u64 = failed.iter().map(|(_, count)| count).sum();
-    assert!(sent > 300 && missing == 0 && sent == arrived + lost, "{log}");
-    assert!(failed.iter().all(|(reason, _)| reason.starts_with("detect: ")), "{failed:?}");
+    let (sent, arrived, failures, missing) = item_counts(&report["layouts"][0]);
+    let failed_count: u64 = failures.iter().map(|(_, count)| count).sum();
+    assert!(sent > 300 && missing == 0 && sent == arrived + failed_count, "{log}");
+    assert!(failures.iter().all(|(reason, _)| reason.starts_with("detect: ")), "{failures:?}");
     // One replica has a window of items, a batch, and items that wait for room.
-    assert!(lost <= 40, "{failed:?}");
+    assert!(failed_count <= 40, "{failures:?}");
 }

@@ -139,7 +139,7 @@ impl Drop for Pods {
             return;
         }
         let names = self.0.iter().map(String::as_str);
-        let words = ["delete", "pod", "--now", "--ignore-not-found"].into_iter().chain(names);
-        clean_up(&words.collect::<Vec<_>>());
+        let arguments = ["delete", "pod", "--now", "--ignore-not-found"].into_iter().chain(names);
+        clean_up(&arguments.collect::<Vec<_>>());
     }
 }

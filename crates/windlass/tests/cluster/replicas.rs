@@ -78,8 +78,9 @@ impl Drop for LogsOnFailure {
         }
         let pods = try_kubectl(&["-n", NAMESPACE, "get", "pods", "-o", "name"]);
         for pod in pods.unwrap_or_default().lines() {
-            let words = ["-n", NAMESPACE, "logs", "--all-containers", "--tail=20", "--prefix", pod];
-            let (Ok(log) | Err(log)) = try_kubectl(&words);
+            let arguments =
+                ["-n", NAMESPACE, "logs", "--all-containers", "--tail=20", "--prefix", pod];
+            let (Ok(log) | Err(log)) = try_kubectl(&arguments);
             eprintln!("{log}");
         }
         let (Ok(events) | Err(events)) = try_kubectl(&["-n", NAMESPACE, "events"]);
@@ -90,11 +91,11 @@ impl Drop for LogsOnFailure {
 #[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn programs() -> Option<[PathBuf; 2]> {
     let programs = [SCHEDULER, IMPORT].map(|name| env::var_os(name).map(PathBuf::from));
-    let [Some(scheduler), Some(import)] = programs else {
+    let [Some(scheduler), Some(importer)] = programs else {
         eprintln!("SKIPPED: set {SCHEDULER} and {IMPORT} to run the manifests as pods");
         return None;
     };
-    Some([scheduler, import])
+    Some([scheduler, importer])
 }
 
 /// Objects of a folder below `deploy`, with options, a patch, and the image under test.
@@ -105,7 +106,8 @@ fn objects(folder: &str, options: &[&str], patch: &str, node: &Node) -> Vec<Valu
     let to_root: PathBuf = overlay.components().skip(1).map(|_| "..").collect();
     let deploy = Path::new(DEPLOY).canonicalize().expect("an existing path");
     let deploy = to_root.join(deploy.strip_prefix("/").expect("absolute"));
-    let options: Vec<_> = options.iter().map(|it| deploy.join("options").join(it)).collect();
+    let options: Vec<_> =
+        options.iter().map(|option| deploy.join("options").join(option)).collect();
     let images = ["windlass", "windlass-cluster"];
     let images = images.map(|name| json!({"name": name, "newName": IMAGE}));
     let kustomization = json!({
@@ -113,19 +115,19 @@ fn objects(folder: &str, options: &[&str], patch: &str, node: &Node) -> Vec<Valu
         "patches": if patch.is_empty() { json!([]) } else { json!([{"patch": patch}]) },
     });
     fs::write(overlay.join("kustomization.yaml"), kustomization.to_string()).expect("written");
-    let rendered = kubectl(&["kustomize", overlay.to_str().expect("text")]);
+    let manifests = kubectl(&["kustomize", overlay.to_str().expect("text")]);
     let parse = |text: &str| serde_saphyr::from_str(text).expect("YAML");
-    rendered.split("\n---\n").map(parse).collect()
+    manifests.split("\n---\n").map(parse).collect()
 }
 
 /// Points an agent's mounts at a simulated machine.
-fn simulate(set: &mut Value, node: &Node) {
+fn simulate(daemon_set: &mut Value, node: &Node) {
     let (machine, host) = (node.path("machine"), node.path("machine/host"));
     // Every real /dev has these folders, on which the runtime mounts file systems.
     for folder in ["pts", "shm"] {
         fs::create_dir_all(format!("{host}/dev/{folder}")).expect("created");
     }
-    let pod = &mut set["spec"]["template"]["spec"];
+    let pod = &mut daemon_set["spec"]["template"]["spec"];
     for volume in pod["volumes"].as_array_mut().expect("volumes") {
         let Some(path) = volume["hostPath"]["path"].as_str() else { continue };
         let target = match path {
@@ -175,9 +177,10 @@ fn name(pod: &Value) -> String {
 /// True for a replica that is ready and not being deleted.
 fn is_ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
-    let ready = |it: &Value| it["type"] == "Ready" && it["status"] == "True";
+    let is_ready_condition =
+        |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
     pod["metadata"]["deletionTimestamp"].is_null()
-        && conditions.is_some_and(|all| all.iter().any(ready))
+        && conditions.is_some_and(|conditions| conditions.iter().any(is_ready_condition))
 }
 
 /// Number of GPUs in the metrics of a replica.
@@ -217,13 +220,13 @@ fn crash(replica: &str) {
 
 /// Deletes pods as if their node were gone.
 fn delete(names: &[String]) {
-    let mut words = vec!["-n", NAMESPACE, "delete", "pod", "--grace-period=0", "--force"];
-    words.extend(names.iter().map(String::as_str));
-    kubectl(&words);
+    let mut arguments = vec!["-n", NAMESPACE, "delete", "pod", "--grace-period=0", "--force"];
+    arguments.extend(names.iter().map(String::as_str));
+    kubectl(&arguments);
 }
 
 /// The replica whose kube-scheduler is elected.
-fn elected() -> String {
+fn elected_replica() -> String {
     let field = "jsonpath={.spec.holderIdentity}";
     let holder = kubectl(&["-n", NAMESPACE, "get", "lease", "windlass-scheduler", "-o", field]);
     holder.split('_').next().unwrap_or_default().to_owned()
@@ -237,8 +240,8 @@ fn check_no_refusals() {
             assert_eq!(state["restartCount"], 0, "a probe ended {state}");
             let container = state["name"].as_str().expect("a name");
             let log = kubectl(&["-n", NAMESPACE, "logs", &name(pod), "-c", container]);
-            let refused = log.lines().find(|line| line.to_lowercase().contains("forbidden"));
-            assert_eq!(refused, None, "{container}");
+            let refused_line = log.lines().find(|line| line.to_lowercase().contains("forbidden"));
+            assert_eq!(refused_line, None, "{container}");
         }
     }
 }
@@ -254,13 +257,14 @@ async fn pods_get_their_gpus_while_replicas_of_the_manifests_crash() {
     let scheduler_objects = objects("scheduler", &[], "", &node);
     let mut agents = objects("overlays/cluster", &["claims"], CONFIGURATION, &node);
     let deployment =
-        scheduler_objects.iter().find(|object| object["kind"] == "Deployment").expect("one");
+        scheduler_objects.iter().find(|object| object["kind"] == "Deployment").expect("the object");
     let containers = &deployment["spec"]["template"]["spec"]["containers"];
     let image = containers[1]["image"].as_str().expect("an image");
     import(&scheduler, Some(image), &importer);
     import(Path::new(env!("CARGO_BIN_EXE_windlass")), None, &importer);
-    let set = agents.iter_mut().find(|object| object["kind"] == "DaemonSet").expect("one");
-    simulate(set, &node);
+    let daemon_set =
+        agents.iter_mut().find(|object| object["kind"] == "DaemonSet").expect("the object");
+    simulate(daemon_set, &node);
     // Objects are dropped in the reverse order, so the namespace is deleted last.
     let agents = apply_objects(&agents);
     let scheduler_objects = apply_objects(&scheduler_objects);
@@ -274,10 +278,10 @@ async fn pods_get_their_gpus_while_replicas_of_the_manifests_crash() {
     check_chosen_gpu(&pods, "windlass-e2e-first").await;
     pods.apply("windlass-e2e-claim", CLAIMANT);
     pods.wait_for_running("windlass-e2e-claim").await;
-    let elected = elected();
-    assert!(replicas.contains(&elected), "{elected} of {replicas:?}");
+    let elected_replica = elected_replica();
+    assert!(replicas.contains(&elected_replica), "{elected_replica} of {replicas:?}");
 
-    crash(&elected);
+    crash(&elected_replica);
     pods.apply("windlass-e2e-second", &pod_with_memory("windlass-e2e-second"));
     eventually(REPLACE_LIMIT, true, async || is_bound("windlass-e2e-second")).await;
     check_chosen_gpu(&pods, "windlass-e2e-second").await;

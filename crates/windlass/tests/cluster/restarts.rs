@@ -26,24 +26,24 @@ async fn a_real_kubelet_runs_pods_through_restarts_crashes_and_faults() {
     eventually(NODE_STATUS, "8".to_owned(), async || node_status("capacity", GPU)).await;
     let mut pods = Pods::new();
     run_pods(&mut pods).await;
-    let held = holdings().await;
-    let count = held.iter().flat_map(Holdings::values).map(Vec::len).sum::<usize>();
-    assert_eq!(count, 7, "{held:?}");
+    let holdings_before = holdings().await;
+    let count = holdings_before.iter().flat_map(Holdings::values).map(Vec::len).sum::<usize>();
+    assert_eq!(count, 7, "{holdings_before:?}");
 
     if restart() {
         eventually(NODE_STATUS, Some(8), async || allocatable(GPU).await).await;
-        eventually(NODE_STATUS, held.clone(), async || holdings().await).await;
+        eventually(NODE_STATUS, holdings_before.clone(), async || holdings().await).await;
     }
 
     agent.kill();
     eventually(NODE_STATUS, Some(0), async || allocatable(GPU).await).await;
     agent = node.agent();
     eventually(NODE_STATUS, Some(8), async || allocatable(GPU).await).await;
-    assert_eq!(holdings().await, held, "after the crash of the agent");
+    assert_eq!(holdings().await, holdings_before, "after the crash of the agent");
 
     node.fault("xid:79@7");
-    let took = eventually(FAULT_REPORT_LIMIT, Some(7), async || allocatable(GPU).await).await;
-    eprintln!("the kubelet learned of the fault after {took:?}");
+    let duration = eventually(FAULT_REPORT_LIMIT, Some(7), async || allocatable(GPU).await).await;
+    eprintln!("the kubelet learned of the fault after {duration:?}");
     eventually(NODE_STATUS, "7".to_owned(), async || node_status("allocatable", GPU)).await;
     eventually(NODE_STATUS, "8".to_owned(), async || node_status("allocatable", GPU)).await;
     drop(pods);
@@ -55,13 +55,13 @@ async fn run_pods(pods: &mut Pods) {
     for gpus in [1, 2, 4] {
         let name = format!("windlass-e2e-{gpus}");
         pods.run(&name, GPU, gpus).await;
-        let inside = async || {
+        let device_counts = async || {
             let log = kubectl(&["logs", &name]);
             let ids = log.lines().find_map(|line| line.strip_prefix("WINDLASS_NVIDIA_COM_GPU="));
-            let named = ids.map_or(0, |ids| ids.split(',').count());
+            let id_count = ids.map_or(0, |ids| ids.split(',').count());
             let nodes = log.lines().filter_map(|line| line.rsplit_once(" nvidia"));
-            (named, nodes.filter(|(_, name)| name.parse::<u32>().is_ok()).count())
+            (id_count, nodes.filter(|(_, name)| name.parse::<u32>().is_ok()).count())
         };
-        eventually(NODE_STATUS, (gpus, gpus), inside).await;
+        eventually(NODE_STATUS, (gpus, gpus), device_counts).await;
     }
 }

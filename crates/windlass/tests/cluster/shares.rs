@@ -26,20 +26,20 @@ pub(crate) fn config() -> String {
 }
 
 /// Pod that no scheduler binds.
-pub(crate) fn pod(name: &str, gib: u32) -> String {
+pub(crate) fn pod(name: &str, memory_gib: u32) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\n\
          spec:\n  schedulerName: windlass-e2e\n  automountServiceAccountToken: false\n  \
          terminationGracePeriodSeconds: 0\n  containers:\n  \
          - name: main\n    image: docker.io/local/app:1\n    imagePullPolicy: Never\n    \
-         resources: {{limits: {{{MEMORY}: {gib}}}}}\n"
+         resources: {{limits: {{{MEMORY}: {memory_gib}}}}}\n"
     )
 }
 
 /// Binds a pod with its placement, as the extender does. The agent ignores a placement that the pod's author wrote.
-pub(crate) fn bind(pod: &str, gib: u32, gpu: &str) {
+pub(crate) fn bind(pod: &str, memory_gib: u32, gpu: &str) {
     let node = kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
-    let placement = json!({"devices": [{"id": gpu, "memoryMib": gib * 1024}]}).to_string();
+    let placement = json!({"devices": [{"id": gpu, "memoryMib": memory_gib * 1024}]}).to_string();
     let binding = json!({
         "apiVersion": "v1", "kind": "Binding",
         "metadata": {"name": pod, "annotations": {"windlass.dev/placement": placement}},
@@ -54,7 +54,8 @@ pub(crate) fn bind(pod: &str, gib: u32, gpu: &str) {
 /// GPU in the environment of a pod's container.
 fn gpu_of(pod: &str) -> String {
     let log = kubectl(&["logs", pod]);
-    let share = log.lines().find_map(|line| line.split_once("WINDLASS_SHARE=").map(|(_, it)| it));
+    let share =
+        log.lines().find_map(|line| line.split_once("WINDLASS_SHARE=").map(|(_, value)| value));
     let share: Value = serde_json::from_str(share.expect("a share").trim()).expect("JSON");
     share["device"].as_str().expect("an id").to_owned()
 }
@@ -70,7 +71,8 @@ async fn pods_share_the_gpu_that_their_binding_names() {
     eventually(NODE_STATUS, Some(ALL_GPUS_GIB), async || allocatable(MEMORY).await).await;
     let devices = node.devices();
     let gpus = devices["devices"].as_array().into_iter().flatten();
-    let mut gpus = gpus.filter_map(|it| it["id"].as_str()).filter(|id| id.starts_with("GPU-"));
+    let mut gpus =
+        gpus.filter_map(|device| device["id"].as_str()).filter(|id| id.starts_with("GPU-"));
     let gpu = gpus.nth(5).expect("eight GPUs").to_owned();
     let mut pods = Pods::new();
     for name in ["windlass-e2e-share-a", "windlass-e2e-share-b"] {

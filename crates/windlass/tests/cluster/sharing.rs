@@ -54,12 +54,12 @@ async fn shared_mig_and_exclusive_gpus_serve_pods_while_mig_is_reconfigured() {
     let nodes = async || gpu_nodes("windlass-e2e-large");
     eventually(NODE_STATUS, ["nvidia1"].map(str::to_owned).to_vec(), nodes).await;
 
-    let held = holdings().await;
-    let registered = node.log().matches("registered, the kubelet reads").count();
+    let holdings_before = holdings().await;
+    let registrations = node.log().matches("registered, the kubelet reads").count();
     node.create_mig("0", &["2g.10gb", "1g.5gb"]);
     eventually(NODE_STATUS, Some(2), async || allocatable(SMALL).await).await;
-    assert_eq!(holdings().await, held, "pods on other GPUs keep their devices");
-    assert_eq!(node.log().matches("registered, the kubelet reads").count(), registered);
+    assert_eq!(holdings().await, holdings_before, "pods on other GPUs keep their devices");
+    assert_eq!(node.log().matches("registered, the kubelet reads").count(), registrations);
     pods.run("windlass-e2e-small", SMALL, 1).await;
     let restarts = kubectl(&[
         "get",
@@ -93,8 +93,8 @@ async fn a_new_configuration_applies_once_containers_release_their_devices() {
     let mut pods = Pods::new();
     pods.run("windlass-e2e-sharer", SHARED, 1).await;
     let library = "/usr/lib/x86_64-linux-gnu/libcuda.so.1";
-    let seen = kubectl(&["exec", "windlass-e2e-sharer", "--", "ls", library]);
-    assert_eq!(seen.trim(), library, "the driver's libraries are in the container");
+    let listing = kubectl(&["exec", "windlass-e2e-sharer", "--", "ls", library]);
+    assert_eq!(listing.trim(), library, "the driver's libraries are in the container");
 
     node.configure(UNSHARED);
     eventually(NODE_STATUS, Some(0), async || allocatable(SHARED).await).await;
@@ -102,8 +102,8 @@ async fn a_new_configuration_applies_once_containers_release_their_devices() {
     pods.run("windlass-e2e-other", GPU, 1).await;
     assert_eq!(allocatable(GPU).await, Some(1), "a container holds the shared GPU");
     pods.delete("windlass-e2e-sharer");
-    let free = eventually(RELEASE, Some(2), async || allocatable(GPU).await).await;
-    eprintln!("the GPU was offered {free:?} after the deletion of its pod");
+    let delay = eventually(RELEASE, Some(2), async || allocatable(GPU).await).await;
+    eprintln!("the GPU was offered {delay:?} after the deletion of its pod");
     pods.run("windlass-e2e-owner", GPU, 1).await;
     drop(pods);
     drop(agent);

@@ -7,10 +7,10 @@ use crate::program::{run, text};
 
 /// Flags with their variables, without flags of NVIDIA's plugin, whose variables lack the prefix.
 fn flags(help: &str) -> BTreeMap<String, String> {
-    let parts = help.split("\n      --").skip(1);
-    let flags = parts.filter_map(|part| {
-        let name = part.split([' ', '\n']).next()?;
-        let (_, rest) = part.split_once("[env: ")?;
+    let sections = help.split("\n      --").skip(1);
+    let flags = sections.filter_map(|section| {
+        let name = section.split([' ', '\n']).next()?;
+        let (_, rest) = section.split_once("[env: ")?;
         let (variable, _) = rest.split_once('=')?;
         let is_own =
             variable.starts_with("WINDLASS_") || ["NODE_NAME", "NAMESPACE"].contains(&variable);
@@ -24,9 +24,9 @@ fn the_documentation_lists_exactly_the_flags_of_the_agent_with_their_variables()
     let page = page("docs/commands.md");
     let rows = page.lines().filter(|line| line.starts_with("| `--"));
     let documented = rows.map(|row| {
-        let mut codes = row.split('`').skip(1).step_by(2);
-        let flag = codes.next().and_then(|it| it.split(' ').next()).unwrap_or_default();
-        (flag.to_owned(), codes.next().unwrap_or_default().to_owned())
+        let mut code_spans = row.split('`').skip(1).step_by(2);
+        let flag = code_spans.next().and_then(|code| code.split(' ').next()).unwrap_or_default();
+        (flag.to_owned(), code_spans.next().unwrap_or_default().to_owned())
     });
     let help = text(&run(&["node", "--help"]).stdout);
     assert_eq!(documented.collect::<BTreeMap<_, _>>(), flags(&help));
@@ -38,12 +38,15 @@ fn the_documentation_lists_exactly_the_commands() {
     let rows = page.lines().filter(|line| line.starts_with("| `windlass "));
     let cells = rows.filter_map(|row| row.split(" | ").next());
     let commands = cells.flat_map(|cell| cell.split("`windlass ").skip(1));
-    let documented = commands.filter_map(|it| it.split([' ', '`']).next()).map(str::to_owned);
+    let documented =
+        commands.filter_map(|command| command.split([' ', '`']).next()).map(str::to_owned);
     let help = text(&run(&["--help"]).stdout);
     let (_, commands) = help.split_once("Commands:\n").expect("commands");
     let (commands, _) = commands.split_once("\n\n").expect("an end");
     let lines = commands.lines().filter_map(|line| line.strip_prefix("  "));
-    let first = lines.filter(|line| !line.starts_with(' ')).filter_map(|it| it.split(' ').next());
-    let helped: BTreeSet<_> = first.filter(|it| *it != "help").map(str::to_owned).collect();
-    assert_eq!(documented.collect::<BTreeSet<_>>(), helped);
+    let names =
+        lines.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split(' ').next());
+    let commands_in_help: BTreeSet<_> =
+        names.filter(|name| *name != "help").map(str::to_owned).collect();
+    assert_eq!(documented.collect::<BTreeSet<_>>(), commands_in_help);
 }

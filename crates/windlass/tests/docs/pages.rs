@@ -10,10 +10,14 @@ fn every_page_names_its_readers_and_is_in_the_index() {
     for (name, page) in pages() {
         let Some(path) = name.strip_prefix("docs/") else { continue };
         let lines: Vec<_> = page.lines().take(4).collect();
-        let begins =
-            |line: usize, with: &str| lines.get(line).is_some_and(|it| it.starts_with(with));
-        assert!(begins(0, "# ") && begins(2, "For "), "{name} begins without its readers");
-        assert!(begins(3, "It answers "), "{name} begins without what it answers");
+        let line_starts_with = |index: usize, prefix: &str| {
+            lines.get(index).is_some_and(|line| line.starts_with(prefix))
+        };
+        assert!(
+            line_starts_with(0, "# ") && line_starts_with(2, "For "),
+            "{name} begins without its readers"
+        );
+        assert!(line_starts_with(3, "It answers "), "{name} begins without what it answers");
         let is_listed = path == "README.md" || index.contains(&format!("]({path})"));
         assert!(is_listed, "docs/README.md lacks {path}");
     }
@@ -45,7 +49,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
         is_code ^= line.trim_start().starts_with("```");
         let Some(heading) = line.strip_prefix('#').filter(|_| !is_code) else { continue };
         let heading = heading.trim_start_matches('#').trim().to_lowercase();
-        let is_kept = |it: &char| it.is_alphanumeric() || [' ', '-', '_'].contains(it);
+        let is_kept = |letter: &char| letter.is_alphanumeric() || [' ', '-', '_'].contains(letter);
         anchors.insert(heading.chars().filter(is_kept).collect::<String>().replace(' ', "-"));
     }
     anchors
@@ -62,9 +66,9 @@ fn the_front_page_is_short() {
 
 #[test]
 fn every_link_leads_to_a_file_and_a_heading() {
-    let others = ROOT_PAGES.map(|name| (name.to_owned(), page(name)));
-    let mut broken = Vec::new();
-    for (name, text) in pages().into_iter().chain(others) {
+    let root_pages = ROOT_PAGES.map(|name| (name.to_owned(), page(name)));
+    let mut broken_links = Vec::new();
+    for (name, text) in pages().into_iter().chain(root_pages) {
         for target in links(&text) {
             let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
             let file = if path.is_empty() {
@@ -72,13 +76,13 @@ fn every_link_leads_to_a_file_and_a_heading() {
             } else {
                 root().join(&name).parent().unwrap_or(Path::new("")).join(path)
             };
-            let linked = std::fs::read_to_string(&file).unwrap_or_default();
+            let linked_text = std::fs::read_to_string(&file).unwrap_or_default();
             let is_there =
-                file.exists() && (anchor.is_empty() || anchors(&linked).contains(anchor));
+                file.exists() && (anchor.is_empty() || anchors(&linked_text).contains(anchor));
             if !is_there {
-                broken.push(format!("{name}: {target}"));
+                broken_links.push(format!("{name}: {target}"));
             }
         }
     }
-    assert!(broken.is_empty(), "{broken:#?}");
+    assert!(broken_links.is_empty(), "{broken_links:#?}");
 }

@@ -27,10 +27,10 @@ const CALLS: [&str; 3] = ["warn!(", "error!(", "Journal::new("];
 const JOURNAL_MESSAGE: &str = "…";
 
 /// The agent's messages, with the file of each.
-fn logged() -> BTreeMap<String, String> {
+fn logged_messages() -> BTreeMap<String, String> {
     let crates = root().join("crates");
     let mut folders = vec![crates.clone()];
-    let mut found = BTreeMap::new();
+    let mut logged_messages = BTreeMap::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("readable").path();
@@ -43,44 +43,48 @@ fn logged() -> BTreeMap<String, String> {
             }
             if path.is_dir() {
                 folders.push(path);
-            } else if name.contains("/src/") && path.extension().is_some_and(|it| it == "rs") {
-                found.extend(messages(&path).into_iter().map(|message| (message, name.clone())));
+            } else if name.contains("/src/")
+                && path.extension().is_some_and(|extension| extension == "rs")
+            {
+                logged_messages
+                    .extend(messages(&path).into_iter().map(|message| (message, name.clone())));
             }
         }
     }
-    found.remove(JOURNAL_MESSAGE);
-    found
+    logged_messages.remove(JOURNAL_MESSAGE);
+    logged_messages
 }
 
 fn messages(path: &Path) -> Vec<String> {
     let source = fs::read_to_string(path).expect("a text file");
     let source = source.split("#[cfg(test)]").next().unwrap_or_default();
-    let mut found = Vec::new();
+    let mut messages = Vec::new();
     for call in CALLS {
-        for (at, _) in source.match_indices(call) {
-            let is_word = source[..at].ends_with(|it: char| it.is_alphanumeric() || it == '_');
+        for (index, _) in source.match_indices(call) {
+            let is_word =
+                source[..index].ends_with(|letter: char| letter.is_alphanumeric() || letter == '_');
             if !is_word {
-                let message = message(&source[at + call.len()..]);
-                let shown = || format!("{}: {call} without a literal message", path.display());
-                found.push(message.unwrap_or_else(|| panic!("{}", shown())));
+                let message = message(&source[index + call.len()..]);
+                let error = || format!("{}: {call} without a literal message", path.display());
+                messages.push(message.unwrap_or_else(|| panic!("{}", error())));
             }
         }
     }
-    found
+    messages
 }
 
 /// First literal among arguments that is no value of a field, with `…` for each placeholder.
 fn message(arguments: &str) -> Option<String> {
-    let (mut depth, mut before) = (0_i32, ' ');
-    let mut rest = arguments.char_indices();
-    while let Some((at, letter)) = rest.next() {
+    let (mut depth, mut previous) = (0_i32, ' ');
+    let mut letters = arguments.char_indices();
+    while let Some((index, letter)) = letters.next() {
         match letter {
             '"' => {
-                let literal = literal(&arguments[at + 1..]);
-                if depth == 0 && before != '=' {
+                let literal = literal(&arguments[index + 1..]);
+                if depth == 0 && previous != '=' {
                     return Some(plain(literal));
                 }
-                rest.nth(literal.chars().count());
+                letters.nth(literal.chars().count());
             }
             '(' | '[' | '{' => depth += 1,
             ')' | ']' | '}' => depth -= 1,
@@ -90,7 +94,7 @@ fn message(arguments: &str) -> Option<String> {
             return None;
         }
         if !letter.is_whitespace() {
-            before = letter;
+            previous = letter;
         }
     }
     None
@@ -110,22 +114,26 @@ fn literal(text: &str) -> &str {
 /// A literal as it is logged: one line, without escapes, `…` for placeholders.
 fn plain(literal: &str) -> String {
     let lines: Vec<_> = literal.split("\\\n").collect();
-    let joined =
-        lines.iter().enumerate().map(|(nth, line)| if nth == 0 { line } else { line.trim_start() });
+    let joined = lines
+        .iter()
+        .enumerate()
+        .map(|(index, line)| if index == 0 { line } else { line.trim_start() });
     let joined = joined.collect::<String>().replace("\\\"", "\"");
     let mut parts = joined.split('{');
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| text + "…" + part.split_once('}').map_or("", |(_, rest)| rest))
+    let first_part = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first_part, |text, part| {
+        text + "…" + part.split_once('}').map_or("", |(_, rest)| rest)
+    })
 }
 
 /// The page's rows by their messages; each has a cause and a remedy.
-fn documented() -> BTreeSet<String> {
+fn documented_messages() -> BTreeSet<String> {
     let page = page("docs/troubleshooting.md");
     let (_, tables) = page.split_once("\n## Warnings and errors").expect("the section");
     let rows = tables.lines().filter(|line| line.starts_with("| `"));
     let message = |row: &str| {
         let cells: Vec<_> = row.split('|').map(str::trim).collect();
-        assert!(cells.len() == 5 && cells[1..4].iter().all(|it| !it.is_empty()), "{row}");
+        assert!(cells.len() == 5 && cells[1..4].iter().all(|cell| !cell.is_empty()), "{row}");
         cells[1].trim_matches('`').to_owned()
     };
     rows.map(message).collect()
@@ -133,13 +141,14 @@ fn documented() -> BTreeSet<String> {
 
 #[test]
 fn every_warning_and_error_of_the_agent_has_a_row_and_every_row_a_message() {
-    let (logged, rows) = (logged(), documented());
-    let missing = logged.iter().filter(|(message, _)| !rows.contains(*message));
-    let missing: Vec<_> = missing.map(|(message, file)| format!("{message:?} of {file}")).collect();
-    let stale: Vec<_> = rows.iter().filter(|row| !logged.contains_key(*row)).collect();
+    let (logged, rows) = (logged_messages(), documented_messages());
+    let missing_rows = logged.iter().filter(|(message, _)| !rows.contains(*message));
+    let missing_rows: Vec<_> =
+        missing_rows.map(|(message, file)| format!("{message:?} of {file}")).collect();
+    let stale_rows: Vec<_> = rows.iter().filter(|row| !logged.contains_key(*row)).collect();
     assert!(
-        missing.is_empty() && stale.is_empty(),
-        "docs/troubleshooting.md lacks {missing:#?}\nand has rows that nothing logs: {stale:#?}"
+        missing_rows.is_empty() && stale_rows.is_empty(),
+        "docs/troubleshooting.md lacks {missing_rows:#?}\nand has rows that nothing logs: {stale_rows:#?}"
     );
     assert!(logged.len() > 50, "only {} messages were found", logged.len());
 }

@@ -19,7 +19,7 @@ fn program(folder: &Path) -> PathBuf {
 }
 
 fn archive(arguments: &[&Path]) -> Output {
-    Command::new(SCRIPT).args(arguments).output().expect("bash is there")
+    Command::new(SCRIPT).args(arguments).output().expect("bash runs")
 }
 
 fn output_of(output: &Output) -> String {
@@ -28,18 +28,18 @@ fn output_of(output: &Output) -> String {
 }
 
 fn members(tool: &str, arguments: &[&str], file: &str) -> String {
-    output_of(&Command::new(tool).args(arguments).arg(file).output().expect("the tool is there"))
+    output_of(&Command::new(tool).args(arguments).arg(file).output().expect("the tool runs"))
 }
 
 #[test]
 fn an_archive_has_the_plugin_completions_and_manual_pages_and_equal_bytes() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = program(folder.path());
-    let (first, second) = (folder.path().join("1"), folder.path().join("2"));
-    let printed = output_of(&archive(&[&program, &first]));
-    output_of(&archive(&[&program, &second]));
-    let tar = printed.lines().find(|line| line.ends_with(".tar.gz")).expect("a tar");
-    let listed = members("tar", &["tzf"], tar);
+    let (first_folder, second_folder) = (folder.path().join("1"), folder.path().join("2"));
+    let printed_paths = output_of(&archive(&[&program, &first_folder]));
+    output_of(&archive(&[&program, &second_folder]));
+    let tar = printed_paths.lines().find(|line| line.ends_with(".tar.gz")).expect("a tar");
+    let tar_members = members("tar", &["tzf"], tar);
     for member in [
         "/bin/windlass\n",
         "/bin/kubectl-windlass\n",
@@ -50,41 +50,45 @@ fn an_archive_has_the_plugin_completions_and_manual_pages_and_equal_bytes() {
         "/share/zsh/vendor-completions/_windlass\n",
         "/share/doc/windlass/copyright\n",
     ] {
-        assert!(listed.contains(member), "{member} is missing: {listed}");
+        assert!(tar_members.contains(member), "{member} is missing: {tar_members}");
     }
-    let is_package = |line: &&str| Path::new(line).extension().is_some_and(|it| it == "deb");
-    match printed.lines().find(is_package) {
+    let is_package =
+        |line: &&str| Path::new(line).extension().is_some_and(|extension| extension == "deb");
+    match printed_paths.lines().find(is_package) {
         Some(package) => {
-            let facts = members("dpkg-deb", &["--info"], package);
-            assert!(facts.contains(&format!("Version: {}", env!("CARGO_PKG_VERSION"))), "{facts}");
+            let package_info = members("dpkg-deb", &["--info"], package);
+            assert!(
+                package_info.contains(&format!("Version: {}", env!("CARGO_PKG_VERSION"))),
+                "{package_info}"
+            );
         }
-        None => eprintln!("LEFT OUT: the Debian package, because dpkg-deb is missing"),
+        None => eprintln!("SKIPPED: the Debian package, because dpkg-deb is missing"),
     }
-    for file in fs::read_dir(&first).expect("a folder") {
+    for file in fs::read_dir(&first_folder).expect("a folder") {
         let name = file.expect("readable").file_name();
         let bytes = |folder: &Path| fs::read(folder.join(&name)).expect("a file");
-        assert!(bytes(&first) == bytes(&second), "{} differs", name.display());
+        assert!(bytes(&first_folder) == bytes(&second_folder), "{} differs", name.display());
     }
 }
 
 #[test]
 fn a_wrong_program_is_refused_and_creates_no_file() {
     let folder = tempfile::tempdir().expect("a folder");
-    let other = folder.path().join("other");
-    fs::write(&other, "#!/bin/sh\necho other 1.0\n").expect("written");
-    fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).expect("a program");
-    let out = folder.path().join("out");
+    let other_program = folder.path().join("other");
+    fs::write(&other_program, "#!/bin/sh\necho other 1.0\n").expect("written");
+    fs::set_permissions(&other_program, fs::Permissions::from_mode(0o755)).expect("a program");
+    let out_folder = folder.path().join("out");
     for (arguments, code, reason) in [
-        (vec![&*other, &*out], 1, "is not windlass"),
-        (vec![Path::new("/nowhere/windlass"), &*out], 1, "is no program"),
-        (vec![&*other], 64, "usage"),
+        (vec![&*other_program, &*out_folder], 1, "is not windlass"),
+        (vec![Path::new("/nowhere/windlass"), &*out_folder], 1, "is no program"),
+        (vec![&*other_program], 64, "usage"),
     ] {
         let output = archive(&arguments);
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{text}");
-        assert!(text.contains(reason), "{text}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(stderr.contains(reason), "{stderr}");
     }
-    assert!(!out.exists());
+    assert!(!out_folder.exists());
 }
 
 #[test]
@@ -92,8 +96,8 @@ fn as_a_kubectl_plugin_cluster_commands_need_no_prefix() {
     let folder = tempfile::tempdir().expect("a folder");
     let plugin = folder.path().join("kubectl-windlass");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_windlass"), &plugin).expect("a link");
-    let help = |words: &[&str]| {
-        output_of(&Command::new(&plugin).args(words).output().expect("the program starts"))
+    let help = |arguments: &[&str]| {
+        output_of(&Command::new(&plugin).args(arguments).output().expect("windlass runs"))
     };
     assert!(help(&["top", "--help"]).contains("kubectl-windlass cluster top"));
     assert!(help(&["--help"]).contains("doctor"), "the cluster's commands are listed");

@@ -45,15 +45,15 @@ fn has_debian() -> bool {
 }
 
 fn output_of(command: &mut Command) -> String {
-    let output = command.output().expect("it runs");
+    let output = command.output().expect("the command runs");
     assert!(output.status.success(), "{command:?}: {}", program::text(&output.stderr));
     program::text(&output.stdout)
 }
 
 fn json(path: &Path) -> Value {
-    let shown = path.display();
-    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{shown}: {error}"));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{shown}: {error}"))
+    let name = path.display();
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// Script that prints the version of a `windlass` with these features, and a hook beside it.
@@ -111,11 +111,11 @@ impl Image {
     /// Version of each part, by its kind and name.
     fn versions(&self) -> BTreeMap<String, &Value> {
         let parts = self.sbom["components"].as_array().expect("a list");
-        let named = |part: &Value| {
+        let package_url = |part: &Value| {
             let purl = part["purl"].as_str().expect("a purl");
             purl.split('@').next().expect("a name").to_owned()
         };
-        parts.iter().map(|part| (named(part), &part["version"])).collect()
+        parts.iter().map(|part| (package_url(part), &part["version"])).collect()
     }
 }
 
@@ -132,7 +132,8 @@ fn every_blob_has_its_digest_and_size_and_every_reference_a_blob() {
     let program = program::folder();
     let image = Image::of(&fake_program("none", program.path()));
     let blobs = image.path("blobs/sha256");
-    let names = fs::read_dir(&blobs).expect("blobs").map(|it| it.expect("readable").file_name());
+    let names =
+        fs::read_dir(&blobs).expect("blobs").map(|entry| entry.expect("readable").file_name());
     let names: Vec<_> = names.map(|name| name.into_string().expect("text")).collect();
     let sums = output_of(Command::new("sha256sum").args(&names).current_dir(&blobs));
     let is_valid = |line: &str| line.split_once("  ").is_some_and(|(sum, name)| sum == name);
@@ -155,20 +156,20 @@ fn equal_inputs_give_equal_images() {
     if !has_debian() {
         return;
     }
-    let made = ["0", "4102444800"].map(|modified| {
+    let images = ["0", "4102444800"].map(|modification_time| {
         let folder = program::folder();
         let program = fake_program("cluster", folder.path());
-        let date = format!("@{modified}");
+        let date = format!("@{modification_time}");
         output_of(Command::new("touch").args(["-d", &date]).arg(&program));
         assert!(make(&program, folder.path(), None).status.success());
         ["image.tar", "image.cdx.json"]
             .map(|name| fs::read(folder.path().join(name)).expect("created"))
     });
-    assert!(made[0] == made[1], "the bytes differ");
+    assert!(images[0] == images[1], "the bytes differ");
     let folder = program::folder();
     let program = fake_program("cluster", folder.path());
     assert!(make(&program, folder.path(), Some("1")).status.success());
-    assert!(fs::read(folder.path().join("image.tar")).expect("created") != made[0][0]);
+    assert!(fs::read(folder.path().join("image.tar")).expect("created") != images[0][0]);
 }
 
 #[test]
@@ -176,7 +177,7 @@ fn the_features_of_the_program_name_the_image_and_its_parts() {
     if !has_debian() {
         return;
     }
-    for (features, name, has) in [
+    for (features, name, expected_parts) in [
         ("none", "windlass", [false, false]),
         ("cluster", "windlass-cluster", [true, false]),
         ("cluster, laboratory", "windlass-laboratory", [true, true]),
@@ -185,9 +186,9 @@ fn the_features_of_the_program_name_the_image_and_its_parts() {
         let image = Image::of(&fake_program(features, folder.path()));
         assert_eq!(image.name(), format!("docker.io/library/{name}:0.1.0"));
         let versions = image.versions();
-        let half = ["windlass-sched", "windlass-nvml-sim"];
-        let half = half.map(|part| versions.contains_key(&format!("pkg:cargo/{part}")));
-        assert_eq!(half, has, "{features}");
+        let has_parts = ["windlass-sched", "windlass-nvml-sim"];
+        let has_parts = has_parts.map(|part| versions.contains_key(&format!("pkg:cargo/{part}")));
+        assert_eq!(has_parts, expected_parts, "{features}");
         assert!(versions.contains_key("pkg:deb/debian/coreutils"), "chroot is a part");
         assert!(versions.contains_key("pkg:cargo/windlass-hook"), "{features}");
         let hook = image.files().join("usr/bin/windlass-hook");
@@ -218,12 +219,16 @@ fn the_list_of_parts_has_crates_as_locked_with_licences_that_are_expressions() {
             continue;
         }
         crates += 1;
-        let locked = lock["package"].as_array().expect("packages").iter().find(|package| {
+        let locked_package = lock["package"].as_array().expect("packages").iter().find(|package| {
             package["name"].as_str() == part["name"].as_str()
                 && package["version"].as_str() == part["version"].as_str()
         });
-        let sum = locked.unwrap_or_else(|| panic!("{part} is not locked")).get("checksum");
-        assert_eq!(sum.and_then(|sum| sum.as_str()), part["hashes"][0]["content"].as_str());
+        let checksum =
+            locked_package.unwrap_or_else(|| panic!("{part} is not locked")).get("checksum");
+        assert_eq!(
+            checksum.and_then(|checksum| checksum.as_str()),
+            part["hashes"][0]["content"].as_str()
+        );
         let licence = part["licenses"][0]["expression"].as_str().expect("a licence");
         assert!(spdx::Expression::parse(licence).is_ok(), "{part}");
     }
@@ -244,11 +249,15 @@ fn a_program_needs_only_the_libraries_of_its_image() {
     script(&folder.path().join("windlass-hook"), HOOK);
     let image = Image::of(&program);
     let files = image.files();
-    let found = output_of(Command::new("find").arg(files.join("usr/lib")).args(["-name", "*.so*"]));
-    let libraries: Vec<_> = found.lines().map(Path::new).collect();
+    let library_list =
+        output_of(Command::new("find").arg(files.join("usr/lib")).args(["-name", "*.so*"]));
+    let libraries: Vec<_> = library_list.lines().map(Path::new).collect();
     // NVIDIA's libraries need these libraries; Windlass itself does not.
-    for needed in ["libdl.so.2", "libpthread.so.0", "librt.so.1"] {
-        assert!(libraries.iter().any(|it| it.ends_with(needed)), "{needed} is missing: {found}");
+    for name in ["libdl.so.2", "libpthread.so.0", "librt.so.1"] {
+        assert!(
+            libraries.iter().any(|path| path.ends_with(name)),
+            "{name} is missing: {library_list}"
+        );
     }
     let is_loader = |path: &&&Path| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"))
@@ -260,8 +269,9 @@ fn a_program_needs_only_the_libraries_of_its_image() {
         command.args(["--inhibit-cache", "--library-path"]).arg(folder).arg("--list");
         let list = output_of(command.arg(files.join(program)));
         let paths = list.lines().filter_map(|line| line.split_once("=> ")?.1.split(' ').next());
-        let elsewhere: Vec<_> = paths.filter(|path| !Path::new(path).starts_with(&files)).collect();
-        assert!(elsewhere.is_empty(), "{program} loads {elsewhere:?}");
+        let other_paths: Vec<_> =
+            paths.filter(|path| !Path::new(path).starts_with(&files)).collect();
+        assert!(other_paths.is_empty(), "{program} loads {other_paths:?}");
     }
     let mut command = Command::new(loader);
     command.args(["--inhibit-cache", "--library-path"]).arg(folder);
@@ -284,7 +294,7 @@ fn a_wrong_command_line_creates_no_file() {
     assert_eq!(output.status.code(), Some(1));
     assert!(program::text(&output.stderr).contains("windlass-hook is no program: build it"));
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
-    let bare = Command::new(Path::new(ROOT).join("deploy/image")).output().expect("bash runs");
-    assert_eq!(bare.status.code(), Some(64));
-    assert!(program::text(&bare.stderr).starts_with("usage: deploy/image PROGRAM"));
+    let output = Command::new(Path::new(ROOT).join("deploy/image")).output().expect("bash runs");
+    assert_eq!(output.status.code(), Some(64));
+    assert!(program::text(&output.stderr).starts_with("usage: deploy/image PROGRAM"));
 }

@@ -17,11 +17,11 @@ fn root() -> PathBuf {
 
 /// Removes `..` from a path, whose folders need not exist.
 fn lexical(path: &Path) -> PathBuf {
-    path.components().fold(PathBuf::new(), |mut result, part| {
-        if part == Component::ParentDir {
+    path.components().fold(PathBuf::new(), |mut result, component| {
+        if component == Component::ParentDir {
             result.pop();
         } else {
-            result.push(part);
+            result.push(component);
         }
         result
     })
@@ -41,23 +41,23 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
 }
 
 /// Files that a source includes by a literal path. If a macro completes the path, its literal beginning: a folder.
-fn included(file: &Path) -> Vec<PathBuf> {
+fn included_files(file: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string(file).expect("a text file");
     let end = TESTS.iter().filter_map(|start| text.find(start)).min();
     let text = &text[..end.unwrap_or(text.len())];
-    let beside = file.parent().expect("a folder");
+    let folder = file.parent().expect("a folder");
     let arguments = INCLUDES.iter().flat_map(|include| text.split(include).skip(1));
-    let literal = |argument: &str| {
+    let literal_path = |argument: &str| {
         let argument = argument.strip_prefix("concat!(").unwrap_or(argument);
         // A path without a literal is in the folder of the build's output.
         let path = argument.strip_prefix('"')?.split('"').next()?;
-        Some(lexical(&beside.join(path)))
+        Some(lexical(&folder.join(path)))
     };
-    arguments.filter_map(literal).collect()
+    arguments.filter_map(literal_path).collect()
 }
 
 /// Paths that the build stage copies from the repository.
-fn copied() -> Vec<PathBuf> {
+fn copied_paths() -> Vec<PathBuf> {
     let text = fs::read_to_string(root().join("deploy/Dockerfile")).expect("a Dockerfile");
     let copies = text.lines().filter_map(|line| line.strip_prefix("COPY "));
     let words = copies.filter(|line| !line.starts_with("--from")).flat_map(|line| {
@@ -69,25 +69,26 @@ fn copied() -> Vec<PathBuf> {
 
 #[test]
 fn the_image_is_built_from_all_files_that_are_compiled_into_the_program() {
-    let (mut files, copied) = (Vec::new(), copied());
+    let (mut files, copied_paths) = (Vec::new(), copied_paths());
     sources(&root().join("crates"), &mut files);
-    let missing: Vec<_> = files
+    let missing_files: Vec<_> = files
         .iter()
-        .flat_map(|file| included(file).into_iter().map(move |path| (file, path)))
-        .filter(|(_, path)| !copied.iter().any(|copy| path.starts_with(copy)))
+        .flat_map(|file| included_files(file).into_iter().map(move |path| (file, path)))
+        .filter(|(_, path)| !copied_paths.iter().any(|copied_path| path.starts_with(copied_path)))
         .collect();
-    assert!(missing.is_empty(), "deploy/Dockerfile does not copy {missing:#?}");
-    let includes =
-        |name: &str| files.iter().flat_map(|file| included(file)).any(|f| f.ends_with(name));
+    assert!(missing_files.is_empty(), "deploy/Dockerfile does not copy {missing_files:#?}");
+    let includes = |name: &str| {
+        files.iter().flat_map(|file| included_files(file)).any(|path| path.ends_with(name))
+    };
     assert!(includes("deploy/options/claims/deviceclasses.yaml") && includes("profiles/devices"));
 }
 
 #[test]
 fn copied_paths_exist_and_are_not_ignored() {
-    let ignored = fs::read_to_string(root().join(".dockerignore")).expect("a .dockerignore");
-    for path in copied() {
+    let ignore_file = fs::read_to_string(root().join(".dockerignore")).expect("a .dockerignore");
+    for path in copied_paths() {
         assert!(path.exists(), "{} is not there", path.display());
-        let hidden = ignored.lines().any(|line| path.starts_with(root().join(line)));
-        assert!(!hidden, "{} is ignored", path.display());
+        let is_ignored = ignore_file.lines().any(|line| path.starts_with(root().join(line)));
+        assert!(!is_ignored, "{} is ignored", path.display());
     }
 }

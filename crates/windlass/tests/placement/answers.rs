@@ -39,29 +39,30 @@ A test asks and compares: `cargo test -p windlass --test integration placement`.
 async fn the_answers_on_the_page_are_current() {
     let machines = every_machine().await;
     let mut page = PAGE_HEADER.to_owned();
-    for asked in questions::ALL {
-        let machine = machines.iter().find(|machine| machine.name == asked.machine);
-        write_section(&mut page, machine.expect("a machine of that name"), asked);
+    for section in questions::ALL {
+        let machine = machines.iter().find(|machine| machine.name == section.machine);
+        write_section(&mut page, machine.expect("a machine of that name"), section);
     }
     if env::var_os(BLESS).is_some() {
         fs::write(PAGE, &page).expect("the page is written");
     }
-    let written = fs::read_to_string(Path::new(PAGE)).unwrap_or_default();
-    for (nth, (ours, theirs)) in page.lines().zip(written.lines()).enumerate() {
-        assert_eq!(ours, theirs, "line {} of {PAGE}", nth + 1);
+    let written_page = fs::read_to_string(Path::new(PAGE)).unwrap_or_default();
+    for (index, (expected_line, written_line)) in page.lines().zip(written_page.lines()).enumerate()
+    {
+        assert_eq!(expected_line, written_line, "line {} of {PAGE}", index + 1);
     }
-    assert_eq!(page.len(), written.len(), "{PAGE} has another number of lines");
+    assert_eq!(page.len(), written_page.len(), "{PAGE} has another number of lines");
 }
 
-fn write_section(page: &mut String, machine: &Machine, asked: &MachineQuestions) {
+fn write_section(page: &mut String, machine: &Machine, section: &MachineQuestions) {
     let _ = write!(page, "\n## {}\n\n{}.\n\n```text\n", machine.name, machine.description);
     for line in matrix(machine) {
         let _ = writeln!(page, "{}", line.trim_end());
     }
     page.push_str("```\n\n| question | answer | its pairs | next best | worse by |\n");
     page.push_str("| --- | --- | --- | --- | --- |\n");
-    let sizes = asked.sizes.iter().map(|&size| Question::new(size, "all"));
-    for question in sizes.chain(asked.questions.iter().copied()) {
+    let sizes = section.sizes.iter().map(|&size| Question::new(size, "all"));
+    for question in sizes.chain(section.questions.iter().copied()) {
         let _ = writeln!(page, "| {} |", row(machine, question).join(" | "));
     }
 }
@@ -69,45 +70,51 @@ fn write_section(page: &mut String, machine: &Machine, asked: &MachineQuestions)
 /// Connections between GPUs, NUMA nodes, and nearest NICs; parts in place of NICs on a partitioned machine.
 fn matrix(machine: &Machine) -> Vec<String> {
     let mut gpus = machine.pool.clone();
-    gpus.dedup_by_key(|at| machine.devices[*at].place.pci);
+    gpus.dedup_by_key(|index| machine.devices[*index].place.pci);
     let is_partitioned = has_parts(machine);
-    let name = |at: usize| machine.devices[at].index.to_string();
+    let name = |index: usize| machine.devices[index].index.to_string();
     let mut heading = vec![String::new()];
-    heading.extend(gpus.iter().map(|&at| name(at)));
+    heading.extend(gpus.iter().map(|&index| name(index)));
     heading.extend(["NUMA", if is_partitioned { "parts" } else { "NIC" }].map(str::to_owned));
-    let row = |&at: &usize| {
-        let connection = |other| machine.topology.connection(at, other).to_string();
-        let cell = |&other: &usize| if other == at { "X".to_owned() } else { connection(other) };
-        let numa = machine.devices[at].place.numa_node;
-        let last = if is_partitioned { parts(machine, at) } else { nearest_nics(machine, at) };
-        let cells = [name(at)].into_iter().chain(gpus.iter().map(cell));
-        cells.chain([numa.map_or_else(|| "-".to_owned(), |node| node.to_string()), last]).collect()
+    let row = |&index: &usize| {
+        let connection = |other| machine.topology.connection(index, other).to_string();
+        let cell = |&other: &usize| if other == index { "X".to_owned() } else { connection(other) };
+        let numa = machine.devices[index].place.numa_node;
+        let last_cell =
+            if is_partitioned { parts(machine, index) } else { nearest_nics(machine, index) };
+        let cells = [name(index)].into_iter().chain(gpus.iter().map(cell));
+        cells
+            .chain([numa.map_or_else(|| "-".to_owned(), |node| node.to_string()), last_cell])
+            .collect()
     };
     let rows: Vec<Vec<String>> = [heading].into_iter().chain(gpus.iter().map(row)).collect();
-    let padded =
+    let padded_cells =
         |row: &Vec<String>| row.iter().map(|cell| format!("{cell:<5}")).collect::<Vec<_>>();
-    rows.iter().map(|row| padded(row).join(" ")).collect()
+    rows.iter().map(|row| padded_cells(row).join(" ")).collect()
 }
 
 /// True if the machine's pool has parts of GPUs.
 fn has_parts(machine: &Machine) -> bool {
-    machine.pool.iter().any(|&at| machine.devices[at].part.is_some())
+    machine.pool.iter().any(|&index| machine.devices[index].part.is_some())
 }
 
-fn parts(machine: &Machine, of: usize) -> String {
-    let pci = machine.devices[of].place.pci;
-    let here = machine.pool.iter().map(|&at| &machine.devices[at]);
-    list(machine, here.filter(|device| device.place.pci == pci).map(|device| &device.id))
+fn parts(machine: &Machine, gpu: usize) -> String {
+    let pci = machine.devices[gpu].place.pci;
+    let pool_devices = machine.pool.iter().map(|&index| &machine.devices[index]);
+    list(machine, pool_devices.filter(|device| device.place.pci == pci).map(|device| &device.id))
 }
 
-fn nearest_nics(machine: &Machine, to: usize) -> String {
-    let level =
-        |at: usize| PcieLevel::between(&machine.devices[to].place, &machine.devices[at].place);
-    let all = machine.devices.iter().enumerate();
-    let nics = all.filter(|(_, device)| device.kind == DeviceKind::Nic).map(|(at, _)| at);
-    let Some(nearest) = nics.clone().map(level).min() else { return "-".to_owned() };
-    let names = nics.filter(|&at| level(at) == nearest).map(|at| label(&machine.devices[at]));
-    format!("{nearest} {}", names.collect::<Vec<_>>().join(" "))
+fn nearest_nics(machine: &Machine, gpu: usize) -> String {
+    let level = |index: usize| {
+        PcieLevel::between(&machine.devices[gpu].place, &machine.devices[index].place)
+    };
+    let devices = machine.devices.iter().enumerate();
+    let nics = devices.filter(|(_, device)| device.kind == DeviceKind::Nic).map(|(index, _)| index);
+    let Some(nearest_level) = nics.clone().map(level).min() else { return "-".to_owned() };
+    let names = nics
+        .filter(|&index| level(index) == nearest_level)
+        .map(|index| label(&machine.devices[index]));
+    format!("{nearest_level} {}", names.collect::<Vec<_>>().join(" "))
 }
 
 fn row(machine: &Machine, question: Question) -> [String; 5] {
@@ -115,40 +122,43 @@ fn row(machine: &Machine, question: Question) -> [String; 5] {
         [question.free, question.required, question.near].map(|list| ids(machine, list));
     let Question { size, policy, .. } = question;
     let request = Request { available: &available, required: &required, near: &near, size, policy };
-    let asked = text(machine, question);
+    let question_text = text(machine, question);
     match explain(&machine.topology, request) {
-        Err(error) => [asked, "none".to_owned(), error.to_string(), String::new(), String::new()],
+        Err(error) => {
+            [question_text, "none".to_owned(), error.to_string(), String::new(), String::new()]
+        }
         Ok(explanation) => {
-            assert!(explanation.choice.exact, "{} {asked}", machine.name);
+            assert!(explanation.choice.exact, "{} {question_text}", machine.name);
             let answer = format!("**{}**", list(machine, &explanation.choice.devices));
             let pairs = explanation.choice.connections.to_string();
-            let other = explanation.alternative.as_ref();
-            let [next, worse] = other.map_or_else(Default::default, |other| {
-                [list(machine, &other.devices), worse_by(&explanation, other)]
-            });
-            [asked, answer, pairs, next, worse]
+            let alternative = explanation.alternative.as_ref();
+            let [next_best, difference] =
+                alternative.map_or_else(Default::default, |alternative| {
+                    [list(machine, &alternative.devices), worse_by(&explanation, alternative)]
+                });
+            [question_text, answer, pairs, next_best, difference]
         }
     }
 }
 
 fn text(machine: &Machine, question: Question) -> String {
     let Question { policy, size, free, required, near } = question;
-    let pool = machine.pool.iter().map(|&at| &machine.devices[at].id);
+    let pool = machine.pool.iter().map(|&index| &machine.devices[index].id);
     let is_short = free != "all" || has_parts(machine);
     let free = if is_short { free.to_owned() } else { list(machine, pool) };
     let policy = if policy == Policy::Aligned { String::new() } else { format!("{policy}: ") };
-    let clause = |word, list: &str| match list {
+    let clause = |keyword, list: &str| match list {
         "" => String::new(),
-        list => format!(" {word} {list}"),
+        list => format!(" {keyword} {list}"),
     };
     format!("{policy}{size} of {free}{}{}", clause("with", required), clause("near", near))
 }
 
-fn worse_by(explanation: &Explanation, other: &Alternative) -> String {
+fn worse_by(explanation: &Explanation, alternative: &Alternative) -> String {
     let value = |score: &Score| {
-        score.terms().find(|(term, _)| *term == other.lost_by).map(|(_, value)| value)
+        score.terms().find(|(term, _)| *term == alternative.lost_by).map(|(_, value)| value)
     };
-    match (other.lost_by, value(&explanation.choice.score), value(&other.score)) {
+    match (alternative.lost_by, value(&explanation.choice.score), value(&alternative.score)) {
         (term, Some(ours), Some(theirs)) => format!("{}: {ours}, {theirs}", term.title()),
         _ => Term::Position.title().to_owned(),
     }

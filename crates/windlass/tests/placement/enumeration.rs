@@ -6,7 +6,7 @@ use crate::placement::{
     pairs::{PairValues, bit_indices, lowest_bits},
 };
 
-/// Enumerates all partitions of the free devices into sets of one size, and a rest.
+/// Enumerates all partitions of the free devices into sets of one size, and a remainder.
 struct Enumeration<'a> {
     pairs: &'a PairValues,
     size: usize,
@@ -20,11 +20,11 @@ impl Enumeration<'_> {
     /// Puts the lowest remaining device into a set with each choice of others, lower ones first.
     fn partition(&mut self, remaining: u64, sets: &mut Vec<u64>) {
         let Some(lowest) = bit_indices(remaining).next() else { return self.compare(sets) };
-        let rest = remaining.count_ones() as usize % self.size;
+        let remainder = remaining.count_ones() as usize % self.size;
         for others in subsets(remaining & !(1 << lowest)) {
             let set = others | 1 << lowest;
             let devices = set.count_ones() as usize;
-            if devices == self.size || devices == rest {
+            if devices == self.size || devices == remainder {
                 sets.push(set);
                 self.partition(remaining & !set, sets);
                 sets.pop();
@@ -34,7 +34,7 @@ impl Enumeration<'_> {
 
     fn compare(&mut self, sets: &[u64]) {
         let total = sets.iter().map(|&set| self.pairs.sum(set)).sum();
-        if self.best.as_ref().is_none_or(|(most, _)| total > *most) {
+        if self.best.as_ref().is_none_or(|(best_total, _)| total > *best_total) {
             self.best = Some((total, sets.to_vec()));
         }
     }
@@ -43,17 +43,17 @@ impl Enumeration<'_> {
     fn answer(&self) -> u64 {
         let (_, sets) = self.best.as_ref().expect("a partition");
         let full = sets.iter().copied().filter(|set| set.count_ones() as usize == self.size);
-        let better =
+        let better_set =
             |best: u64, set| if self.pairs.sum(set) > self.pairs.sum(best) { set } else { best };
-        full.reduce(better).expect("enough are free")
+        full.reduce(better_set).expect("enough are free")
     }
 }
 
 /// All subsets: those with the lowest device before those without it.
-fn subsets(of: u64) -> Vec<u64> {
-    let Some(lowest) = bit_indices(of).next() else { return vec![0] };
-    let others = subsets(of & !(1 << lowest));
-    others.iter().map(|set| set | 1 << lowest).chain(others.iter().copied()).collect()
+fn subsets(devices: u64) -> Vec<u64> {
+    let Some(lowest) = bit_indices(devices).next() else { return vec![0] };
+    let other_subsets = subsets(devices & !(1 << lowest));
+    other_subsets.iter().map(|set| set | 1 << lowest).chain(other_subsets.iter().copied()).collect()
 }
 
 #[tokio::test]
@@ -62,12 +62,12 @@ async fn the_fast_form_of_best_effort_equals_the_enumeration() {
     for machine in machines.filter(|machine| ["dgx-1", "l40s-pcie"].contains(&machine.name)) {
         let pairs = PairValues::of(machine, score);
         for size in 1..=8 {
-            let quick = BestEffort::of(machine, size).expect("GPUs of NVIDIA's");
+            let best_effort = BestEffort::of(machine, size).expect("GPUs of NVIDIA's");
             let is_enough = |free: &u64| free.count_ones() as usize >= size;
             for free in (1..=lowest_bits(8)).filter(is_enough) {
-                let mut all = Enumeration { pairs: &pairs, size, best: None };
-                all.partition(free, &mut Vec::new());
-                assert_eq!(quick.choose(free), all.answer(), "{size} of {free:08b}");
+                let mut enumeration = Enumeration { pairs: &pairs, size, best: None };
+                enumeration.partition(free, &mut Vec::new());
+                assert_eq!(best_effort.choose(free), enumeration.answer(), "{size} of {free:08b}");
             }
         }
     }

@@ -26,10 +26,10 @@ fn questions(machine: &Machine) -> Vec<Question> {
     let devices = machine.pool.len();
     let mut random = Random::new(7);
     let mut sets = vec![(lowest_bits(devices), 0)];
-    sets.extend((0..RANDOM_SETS).map(|nth| {
+    sets.extend((0..RANDOM_SETS).map(|index| {
         let count = 1 + random.below(devices);
         let free = random.subset(lowest_bits(devices), count);
-        (free, if nth % 3 == 0 { random.subset(free, 1) } else { 0 })
+        (free, if index % 3 == 0 { random.subset(free, 1) } else { 0 })
     }));
     let sizes = |(free, required): (u64, u64)| {
         let sizes = 1..=free.count_ones() as usize;
@@ -47,7 +47,7 @@ fn ask(
 ) -> Result<Choice, PlacementError> {
     let ids = machine.ids();
     let [available, required] = [question.free, question.required]
-        .map(|set| bit_indices(set).map(|place| ids[place]).collect::<Vec<_>>());
+        .map(|set| bit_indices(set).map(|index| ids[index]).collect::<Vec<_>>());
     let Question { size, policy, .. } = question;
     let request = Request { available: &available, required: &required, near: &[], size, policy };
     choose(topology, request)
@@ -71,10 +71,10 @@ async fn every_answer_is_exact() {
 #[tokio::test]
 async fn the_order_of_the_devices_does_not_matter() {
     for machine in every_machine().await.iter().chain([&by_hand::with_random_links(1)]) {
-        let mut reordered = machine.devices.clone();
-        reordered.rotate_left(machine.devices.len() / 3);
-        reordered.reverse();
-        let topology = Topology::from_devices(&reordered);
+        let mut reordered_devices = machine.devices.clone();
+        reordered_devices.rotate_left(machine.devices.len() / 3);
+        reordered_devices.reverse();
+        let topology = Topology::from_devices(&reordered_devices);
         for question in questions(machine).into_iter().step_by(7) {
             let expected = ask(&machine.topology, machine, question);
             assert_eq!(ask(&topology, machine, question), expected, "{question:?}");

@@ -23,12 +23,12 @@ pub(crate) fn label(device: &Device) -> String {
 
 /// Ids of the devices in a list of short names. `all` stands for the pool.
 pub(crate) fn ids<'a>(machine: &'a Machine, list: &str) -> Vec<&'a str> {
-    let all = if list == "all" { machine.pool.clone() } else { Vec::new() };
-    let named = list.split_whitespace().filter(|word| *word != "all").flat_map(|word| {
-        let (from, to) = word.split_once('-').unwrap_or((word, word));
-        position(machine, from)..=position(machine, to)
+    let pool = if list == "all" { machine.pool.clone() } else { Vec::new() };
+    let listed = list.split_whitespace().filter(|word| *word != "all").flat_map(|word| {
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        position(machine, first)..=position(machine, last)
     });
-    all.into_iter().chain(named).map(|at| machine.devices[at].id.as_str()).collect()
+    pool.into_iter().chain(listed).map(|index| machine.devices[index].id.as_str()).collect()
 }
 
 /// Compact form of a list of ids: the first and the last of three or more in a row, or of the partitions of one GPU.
@@ -46,16 +46,16 @@ pub(crate) fn list<'a>(machine: &Machine, ids: impl IntoIterator<Item = &'a Devi
         }
     }
     let label = |place: usize| label(&machine.devices[place]);
-    let run = |(first, last): (usize, usize)| match last - first {
+    let run_label = |(first, last): (usize, usize)| match last - first {
         0 => label(first),
         1 => format!("{} {}", label(first), label(last)),
         _ => format!("{}-{}", label(first), label(last)),
     };
-    runs.into_iter().map(run).collect::<Vec<_>>().join(" ")
+    runs.into_iter().map(run_label).collect::<Vec<_>>().join(" ")
 }
 
 fn position(machine: &Machine, name: &str) -> usize {
     let is_named = |device: &Device| label(device) == name;
-    let found = machine.devices.iter().position(is_named);
-    found.unwrap_or_else(|| panic!("{} has no device {name}", machine.name))
+    let index = machine.devices.iter().position(is_named);
+    index.unwrap_or_else(|| panic!("{} has no device {name}", machine.name))
 }

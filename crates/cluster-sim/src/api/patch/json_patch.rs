@@ -12,7 +12,7 @@ pub(crate) fn apply_operations(target: &mut Value, operations: &Value) -> Result
 fn apply_operation(target: &mut Value, operation: &Value) -> Result<(), String> {
     let text = |key: &str| operation[key].as_str().unwrap_or_default();
     let (op, path, from) = (text("op"), text("path"), text("from"));
-    let missing = || format!("{op} operation does not apply: doc is missing path: {path:?}");
+    let missing_path = || format!("{op} operation does not apply: doc is missing path: {path:?}");
     match op {
         "add" => add(target, path, operation["value"].clone()),
         "remove" => remove(target, path).map(drop),
@@ -25,7 +25,7 @@ fn apply_operation(target: &mut Value, operation: &Value) -> Result<(), String> 
         "test" => return Err(format!("testing value {path} failed")),
         _ => return Err(format!("unexpected kind: {op}")),
     }
-    .ok_or_else(missing)
+    .ok_or_else(missing_path)
 }
 
 fn add(target: &mut Value, path: &str, value: Value) -> Option<()> {

@@ -22,8 +22,8 @@ pub(crate) fn merge(target: &mut Value, changes: &Value, path: &str) {
     if changes.get(DIRECTIVE).is_some_and(|directive| directive == "delete") {
         return;
     }
-    if let Some(retained) = changes.get(RETAIN).and_then(Value::as_array) {
-        target.retain(|key, _| retained.iter().any(|retained| retained == key));
+    if let Some(retained_keys) = changes.get(RETAIN).and_then(Value::as_array) {
+        target.retain(|key, _| retained_keys.iter().any(|retained_key| retained_key == key));
     }
     for (key, value) in changes {
         if let Some(list) = key.strip_prefix(DELETE_VALUES) {
@@ -57,20 +57,22 @@ fn merge_items(slot: &mut Value, items: &[Value], (entries, path): (EntryIdentit
     }
     let items = items.iter().filter(|item| item[DIRECTIVE] != "replace");
     for item in items {
-        let same = |current: &Value| match entries {
+        let is_same_entry = |existing: &Value| match entries {
             EntryIdentity::Keyed(keys) => {
-                keys.first().is_some_and(|key| current[*key] == item[*key])
+                keys.first().is_some_and(|key| existing[*key] == item[*key])
             }
-            EntryIdentity::Set => current == item,
+            EntryIdentity::Set => existing == item,
         };
         if item[DIRECTIVE] == "delete" {
-            merged_items.retain(|current| !same(current));
-        } else if let Some(current) = merged_items.iter_mut().find(|current| same(current)) {
-            merge(current, item, path);
+            merged_items.retain(|existing| !is_same_entry(existing));
+        } else if let Some(existing) =
+            merged_items.iter_mut().find(|existing| is_same_entry(existing))
+        {
+            merge(existing, item, path);
         } else {
-            let mut new = Value::Null;
-            merge(&mut new, item, path);
-            merged_items.push(new);
+            let mut new_item = Value::Null;
+            merge(&mut new_item, item, path);
+            merged_items.push(new_item);
         }
     }
     *slot = Value::Array(merged_items);

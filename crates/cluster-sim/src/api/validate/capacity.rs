@@ -34,9 +34,9 @@ fn policy_causes(field: &str, policy: &CapacityRequestPolicy, max_value: &Quanti
     match (values, &policy.valid_range) {
         ([], None) => Vec::new(),
         ([], Some(range)) => {
-            let required = "required when validRange is defined";
+            let detail = "required when validRange is defined";
             default.map_or_else(
-                || vec![Cause::required(format!("{field}.default"), required)],
+                || vec![Cause::required(format!("{field}.default"), detail)],
                 |default| range_causes(&format!("{field}.validRange"), range, (default, max_value)),
             )
         }
@@ -46,9 +46,9 @@ fn policy_causes(field: &str, policy: &CapacityRequestPolicy, max_value: &Quanti
             vec![Cause::forbidden(field, detail)]
         }
         (values, None) => {
-            let required = "required when validValues is defined";
+            let detail = "required when validValues is defined";
             default.map_or_else(
-                || vec![Cause::required(format!("{field}.default"), required)],
+                || vec![Cause::required(format!("{field}.default"), detail)],
                 |default| {
                     value_causes(&format!("{field}.validValues"), values, (default, max_value))
                 },
@@ -80,7 +80,7 @@ fn value_causes(
             let detail = format!("option is larger than capacity value: {}", max_value.0);
             causes.push(Cause::invalid(&*field, &*value.0, detail));
         }
-        if values[..index].iter().any(|before| amount(before) == amount(value)) {
+        if values[..index].iter().any(|earlier| amount(earlier) == amount(value)) {
             causes.push(Cause::duplicate(field, &*value.0));
         }
     }
@@ -98,11 +98,11 @@ fn range_causes(
 ) -> Vec<Cause> {
     let mut causes = Vec::new();
     let mut check =
-        |key: &str, (small, large): (&Quantity, &Quantity), report: (&Quantity, &str)| {
-            if amount(small) > amount(large) {
+        |key: &str, (lower, upper): (&Quantity, &Quantity), report: (&Quantity, &str)| {
+            if amount(lower) > amount(upper) {
                 let (value, detail) = report;
-                let other = if value == small { large } else { small };
-                let detail = format!("{detail}: {}", other.0);
+                let limit = if value == lower { upper } else { lower };
+                let detail = format!("{detail}: {}", limit.0);
                 causes.push(Cause::invalid(format!("{field}.{key}"), &*value.0, detail));
             }
         };
@@ -126,19 +126,19 @@ fn step_causes(
     (step, default, max_value): (&Quantity, &Quantity, &Quantity),
 ) -> Vec<Cause> {
     let field = format!("{field}.step");
-    let first = amount(&range.min).saturating_add(amount(step));
+    let first_step = amount(&range.min).saturating_add(amount(step));
     let mut causes = Vec::new();
-    if first > amount(max_value) {
+    if first_step > amount(max_value) {
         let detail = format!(
             "one step {} is larger than capacity value: {}",
-            first.rounded_up(),
+            first_step.rounded_up(),
             max_value.0
         );
         causes.push(Cause::invalid(&*field, &*step.0, detail));
     }
-    let (min, width) = (amount(&range.min).rounded_up(), amount(step).rounded_up().max(1));
+    let (min, step_width) = (amount(&range.min).rounded_up(), amount(step).rounded_up().max(1));
     for value in [Some(default), range.max.as_ref()].into_iter().flatten() {
-        if (amount(value).rounded_up() - min) % width != 0 {
+        if (amount(value).rounded_up() - min) % step_width != 0 {
             let (step, min) = (&step.0, &range.min.0);
             let detail = format!("value is not a multiple of a given step ({step}) from ({min})");
             causes.push(Cause::invalid(&*field, &*value.0, detail));

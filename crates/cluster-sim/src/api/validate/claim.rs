@@ -35,7 +35,7 @@ pub(super) fn causes(new: &ResourceClaim, old: &ResourceClaim) -> Vec<Cause> {
                 d.share_id.clone(),
             ]
         };
-        if devices[..index].iter().any(|before| key(before) == key(device)) {
+        if devices[..index].iter().any(|earlier| key(earlier) == key(device)) {
             causes.push(Cause::duplicate(field, &*device.device));
         }
     }
@@ -44,12 +44,12 @@ pub(super) fn causes(new: &ResourceClaim, old: &ResourceClaim) -> Vec<Cause> {
 
 fn reservations(
     status: &ResourceClaimStatus,
-    old: &ResourceClaimStatus,
+    old_status: &ResourceClaimStatus,
     is_deleting: bool,
 ) -> Vec<Cause> {
     let field = "status.reservedFor";
     let reserved = status.reserved_for.as_deref().unwrap_or_default();
-    let before = old.reserved_for.as_deref().unwrap_or_default();
+    let before = old_status.reserved_for.as_deref().unwrap_or_default();
     let mut causes: Vec<_> = too_many(field, reserved.len(), MAX_RESERVED).into_iter().collect();
     if !reserved.is_empty() && status.allocation.is_none() {
         causes.push(Cause::forbidden(field, "may not be specified when `allocated` is not set"));
@@ -75,21 +75,22 @@ fn reservations(
 fn allocation(
     claim: &ResourceClaim,
     status: &ResourceClaimStatus,
-    old: &ResourceClaimStatus,
+    old_status: &ResourceClaimStatus,
 ) -> Vec<Cause> {
     let field = "status.allocation";
     let Some(allocation) = &status.allocation else { return Vec::new() };
-    if let Some(before) = &old.allocation {
+    if let Some(old_allocation) = &old_status.allocation {
         let value = serde_json::to_value(allocation).unwrap_or_default();
-        return (before != allocation)
+        return (old_allocation != allocation)
             .then(|| Cause::immutable(field, &value))
             .into_iter()
             .collect();
     }
     let names = request_names(claim);
     let results = allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
-    let many = too_many(&format!("{field}.devices.results"), results.clone().count(), MAX_RESULTS);
-    let mut causes: Vec<_> = many.into_iter().collect();
+    let too_many_results =
+        too_many(&format!("{field}.devices.results"), results.clone().count(), MAX_RESULTS);
+    let mut causes: Vec<_> = too_many_results.into_iter().collect();
     for (index, result) in results.enumerate() {
         let field = format!("{field}.devices.results[{index}]");
         if !names.contains(&result.request) {
@@ -108,9 +109,10 @@ fn allocation(
 fn request_names(claim: &ResourceClaim) -> Vec<String> {
     let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
     let names = requests.flat_map(|request| {
-        let alternatives = request.first_available.iter().flatten();
-        let alternatives = alternatives.map(|sub| format!("{}/{}", request.name, sub.name));
-        std::iter::once(request.name.clone()).chain(alternatives)
+        let subrequests = request.first_available.iter().flatten();
+        let subrequests =
+            subrequests.map(|subrequest| format!("{}/{}", request.name, subrequest.name));
+        std::iter::once(request.name.clone()).chain(subrequests)
     });
     names.collect()
 }

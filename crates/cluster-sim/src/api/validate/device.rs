@@ -37,9 +37,9 @@ pub(super) fn causes(field: &str, device: &Device) -> Vec<Cause> {
 
 /// Problem of a device's node selection. `by_device` is true if the slice has `perDeviceNodeSelection`.
 pub(super) fn node_selection(field: &str, device: &Device, by_device: bool) -> Option<Cause> {
-    let set =
+    let fields_set =
         [device.node_name.is_some(), device.node_selector.is_some(), device.all_nodes.is_some()];
-    match (by_device, set.into_iter().filter(|is_set| *is_set).count()) {
+    match (by_device, fields_set.into_iter().filter(|is_set| *is_set).count()) {
         (true, 1) | (false, 0) => None,
         (true, 0) => Some(Cause::required(field, NODE_SELECTION_REQUIRED)),
         (true, _) => Some(Cause::invalid(field, "", NODE_SELECTION_REQUIRED)),
@@ -78,7 +78,7 @@ fn count(value: &DeviceAttribute) -> usize {
 }
 
 fn attribute(field: &str, value: &DeviceAttribute) -> Vec<Cause> {
-    let set = [
+    let values_set = [
         value.bool.is_some(),
         value.int.is_some(),
         value.string.is_some(),
@@ -89,7 +89,7 @@ fn attribute(field: &str, value: &DeviceAttribute) -> Vec<Cause> {
         value.versions.is_some(),
     ];
     let mut causes = Vec::new();
-    if set.into_iter().filter(|is_set| *is_set).count() != 1 {
+    if values_set.into_iter().filter(|is_set| *is_set).count() != 1 {
         causes.push(Cause::invalid(field, "", "exactly one value must be specified"));
     }
     let strings = value.string.iter().chain(value.strings.iter().flatten());
@@ -110,35 +110,36 @@ fn attribute(field: &str, value: &DeviceAttribute) -> Vec<Cause> {
 /// True for a semantic version: three numbers without leading zeros, optional identifiers after `-` and `+`.
 fn is_version(text: &str) -> bool {
     let (text, build) = text.split_once('+').map_or((text, None), |(t, b)| (t, Some(b)));
-    let (numbers, before) = text.split_once('-').map_or((text, None), |(t, b)| (t, Some(b)));
-    let is_number = |part: &str| {
-        !part.is_empty()
-            && part.bytes().all(|b| b.is_ascii_digit())
-            && (part == "0" || !part.starts_with('0'))
+    let (numbers, prerelease) = text.split_once('-').map_or((text, None), |(t, b)| (t, Some(b)));
+    let is_number = |identifier: &str| {
+        !identifier.is_empty()
+            && identifier.bytes().all(|b| b.is_ascii_digit())
+            && (identifier == "0" || !identifier.starts_with('0'))
     };
-    let is_word = |part: &str| {
-        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    let is_identifier = |identifier: &str| {
+        !identifier.is_empty() && identifier.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
     };
-    let is_before = |part: &str| {
-        is_word(part) && (is_number(part) || part.bytes().any(|b| !b.is_ascii_digit()))
+    let is_prerelease_identifier = |identifier: &str| {
+        is_identifier(identifier)
+            && (is_number(identifier) || identifier.bytes().any(|b| !b.is_ascii_digit()))
     };
     numbers.split('.').count() == 3
         && numbers.split('.').all(is_number)
-        && before.is_none_or(|before| before.split('.').all(is_before))
-        && build.is_none_or(|build| build.split('.').all(is_word))
+        && prerelease.is_none_or(|prerelease| prerelease.split('.').all(is_prerelease_identifier))
+        && build.is_none_or(|build| build.split('.').all(is_identifier))
 }
 
 fn taints(field: &str, taints: &[DeviceTaint]) -> Vec<Cause> {
     let mut causes: Vec<_> = too_many(field, taints.len(), MAX_TAINTS).into_iter().collect();
     for (index, taint) in taints.iter().enumerate() {
         causes.extend(name::label_key(&format!("{field}[{index}].key"), &taint.key));
-        let effect = format!("{field}[{index}].effect");
+        let effect_field = format!("{field}[{index}].effect");
         match taint.effect.as_str() {
-            "" => causes.push(Cause::required(effect, "")),
+            "" => causes.push(Cause::required(effect_field, "")),
             effect if EFFECTS.contains(&effect) => {}
-            other => {
-                let problem = Problem::Unsupported(other.to_owned(), EFFECTS);
-                causes.push(Cause { field: effect, problem });
+            effect => {
+                let problem = Problem::Unsupported(effect.to_owned(), EFFECTS);
+                causes.push(Cause { field: effect_field, problem });
             }
         }
     }
@@ -147,14 +148,14 @@ fn taints(field: &str, taints: &[DeviceTaint]) -> Vec<Cause> {
 
 fn consumptions(field: &str, device: &Device) -> Vec<Cause> {
     let consumptions = device.consumes_counters.as_deref().unwrap_or_default();
-    let many = too_many(field, consumptions.len(), MAX_CONSUMPTIONS);
-    let mut causes: Vec<_> = many.into_iter().collect();
+    let too_many_consumptions = too_many(field, consumptions.len(), MAX_CONSUMPTIONS);
+    let mut causes: Vec<_> = too_many_consumptions.into_iter().collect();
     for (index, consumption) in consumptions.iter().enumerate() {
         let field = format!("{field}[{index}]");
         let set = &consumption.counter_set;
         causes.extend(name::label(&format!("{field}.counterSet"), set));
         causes.extend(slice::counters(&format!("{field}.counters"), consumption.counters.keys()));
-        if consumptions[..index].iter().any(|before| before.counter_set == *set) {
+        if consumptions[..index].iter().any(|earlier| earlier.counter_set == *set) {
             causes.push(Cause::duplicate(field, &**set));
         }
     }
@@ -184,12 +185,12 @@ fn conditions(field: &str, device: &Device) -> Vec<Cause> {
         causes.push(Cause::invalid(field, &**condition, detail));
     }
     if binding.is_empty() != failure.is_empty() {
-        let (key, other) = if binding.is_empty() {
+        let (key, dependent) = if binding.is_empty() {
             ("bindingConditions", "bindingFailureConditions")
         } else {
             ("bindingFailureConditions", "bindingConditions")
         };
-        let detail = format!("{key} are required to use {other}");
+        let detail = format!("{key} are required to use {dependent}");
         causes.push(Cause::invalid(format!("{field}.{key}"), serde_json::Value::Null, detail));
     }
     causes

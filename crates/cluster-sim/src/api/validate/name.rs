@@ -47,13 +47,16 @@ pub(super) fn pool(field: &str, name: &str) -> Vec<Cause> {
     if name.is_empty() {
         return vec![Cause::required(field, "")];
     }
-    let long = (name.len() > MAX_SUBDOMAIN).then(|| too_long(field, MAX_SUBDOMAIN));
-    long.into_iter().chain(name.split('/').flat_map(|part| subdomain(field, part))).collect()
+    let length_cause = (name.len() > MAX_SUBDOMAIN).then(|| too_long(field, MAX_SUBDOMAIN));
+    length_cause
+        .into_iter()
+        .chain(name.split('/').flat_map(|segment| subdomain(field, segment)))
+        .collect()
 }
 
 pub(super) fn subdomain(field: &str, name: &str) -> Vec<Cause> {
-    let fits = name.len() <= MAX_SUBDOMAIN && is_subdomain(name);
-    refuse_unless(fits, field, name, SUBDOMAIN)
+    let is_valid = name.len() <= MAX_SUBDOMAIN && is_subdomain(name);
+    refuse_unless(is_valid, field, name, SUBDOMAIN)
 }
 
 /// Checks the name of an attribute or a capacity, with or without a domain.
@@ -81,19 +84,20 @@ pub(super) fn label_key(field: &str, key: &str) -> Vec<Cause> {
     let (domain, name) = key.split_once('/').map_or((None, key), |(d, n)| (Some(d), n));
     let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let is_end = |c: char| c.is_ascii_alphanumeric();
-    let fits = (1..=MAX_LABEL).contains(&name.len())
+    let is_valid = (1..=MAX_LABEL).contains(&name.len())
         && name.starts_with(is_end)
         && name.ends_with(is_end)
         && name.chars().all(is_inner)
         && domain.is_none_or(|domain| domain.len() <= MAX_SUBDOMAIN && is_subdomain(domain));
-    refuse_unless(fits, field, key, "name part must be a valid label name")
+    refuse_unless(is_valid, field, key, "name part must be a valid label name")
 }
 
 fn identifier(field: &str, id: &str) -> Vec<Cause> {
     let is_first = |c: char| c.is_ascii_alphabetic() || c == '_';
-    let fits = id.starts_with(is_first) && id.chars().all(|c| is_first(c) || c.is_ascii_digit());
-    let long = (id.len() > MAX_IDENTIFIER).then(|| too_long(field, MAX_IDENTIFIER));
-    long.into_iter().chain(refuse_unless(fits, field, id, IDENTIFIER)).collect()
+    let is_valid =
+        id.starts_with(is_first) && id.chars().all(|c| is_first(c) || c.is_ascii_digit());
+    let length_cause = (id.len() > MAX_IDENTIFIER).then(|| too_long(field, MAX_IDENTIFIER));
+    length_cause.into_iter().chain(refuse_unless(is_valid, field, id, IDENTIFIER)).collect()
 }
 
 pub(super) fn too_long(field: &str, max: usize) -> Cause {
@@ -105,8 +109,8 @@ pub(super) fn too_many(field: &str, count: usize, max: usize) -> Option<Cause> {
     (count > max).then(|| Cause { field: field.to_owned(), problem })
 }
 
-fn refuse_unless(fits: bool, field: &str, name: &str, detail: &str) -> Vec<Cause> {
-    if fits { Vec::new() } else { vec![Cause::invalid(field, name, detail)] }
+fn refuse_unless(is_valid: bool, field: &str, name: &str, detail: &str) -> Vec<Cause> {
+    if is_valid { Vec::new() } else { vec![Cause::invalid(field, name, detail)] }
 }
 
 fn is_label(name: &str) -> bool {

@@ -84,19 +84,20 @@ fn node_selection(spec: &ResourceSliceSpec) -> Vec<Cause> {
         let field = "spec.nodeSelector.nodeSelectorTerms";
         causes.push(Cause::invalid(field, terms, "must have exactly one node selector term"));
     }
-    let set = [
+    let selections = [
         ("`nodeName`", spec.node_name.as_ref().is_some_and(|name| !name.is_empty())),
         ("`nodeSelector`", spec.node_selector.is_some()),
         ("`allNodes`", spec.all_nodes == Some(true)),
         ("`perDeviceNodeSelection`", spec.per_device_node_selection == Some(true)),
     ];
-    let set: Vec<_> = set.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect();
-    match set.as_slice() {
+    let selections: Vec<_> =
+        selections.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect();
+    match selections.as_slice() {
         [] => causes.push(Cause::required("spec", NODE_SELECTION_REQUIRED)),
         [_] => {}
-        many => {
+        selections => {
             let detail = format!("{NODE_SELECTION_REQUIRED}, but multiple fields are set");
-            causes.push(Cause::invalid("spec", format!("{{{}}}", many.join(", ")), detail));
+            causes.push(Cause::invalid("spec", format!("{{{}}}", selections.join(", ")), detail));
         }
     }
     causes
@@ -112,7 +113,7 @@ fn devices(spec: &ResourceSliceSpec) -> Vec<Cause> {
         let field = format!("spec.devices[{index}]");
         causes.extend(device::causes(&field, device));
         causes.extend(device::node_selection(&field, device, by_device));
-        if devices[..index].iter().any(|before| before.name == device.name) {
+        if devices[..index].iter().any(|earlier| earlier.name == device.name) {
             causes.push(Cause::duplicate(field, &*device.name));
         }
     }
@@ -139,7 +140,7 @@ fn counter_sets(sets: &[CounterSet]) -> Vec<Cause> {
         let field = format!("{field}[{index}]");
         causes.extend(name::label(&format!("{field}.name"), &set.name));
         causes.extend(counters(&format!("{field}.counters"), set.counters.keys()));
-        if sets[..index].iter().any(|before| before.name == set.name) {
+        if sets[..index].iter().any(|earlier| earlier.name == set.name) {
             causes.push(Cause::duplicate(field, &*set.name));
         }
     }
@@ -154,6 +155,9 @@ pub(super) fn counters<'a>(
     if names.len() == 0 {
         return vec![Cause::required(field, "")];
     }
-    let many = too_many(field, names.len(), MAX_COUNTERS);
-    many.into_iter().chain(names.flat_map(|counter| name::label(field, counter))).collect()
+    let too_many_counters = too_many(field, names.len(), MAX_COUNTERS);
+    too_many_counters
+        .into_iter()
+        .chain(names.flat_map(|counter| name::label(field, counter)))
+        .collect()
 }

@@ -33,9 +33,9 @@ fn account() -> Manifests {
 }
 
 fn token() -> String {
-    let words = "create token windlass --bound-object-kind Pod --bound-object-name agent -n";
-    let words = words.split(' ').chain([NAMESPACE]);
-    kubectl(&words.collect::<Vec<_>>()).trim().to_owned()
+    let arguments = "create token windlass --bound-object-kind Pod --bound-object-name agent -n";
+    let arguments = arguments.split(' ').chain([NAMESPACE]);
+    kubectl(&arguments.collect::<Vec<_>>()).trim().to_owned()
 }
 
 /// Kubeconfig of the cluster, with a token.
@@ -118,18 +118,19 @@ async fn check_slice_rights(token: &str) {
     let refusal = create("another-node").expect_err("refused");
     assert!(refusal.contains("may not write slices of node another-node"), "{refusal}");
     create(&node_name()).expect("a slice of its own node");
-    let listed = async || kubectl(&["get", "resourceslices", "-o", "name"]).contains("e2e-slice");
-    eventually(NODE_STATUS, false, listed).await;
+    let has_slice =
+        async || kubectl(&["get", "resourceslices", "-o", "name"]).contains("e2e-slice");
+    eventually(NODE_STATUS, false, has_slice).await;
 }
 
 /// Checks that the account may write the status of claims on its own node only.
 fn check_status_rights(token: &str) {
-    let (here, there) = ("windlass-e2e-here", "windlass-e2e-there");
-    let claims = Manifests::apply(&[claim(here), claim(there)]);
-    allocate(here, &node_name());
-    allocate(there, "another-node");
-    apply_status(token, here).expect("a claim of its own node");
-    let refusal = apply_status(token, there).expect_err("refused");
+    let (own_claim, other_claim) = ("windlass-e2e-here", "windlass-e2e-there");
+    let claims = Manifests::apply(&[claim(own_claim), claim(other_claim)]);
+    allocate(own_claim, &node_name());
+    allocate(other_claim, "another-node");
+    apply_status(token, own_claim).expect("a claim of its own node");
+    let refusal = apply_status(token, other_claim).expect_err("refused");
     assert!(refusal.contains("resourceclaims/driver"), "{refusal}");
     drop(claims);
 }

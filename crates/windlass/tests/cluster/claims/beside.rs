@@ -89,28 +89,35 @@ fn duration() -> Duration {
 }
 
 /// Deletes the pods that have ended, and returns the names of the others.
-fn running(logs: &Logs) -> Vec<String> {
+fn running_pods(logs: &Logs) -> Vec<String> {
     let path = "jsonpath={range .items[*]}{.metadata.name} {.status.phase}{\"\\n\"}{end}";
     let listed = kubectl(&["get", "pods", "-l", &logs.label, "-o", path]);
     let lines = listed.lines().filter_map(|line| line.split_once(' '));
-    let (ended, running): (Vec<_>, Vec<_>) =
+    let (ended_pods, running_pods): (Vec<_>, Vec<_>) =
         lines.partition(|(_, phase)| ["Succeeded", "Failed"].contains(phase));
-    if !ended.is_empty() {
-        let names = ended.iter().map(|(name, _)| *name);
+    if !ended_pods.is_empty() {
+        let names = ended_pods.iter().map(|(name, _)| *name);
         let command = ["delete", "pod", "--now", "--wait=false", "--ignore-not-found"];
         kubectl(&command.into_iter().chain(names).collect::<Vec<_>>());
     }
-    running.into_iter().map(|(name, _)| name.to_owned()).collect()
+    running_pods.into_iter().map(|(name, _)| name.to_owned()).collect()
 }
 
 /// Creates pods up to `PODS`, and at most `BATCH`. Returns the number of new pods.
-fn create_missing_pods(running: usize, logs: &Logs, created: usize, rng: &mut Rng) -> usize {
-    let more = PODS.saturating_sub(running).min(BATCH);
-    let pods: Vec<_> = (created..created + more).map(|n| logs.pod(&random_pod(rng, n))).collect();
+fn create_missing_pods(
+    running_count: usize,
+    logs: &Logs,
+    created_count: usize,
+    rng: &mut Rng,
+) -> usize {
+    let missing = PODS.saturating_sub(running_count).min(BATCH);
+    let pods: Vec<_> = (created_count..created_count + missing)
+        .map(|number| logs.pod(&random_pod(rng, number)))
+        .collect();
     if !pods.is_empty() {
         apply(&pods.join("---\n"));
     }
-    more
+    missing
 }
 
 #[tokio::test]
@@ -119,30 +126,30 @@ async fn a_claimed_gpu_never_has_another_owner_beside_the_device_plugin() {
     rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
     let logs = Logs::on(&rig.node, "beside");
-    let (mut rng, mut created, begun) = (Rng::new(6), 0, Instant::now());
+    let (mut rng, mut created_count, start) = (Rng::new(6), 0, Instant::now());
     let mut disruptions = DISRUPTIONS.into_iter().cycle().zip(1..).peekable();
-    while begun.elapsed() < duration() {
-        let running = running(&logs);
-        created += create_missing_pods(running.len(), &logs, created, &mut rng);
-        let due = |(_, number): &(Disruption, u32)| begun.elapsed() > INTERVAL * *number;
-        if let Some((disruption, _)) = disruptions.next_if(due) {
+    while start.elapsed() < duration() {
+        let running_names = running_pods(&logs);
+        created_count += create_missing_pods(running_names.len(), &logs, created_count, &mut rng);
+        let is_due = |(_, number): &(Disruption, u32)| start.elapsed() > INTERVAL * *number;
+        if let Some((disruption, _)) = disruptions.next_if(is_due) {
             trigger_sync(&["-l", &logs.label]);
-            disruption.apply_to(&mut rig, running.first());
+            disruption.apply_to(&mut rig, running_names.first());
         }
     }
     rig.wait_for_published(16).await;
     trigger_sync(&["-l", &logs.label]);
-    eventually(RELEASE_LIMIT, 0, async || running(&logs).len()).await;
+    eventually(RELEASE_LIMIT, 0, async || running_pods(&logs).len()).await;
     let spans = logs.spans();
-    let ran = spans.iter().map(|span| &span.pod).collect::<BTreeSet<_>>().len();
-    eprintln!("{ran} of {created} pods ran, and had {} GPUs in all", spans.len());
+    let ran_count = spans.iter().map(|span| &span.pod).collect::<BTreeSet<_>>().len();
+    eprintln!("{ran_count} of {created_count} pods ran, and had {} GPUs in all", spans.len());
     let is_of_plugin = |span: &Span| span.pod.starts_with(PLUGIN_PREFIX);
-    let (by_kubelet, ours): (Vec<_>, Vec<_>) = overlapping_pairs(&spans)
+    let (kubelet_overlaps, claim_overlaps): (Vec<_>, Vec<_>) = overlapping_pairs(&spans)
         .into_iter()
-        .partition(|(one, other)| is_of_plugin(one) && is_of_plugin(other));
-    eprintln!("allocated twice by the kubelet: {by_kubelet:?}");
-    assert_eq!(ours, [], "a GPU of a claim had another owner");
-    assert!(ran > created / 2, "most pods were refused, or deleted before they ran");
+        .partition(|(first, second)| is_of_plugin(first) && is_of_plugin(second));
+    eprintln!("allocated twice by the kubelet: {kubelet_overlaps:?}");
+    assert_eq!(claim_overlaps, [], "a GPU of a claim had another owner");
+    assert!(ran_count > created_count / 2, "most pods were refused, or deleted before they ran");
     drop(logs);
     rig.wait_for_no_owners().await;
     drop(manifests);

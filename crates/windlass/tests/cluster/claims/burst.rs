@@ -20,7 +20,7 @@ const BURST: Duration = Duration::from_secs(240);
 /// Number of kills of the agent during the burst.
 const KILLS: usize = 4;
 
-fn succeeded(logs: &Logs) -> usize {
+fn succeeded_count(logs: &Logs) -> usize {
     let phases = ["get", "pods", "-l", &logs.label, "-o", "jsonpath={.items[*].status.phase}"];
     kubectl(&phases).matches("Succeeded").count()
 }
@@ -31,22 +31,22 @@ async fn a_burst_of_pods_is_served_while_the_agent_is_killed_repeatedly() {
     rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
     let logs = Logs::on(&rig.node, "burst");
-    let short = |n| ShortPod {
-        name: format!("windlass-e2e-burst-{n}"),
+    let short_pod = |number| ShortPod {
+        name: format!("windlass-e2e-burst-{number}"),
         api: AllocationApi::Claim,
         gpus: 1,
         tenths: 5,
     };
-    let begun = Instant::now();
-    apply(&(0..PODS).map(|n| logs.pod(&short(n))).collect::<Vec<_>>().join("---\n"));
+    let start = Instant::now();
+    apply(&(0..PODS).map(|number| logs.pod(&short_pod(number))).collect::<Vec<_>>().join("---\n"));
     for kill in 1..=KILLS {
-        eventually(BURST, true, async || succeeded(&logs) >= PODS * kill / (KILLS + 1)).await;
+        eventually(BURST, true, async || succeeded_count(&logs) >= PODS * kill / (KILLS + 1)).await;
         rig.replace_agent();
         rig.wait_for_published(16).await;
         trigger_sync(&["-l", &logs.label]);
     }
-    eventually(BURST, PODS, async || succeeded(&logs)).await;
-    eprintln!("{PODS} pods had a GPU each within {:?}, with {KILLS} kills", begun.elapsed());
+    eventually(BURST, PODS, async || succeeded_count(&logs)).await;
+    eprintln!("{PODS} pods had a GPU each within {:?}, with {KILLS} kills", start.elapsed());
     let spans = logs.spans();
     assert_eq!(spans.len(), PODS, "each had one GPU");
     assert_eq!(overlapping_pairs(&spans), [], "a GPU had two owners");

@@ -33,16 +33,16 @@ async fn pods_start_without_retry_after_their_predecessors_are_force_deleted() {
     rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
     let mut pods = Pods::new();
-    let (first, second) = (pod_names("first"), pod_names("second"));
-    create(&mut pods, &first);
-    for name in &first {
+    let (first_names, second_names) = (pod_names("first"), pod_names("second"));
+    create(&mut pods, &first_names);
+    for name in &first_names {
         wait_for_running("default", name).await;
     }
-    let names = first.iter().map(String::as_str);
-    let words = ["delete", "pod", "--force", "--grace-period=0"].into_iter().chain(names);
-    kubectl(&words.collect::<Vec<_>>());
-    create(&mut pods, &second);
-    let names = second.iter().map(String::as_str);
+    let names = first_names.iter().map(String::as_str);
+    let arguments = ["delete", "pod", "--force", "--grace-period=0"].into_iter().chain(names);
+    kubectl(&arguments.collect::<Vec<_>>());
+    create(&mut pods, &second_names);
+    let names = second_names.iter().map(String::as_str);
     let phases = ["get", "pods", "-o", "jsonpath={.items[*].status.phase}"].into_iter();
     let phases: Vec<_> = phases.chain(names).collect();
     eventually(START_LIMIT, PODS, async || kubectl(&phases).matches("Running").count()).await;

@@ -89,8 +89,8 @@ fn field_selector() -> String {
 /// Waits until all devices of the driver are published.
 async fn wait_for_published() {
     let path = "jsonpath={.items[*].spec.devices[*].name}";
-    let listed = ["get", "resourceslices", &field_selector(), "-o", path];
-    let count = async || kubectl(&listed).split_whitespace().count();
+    let query = ["get", "resourceslices", &field_selector(), "-o", path];
+    let count = async || kubectl(&query).split_whitespace().count();
     eventually(NODE_STATUS, DEVICES, count).await;
 }
 
@@ -104,16 +104,18 @@ fn class_and_template() -> String {
 }
 
 /// Pod with a GPU of this agent by the claim `gpus`, and a device of the other driver by the claim `foreign`.
-fn pod_of_both(name: &str) -> String {
-    let (one, both) = ("resourceClaims: [", "claims: [{name: gpus}]");
+fn pod_of_both_drivers(name: &str) -> String {
+    let (claims_field, container_claims) = ("resourceClaims: [", "claims: [{name: gpus}]");
     let text = pod(name, 1);
-    assert!(text.contains(one) && text.contains(both), "{text}");
-    let foreign = format!("{one}{{name: foreign, resourceClaimTemplateName: {NAME}}}, ");
-    text.replace(one, &foreign).replace(both, "claims: [{name: gpus}, {name: foreign}]")
+    assert!(text.contains(claims_field) && text.contains(container_claims), "{text}");
+    let both_claims =
+        format!("{claims_field}{{name: foreign, resourceClaimTemplateName: {NAME}}}, ");
+    text.replace(claims_field, &both_claims)
+        .replace(container_claims, "claims: [{name: gpus}, {name: foreign}]")
 }
 
 /// Pod with a device of the other driver only.
-fn pod_of_foreign(name: &str) -> String {
+fn pod_of_other_driver(name: &str) -> String {
     pod(name, 1).replace(&template(1), NAME)
 }
 
@@ -121,58 +123,61 @@ fn pod_of_foreign(name: &str) -> String {
 async fn device_counts(name: &str) -> (usize, usize) {
     wait_for_running("default", name).await;
     let log = kubectl(&["logs", name]);
-    let ours = log.lines().filter_map(|line| line.rsplit_once(" nvidia"));
-    let ours = ours.filter(|(_, number)| number.parse::<u32>().is_ok()).count();
-    (ours, log.lines().filter(|line| line.starts_with("claim_")).count())
+    let own_nodes = log.lines().filter_map(|line| line.rsplit_once(" nvidia"));
+    let own_nodes = own_nodes.filter(|(_, number)| number.parse::<u32>().is_ok()).count();
+    (own_nodes, log.lines().filter(|line| line.starts_with("claim_")).count())
 }
 
 #[tokio::test]
 async fn two_dra_drivers_serve_one_pod_and_survive_restarts_of_each_other() {
     let Ok(program) = env::var(PROGRAM) else {
-        eprintln!("LEFT OUT: set {PROGRAM} to run another driver beside the agent");
+        eprintln!("SKIPPED: set {PROGRAM} to run another driver beside the agent");
         return;
     };
     if !has_cluster() {
         return;
     }
     let Some(mut rig) = Rig::start("dgx-h100", "dra: {offer: instead}\n") else { return };
-    let mut foreign = OtherDriver::start(program);
+    let mut other_driver = OtherDriver::start(program);
     rig.wait_for_published(16).await;
     wait_for_published().await;
     let manifests = Manifests::apply(&[objects(), vec![class_and_template()]].concat());
     let mut pods = Pods::new();
-    let (ours, theirs, both) = ("windlass-e2e-ours", "windlass-e2e-theirs", "windlass-e2e-both");
-    pods.apply(ours, &pod(ours, 1));
-    pods.apply(theirs, &pod_of_foreign(theirs));
-    pods.apply(both, &pod_of_both(both));
+    let (own, other, shared) = ("windlass-e2e-ours", "windlass-e2e-theirs", "windlass-e2e-both");
+    pods.apply(own, &pod(own, 1));
+    pods.apply(other, &pod_of_other_driver(other));
+    pods.apply(shared, &pod_of_both_drivers(shared));
     assert_eq!(
-        [device_counts(ours).await, device_counts(theirs).await, device_counts(both).await],
+        [device_counts(own).await, device_counts(other).await, device_counts(shared).await],
         [(1, 0), (0, 1), (1, 1)]
     );
 
-    let (held, starts_before) = (rig.owners().await, container_starts());
+    let (owners_before, starts_before) = (rig.owners().await, container_starts());
     assert_eq!(starts_before.matches(" 0 2").count(), 3, "{starts_before}");
     rig.replace_agent();
     rig.wait_for_published(16).await;
     wait_for_published().await;
-    let after_ours = "windlass-e2e-after-ours";
-    pods.apply(after_ours, &pod_of_both(after_ours));
-    assert_eq!(device_counts(after_ours).await, (1, 1));
-    foreign.replace();
+    let pod_after_agent = "windlass-e2e-after-ours";
+    pods.apply(pod_after_agent, &pod_of_both_drivers(pod_after_agent));
+    assert_eq!(device_counts(pod_after_agent).await, (1, 1));
+    other_driver.replace();
     rig.wait_for_published(16).await;
     wait_for_published().await;
-    let after_theirs = "windlass-e2e-after-theirs";
-    pods.apply(after_theirs, &pod_of_both(after_theirs));
-    assert_eq!(device_counts(after_theirs).await, (1, 1));
+    let pod_after_driver = "windlass-e2e-after-theirs";
+    pods.apply(pod_after_driver, &pod_of_both_drivers(pod_after_driver));
+    assert_eq!(device_counts(pod_after_driver).await, (1, 1));
 
     let starts_after = container_starts();
     assert!(
         starts_before.lines().all(|line| starts_after.contains(line)),
         "{starts_before}\n{starts_after}"
     );
-    let owners = rig.owners().await;
-    assert!(held.iter().all(|(claim, devices)| owners.get(claim) == Some(devices)), "{owners:?}");
+    let owners_after = rig.owners().await;
+    assert!(
+        owners_before.iter().all(|(claim, devices)| owners_after.get(claim) == Some(devices)),
+        "{owners_after:?}"
+    );
     drop(pods);
     rig.wait_for_no_owners().await;
-    drop((manifests, foreign));
+    drop((manifests, other_driver));
 }

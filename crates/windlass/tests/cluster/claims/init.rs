@@ -40,19 +40,19 @@ fn holder() -> String {
 
 /// Claim templates that tolerate all taints, because the slices taint the GPUs that containers have.
 fn tolerant_templates() -> Vec<String> {
-    let exactly = "exactly: {deviceClassName: windlass-e2e-gpu, ";
-    let tolerates_all = format!("{exactly}tolerations: [{{operator: Exists}}], ");
-    objects().iter().map(|object| object.replace(exactly, &tolerates_all)).collect()
+    let request_start = "exactly: {deviceClassName: windlass-e2e-gpu, ";
+    let tolerant_start = format!("{request_start}tolerations: [{{operator: Exists}}], ");
+    objects().iter().map(|object| object.replace(request_start, &tolerant_start)).collect()
 }
 
 /// Waits until the kubelet has replaced its checkpoint.
 async fn wait_for_rewrite() {
     let identity = || {
-        let record = fs::metadata(CHECKPOINT).expect("a checkpoint");
-        (record.ino(), record.mtime(), record.mtime_nsec())
+        let metadata = fs::metadata(CHECKPOINT).expect("a checkpoint");
+        (metadata.ino(), metadata.mtime(), metadata.mtime_nsec())
     };
-    let before = identity();
-    eventually(RELEASE_LIMIT, true, async || identity() != before).await;
+    let previous = identity();
+    eventually(RELEASE_LIMIT, true, async || identity() != previous).await;
 }
 
 /// Number of logged events that may cause a write of the checkpoint. A list that is sent again is logged at debug level
@@ -71,17 +71,17 @@ async fn gpus_of_an_init_container_are_not_claimable_until_it_ends() {
     let manifests = Manifests::apply(&tolerant_templates());
     let mut pods = Pods::new();
     pods.apply(HOLDER, &holder());
-    let started = "jsonpath={.status.initContainerStatuses[0].state.running.startedAt}";
-    let runs = async || !kubectl(&["get", "pod", HOLDER, "-o", started]).is_empty();
-    eventually(NODE_STATUS, true, runs).await;
-    let before = write_causes(&rig.node);
-    assert!(before > 0, "the agent has registered, but its log has none of the messages");
+    let path = "jsonpath={.status.initContainerStatuses[0].state.running.startedAt}";
+    let is_running = async || !kubectl(&["get", "pod", HOLDER, "-o", path]).is_empty();
+    eventually(NODE_STATUS, true, is_running).await;
+    let causes_before = write_causes(&rig.node);
+    assert!(causes_before > 0, "the agent has registered, but its log has none of the messages");
     for _ in 0..REWRITES {
         wait_for_rewrite().await;
     }
     assert_eq!(
         write_causes(&rig.node),
-        before,
+        causes_before,
         "the checkpoint was rewritten for another reason than a list"
     );
     let holdings = holdings().await.expect("pod resources");
@@ -91,13 +91,13 @@ async fn gpus_of_an_init_container_are_not_claimable_until_it_ends() {
     );
 
     pods.apply(NEXT, &pod(NEXT, 1));
-    let refused = async || {
+    let is_refused = async || {
         let metrics = rig.metrics().expect("the agent answered");
         metrics.lines().any(|line| line.starts_with(REFUSED_CALLS) && !line.ends_with(" 0"))
     };
-    eventually(PREPARE_LIMIT, true, refused).await;
-    let devices = rig.node.devices()["holders"].to_string();
-    assert!(!devices.contains("\"dra\""), "a claim has a device: {devices}");
+    eventually(PREPARE_LIMIT, true, is_refused).await;
+    let holders = rig.node.devices()["holders"].to_string();
+    assert!(!holders.contains("\"dra\""), "a claim has a device: {holders}");
 
     pods.delete(HOLDER);
     wait_for_rewrite().await;

@@ -12,9 +12,9 @@ use crate::cluster::{
 };
 
 /// Configuration with a preparation step that kills the agent once, while the kubelet waits for the agent's answer. The
-/// folder `once` exists afterwards.
-fn config_that_kills_the_agent(once: &str) -> String {
-    let script = format!("mkdir {once} && kill -9 $PPID || test -d {once}");
+/// folder `marker` exists afterwards.
+fn config_that_kills_the_agent(marker: &str) -> String {
+    let script = format!("mkdir {marker} && kill -9 $PPID || test -d {marker}");
     format!(
         "dra: {{offer: instead}}\n\
          gpu: {{prepare: [{{command: [/bin/sh, -c, '{script}'], timeout: 10s}}]}}\n"
@@ -24,8 +24,8 @@ fn config_that_kills_the_agent(once: &str) -> String {
 #[tokio::test]
 async fn a_restarted_agent_completes_an_interrupted_claim_preparation() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let once = folder.path().join("killed");
-    let config = config_that_kills_the_agent(&once.display().to_string());
+    let marker = folder.path().join("killed");
+    let config = config_that_kills_the_agent(&marker.display().to_string());
     let Some(mut rig) = Rig::start("dgx-h100", &config) else { return };
     rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
@@ -33,7 +33,7 @@ async fn a_restarted_agent_completes_an_interrupted_claim_preparation() {
     let name = "windlass-e2e-midway";
     pods.apply(name, &pod(name, 2));
     eventually(NODE_STATUS, true, async || rig.agent.try_wait().is_some()).await;
-    assert!(fs::exists(&once).expect("readable"), "the agent ended before the step killed it");
+    assert!(fs::exists(&marker).expect("readable"), "the agent ended before the step killed it");
     assert!(
         rig.node.state("claims.json").contains("PrepareStarted"),
         "the record lacks the started preparation"

@@ -30,8 +30,9 @@ pub(super) fn api_owners() -> Owners {
     let mut owners = Owners::new();
     for claim in claims() {
         let results = &claim["status"]["allocation"]["devices"]["results"];
-        let ours = each(results).filter(|result| result["driver"] == "windlass.dev");
-        let devices: Vec<_> = ours.map(|result| common_name(&text(&result["device"]))).collect();
+        let own_results = each(results).filter(|result| result["driver"] == "windlass.dev");
+        let devices: Vec<_> =
+            own_results.map(|result| common_name(&text(&result["device"]))).collect();
         if !devices.is_empty() {
             owners.insert(name(&claim), devices);
         }

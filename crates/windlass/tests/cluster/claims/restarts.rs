@@ -18,7 +18,7 @@ pub(super) fn container_starts() -> String {
 }
 
 /// The UIDs of the published slices.
-fn slices() -> String {
+fn slice_uids() -> String {
     kubectl(&["get", "resourceslices", "-o", "jsonpath={.items[*].metadata.uid}"])
 }
 
@@ -32,37 +32,38 @@ async fn pods_keep_their_devices_while_kubelet_agent_and_slices_are_replaced() {
         pods.apply(name, &pod(name, gpus));
         wait_for_running("default", name).await;
     }
-    let (held, starts_before, published) = (rig.owners().await, container_starts(), slices());
-    assert_eq!(held.values().map(Vec::len).sum::<usize>(), 4, "{held:?}");
+    let (owners_before, starts_before, slices_before) =
+        (rig.owners().await, container_starts(), slice_uids());
+    assert_eq!(owners_before.values().map(Vec::len).sum::<usize>(), 4, "{owners_before:?}");
     assert_eq!(starts_before.matches(" 0 2").count(), 2, "{starts_before}");
 
     kubectl(&["delete", "resourceslices", "--all"]);
     rig.wait_for_published(16).await;
-    assert_ne!(slices(), published, "the deleted slices are still published");
-    assert_eq!(rig.owners().await, held, "after the slices were deleted under the agent");
+    assert_ne!(slice_uids(), slices_before, "the deleted slices are still published");
+    assert_eq!(rig.owners().await, owners_before, "after the slices were deleted under the agent");
 
     rig.agent.kill();
     kubectl(&["delete", "resourceslices", "--all"]);
     rig.agent = rig.node.agent();
     rig.wait_for_published(16).await;
-    assert_eq!(rig.owners().await, held, "after the slices were deleted without an agent");
+    assert_eq!(rig.owners().await, owners_before, "after the slices were deleted without an agent");
 
     if restart() {
         // At its start, the kubelet deletes the slices of its node, and the agent registers again.
-        let next = "windlass-e2e-keep-c";
-        pods.apply(next, &pod(next, 1));
-        wait_for_running("default", next).await;
+        let new_pod = "windlass-e2e-keep-c";
+        pods.apply(new_pod, &pod(new_pod, 1));
+        wait_for_running("default", new_pod).await;
         rig.wait_for_published(16).await;
-        let mut after = rig.owners().await;
-        after.retain(|claim, _| held.contains_key(claim));
-        assert_eq!(after, held, "after the kubelet restarted");
-        pods.delete(next);
+        let mut owners_after = rig.owners().await;
+        owners_after.retain(|claim, _| owners_before.contains_key(claim));
+        assert_eq!(owners_after, owners_before, "after the kubelet restarted");
+        pods.delete(new_pod);
     }
     assert_eq!(container_starts(), starts_before, "a container was restarted");
 
     kubectl(&["delete", "pod", "windlass-e2e-keep-b", "--force", "--grace-period=0"]);
-    let left = async || rig.owners().await.values().map(Vec::len).sum::<usize>();
-    eventually(NODE_STATUS, 1, left).await;
+    let device_count = async || rig.owners().await.values().map(Vec::len).sum::<usize>();
+    eventually(NODE_STATUS, 1, device_count).await;
     drop(pods);
     rig.wait_for_no_owners().await;
     drop(manifests);

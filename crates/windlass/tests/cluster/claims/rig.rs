@@ -53,16 +53,16 @@ impl Rig {
     /// device out, or the API server refused a slice or dropped a field. The agent's metrics are compared too, because
     /// slices of a previous agent may look the same.
     pub(super) async fn wait_for_published(&self, devices: usize) {
-        let ours = "--field-selector=spec.driver=windlass.dev";
+        let selector = "--field-selector=spec.driver=windlass.dev";
         let path = "jsonpath={.items[*].spec.devices[*].name}";
-        let names = ["get", "resourceslices", ours, "-o", path];
+        let query = ["get", "resourceslices", selector, "-o", path];
         let registered = "windlass_dra_driver_state{state=\"registered\"} 1";
         let state = async || {
             let metrics = self.metrics().unwrap_or_default();
             let lines = metrics.lines().filter(|line| line.starts_with("windlass_dra_devices{"));
             let counts = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<usize>().ok());
-            let listed = kubectl(&names).split_whitespace().count();
-            (metrics.contains(registered), counts.sum::<usize>(), listed)
+            let listed_count = kubectl(&query).split_whitespace().count();
+            (metrics.contains(registered), counts.sum::<usize>(), listed_count)
         };
         eventually(NODE_STATUS, (true, devices, devices), state).await;
         let metrics = self.metrics().expect("the agent answered");
@@ -103,7 +103,8 @@ impl Rig {
         eventually(RELEASE_LIMIT, Vec::new(), async || holders(&self.node)).await;
         assert!(!self.node.state("claims.json").contains("\"ref\""), "claims are in the record");
         let documents = fs::read_dir("/var/run/cdi").expect("a folder").flatten();
-        let of_claims = documents.filter(|it| it.file_name().to_string_lossy().contains("-claim-"));
+        let of_claims =
+            documents.filter(|document| document.file_name().to_string_lossy().contains("-claim-"));
         assert_eq!(of_claims.count(), 0, "CDI documents of claims still exist");
     }
 }
@@ -117,10 +118,10 @@ pub(super) async fn wait_for_running(namespace: &str, pod: &str) {
 /// Annotates pods, so that the kubelet syncs them at once. Otherwise it retries a failed preparation after 60 to 90
 /// seconds.
 pub(super) fn trigger_sync(pods: &[&str]) {
-    let mark = format!("windlass-e2e/seen={:?}", std::time::Instant::now());
+    let annotation = format!("windlass-e2e/seen={:?}", std::time::Instant::now());
     let command = ["annotate", "--overwrite"];
     // Some pods may be gone.
-    drop(try_kubectl(&[&command[..], &["pod"], pods, &[&mark]].concat()));
+    drop(try_kubectl(&[&command[..], &["pod"], pods, &[&annotation]].concat()));
 }
 
 /// Name of the cluster's only node.

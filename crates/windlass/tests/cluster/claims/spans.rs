@@ -103,8 +103,8 @@ fn spans(pod: &str, text: &str) -> Vec<Span> {
         let Some(now) = words.next().and_then(|word| word.parse().ok()) else { continue };
         for gpu in words.filter(|word| !word.contains('*')) {
             let (gpu, pod) = (gpu.to_owned(), pod.to_owned());
-            let begun = Span { gpu: gpu.clone(), from: now, to: now, pod };
-            spans.entry(gpu).or_insert(begun).to = now;
+            let new_span = Span { gpu: gpu.clone(), from: now, to: now, pod };
+            spans.entry(gpu).or_insert(new_span).to = now;
         }
     }
     spans.into_values().collect()
@@ -112,26 +112,28 @@ fn spans(pod: &str, text: &str) -> Vec<Span> {
 
 /// Pairs of pods that saw one GPU at the same time.
 pub(super) fn overlapping_pairs(spans: &[Span]) -> Vec<(Span, Span)> {
-    let pairs = spans.iter().enumerate().flat_map(|(at, one)| {
-        let others = spans[at + 1..].iter();
+    let pairs = spans.iter().enumerate().flat_map(|(index, first)| {
+        let others = spans[index + 1..].iter();
         others
-            .filter(move |other| overlap(one, other))
-            .map(move |other| (one.clone(), other.clone()))
+            .filter(move |second| overlap(first, second))
+            .map(move |second| (first.clone(), second.clone()))
     });
     pairs.collect()
 }
 
-fn overlap(one: &Span, other: &Span) -> bool {
-    one.gpu == other.gpu && one.from <= other.to && other.from <= one.to
+fn overlap(first: &Span, second: &Span) -> bool {
+    first.gpu == second.gpu && first.from <= second.to && second.from <= first.to
 }
 
 #[test]
 fn two_pods_that_saw_one_gpu_at_the_same_time_are_found() {
-    let first = spans("first", "1.0 /dev/nvidia0 /dev/nvidia1\n2.5 /dev/nvidia0 /dev/nvidia1\n");
-    let later = spans("later", "2.4 /dev/nvidia1\n3.0 /dev/nvidia1\n");
-    let after = spans("after", "2.6 /dev/nvidia0\n2.7 /dev/nvidia[0-9]*\n");
-    let found = overlapping_pairs(&[first, later.clone(), after].concat());
-    let names: Vec<_> = found.iter().map(|(one, other)| (&*one.pod, &*other.pod)).collect();
+    let first_spans =
+        spans("first", "1.0 /dev/nvidia0 /dev/nvidia1\n2.5 /dev/nvidia0 /dev/nvidia1\n");
+    let later_spans = spans("later", "2.4 /dev/nvidia1\n3.0 /dev/nvidia1\n");
+    let after_spans = spans("after", "2.6 /dev/nvidia0\n2.7 /dev/nvidia[0-9]*\n");
+    let pairs = overlapping_pairs(&[first_spans, later_spans.clone(), after_spans].concat());
+    let names: Vec<_> =
+        pairs.iter().map(|(span, other_span)| (&*span.pod, &*other_span.pod)).collect();
     assert_eq!(names, [("first", "later")]);
-    assert_eq!(found[0].1, later[0]);
+    assert_eq!(pairs[0].1, later_spans[0]);
 }

@@ -44,8 +44,8 @@ impl NameServer {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).expect("port 53 is free");
         socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a limit");
         let is_stopped = Arc::new(AtomicBool::new(false));
-        let until = Arc::clone(&is_stopped);
-        let thread = thread::spawn(move || serve(&socket, &until));
+        let thread_flag = Arc::clone(&is_stopped);
+        let thread = thread::spawn(move || serve(&socket, &thread_flag));
         Self { is_stopped, thread: Some(thread) }
     }
 }
@@ -53,13 +53,13 @@ impl NameServer {
 impl Drop for NameServer {
     fn drop(&mut self) {
         self.is_stopped.store(true, Ordering::Relaxed);
-        let ended = self.thread.take().map(JoinHandle::join);
-        assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the name server failed");
+        let result = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || matches!(result, Some(Ok(()))), "the name server failed");
     }
 }
 
 fn serve(socket: &UdpSocket, is_stopped: &AtomicBool) {
-    let (mut names, mut fetched) = (Names::new(), None);
+    let (mut names, mut fetched_at) = (Names::new(), None);
     let mut question = [0; 512];
     while !is_stopped.load(Ordering::Relaxed) {
         let (size, from) = match socket.recv_from(&mut question) {
@@ -69,10 +69,10 @@ fn serve(socket: &UdpSocket, is_stopped: &AtomicBool) {
             }
             Err(error) => panic!("{error}"),
         };
-        if fetched.is_none_or(|at: Instant| at.elapsed() > CACHE_TTL) {
+        if fetched_at.is_none_or(|time: Instant| time.elapsed() > CACHE_TTL) {
             // After a failure, keep the old names: pods retry.
             names = services().unwrap_or(names);
-            fetched = Some(Instant::now());
+            fetched_at = Some(Instant::now());
         }
         if let Some(answer) = answer(&question[..size], &names) {
             // The pod may be gone.
@@ -95,8 +95,8 @@ fn services() -> Option<Names> {
         let addresses =
             names.entry(format!("{service}.{namespace}.svc.cluster.local")).or_default();
         let endpoints = slice["endpoints"].as_array().into_iter().flatten();
-        let ready = endpoints.filter(|one| one["conditions"]["ready"] != false);
-        let texts = ready.filter_map(|one| one["addresses"][0].as_str());
+        let ready_endpoints = endpoints.filter(|endpoint| endpoint["conditions"]["ready"] != false);
+        let texts = ready_endpoints.filter_map(|endpoint| endpoint["addresses"][0].as_str());
         addresses.extend(texts.filter_map(|text| text.parse::<Ipv4Addr>().ok()));
     }
     Some(names)
@@ -104,17 +104,18 @@ fn services() -> Option<Names> {
 
 /// Answer to a question. `None` for an invalid message.
 fn answer(message: &[u8], names: &Names) -> Option<Vec<u8>> {
-    let (mut at, mut labels) = (HEADER, Vec::new());
-    while *message.get(at)? > 0 {
-        let end = at + 1 + usize::from(message[at]);
-        labels.push(String::from_utf8_lossy(message.get(at + 1..end)?).to_lowercase());
-        at = end;
+    let (mut position, mut labels) = (HEADER, Vec::new());
+    while *message.get(position)? > 0 {
+        let end = position + 1 + usize::from(message[position]);
+        labels.push(String::from_utf8_lossy(message.get(position + 1..end)?).to_lowercase());
+        position = end;
     }
-    let question = message.get(HEADER..at + 5)?;
-    let record_type = u16::from_be_bytes([message[at + 1], message[at + 2]]);
-    let found = names.get(&labels.join("."));
-    let addresses = found.filter(|_| record_type == A).map(Vec::as_slice).unwrap_or_default();
-    let flags = if found.is_some() { ANSWER } else { ANSWER | NO_SUCH_NAME };
+    let question = message.get(HEADER..position + 5)?;
+    let record_type = u16::from_be_bytes([message[position + 1], message[position + 2]]);
+    let known_addresses = names.get(&labels.join("."));
+    let addresses =
+        known_addresses.filter(|_| record_type == A).map(Vec::as_slice).unwrap_or_default();
+    let flags = if known_addresses.is_some() { ANSWER } else { ANSWER | NO_SUCH_NAME };
     let count = u16::try_from(addresses.len()).ok()?;
     let mut answer = message[..2].to_vec();
     for field in [flags, 1, count, 0, 0] {
