@@ -17,7 +17,7 @@ pub struct LiveIndex {
     pub(crate) client: kube::Client,
 }
 
-// === impl Live ===
+// === impl LiveIndex ===
 
 impl LiveIndex {
     /// Connects with this kubeconfig; `None` searches for credentials as kubectl does.

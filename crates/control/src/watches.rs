@@ -122,7 +122,7 @@ async fn watch_kind<K: WatchedKind>(
 ) {
     let config = watcher::Config::default().page_size(access::PAGE_SIZE);
     let mut events = pin!(watcher::watcher(Api::<K>::all(client), config).default_backoff());
-    let (mut listed, mut list, mut is_failing) = (Vec::new(), None, false);
+    let (mut list_facts, mut list_number, mut is_failing) = (Vec::new(), None, false);
     while let Some(event) = events.next().await {
         let event = match event {
             Ok(event) => event,
@@ -145,13 +145,13 @@ async fn watch_kind<K: WatchedKind>(
         }
         match event {
             Event::Init => {
-                listed.clear();
-                list = index.with_lock(|index| K::begin_list(list, index));
+                list_facts.clear();
+                list_number = index.with_lock(|index| K::begin_list(list_number, index));
             }
-            Event::InitApply(object) => listed.push(object.facts()),
+            Event::InitApply(object) => list_facts.push(object.facts()),
             Event::InitDone => {
-                let objects = std::mem::take(&mut listed);
-                index.with_lock(|index| K::set_all(objects, list, index));
+                let objects = std::mem::take(&mut list_facts);
+                index.with_lock(|index| K::set_all(objects, list_number, index));
                 complete_list::<K>(index, lists);
             }
             Event::Apply(object) => index.with_lock(|index| K::set(object.facts(), index)),
@@ -175,7 +175,7 @@ fn complete_list<K: WatchedKind>(index: &Arc<Shared<Index>>, lists: &PendingList
     }
 }
 
-// === impl Refresh ===
+// === impl Relister ===
 
 impl Relister {
     pub(crate) fn new(client: kube::Client, index: Arc<Shared<Index>>) -> Self {
@@ -204,7 +204,7 @@ impl Relister {
     }
 }
 
-// === impl Watched ===
+// === impl WatchedKind ===
 
 impl WatchedKind for Node {
     const KIND: &'static str = "nodes";

@@ -30,12 +30,12 @@ pub(crate) fn of_pod(spec: &PodSpec, resource: &str) -> i128 {
     }
     let (mut sidecars, mut largest) = (0, 0);
     for init in spec.init_containers.iter().flatten() {
-        let own = of_container(init, resource);
+        let request = of_container(init, resource);
         if init.restart_policy.as_deref() == Some("Always") {
-            sidecars += own;
+            sidecars += request;
             largest = largest.max(sidecars);
         } else {
-            largest = largest.max(sidecars + own);
+            largest = largest.max(sidecars + request);
         }
     }
     let running: i128 = spec.containers.iter().map(|it| of_container(it, resource)).sum();
@@ -52,9 +52,9 @@ pub(super) fn quantity<'a>(container: &'a Container, resource: &str) -> Option<&
     resources.requests.iter().chain(&resources.limits).find_map(|all| all.get(resource))
 }
 
-/// Converts nano-units to multiples of `per`, rounded up.
-pub(super) fn rounded_up(nano_units: i128, per: i128) -> i128 {
-    (nano_units + per - 1) / per
+/// Converts nano-units to multiples of `unit`, rounded up.
+pub(super) fn rounded_up(nano_units: i128, unit: i128) -> i128 {
+    (nano_units + unit - 1) / unit
 }
 
 fn amount(quantities: &Quantities, resource: &str) -> i128 {

@@ -118,8 +118,8 @@ fn mib(amount: Amount) -> u32 {
 /// Value of a string attribute, in any domain.
 fn string_attribute<'a>(device: &'a Device, attribute: &str) -> Option<&'a str> {
     let attributes = device.attributes.iter().flatten();
-    let mut named = attributes.filter(|(name, _)| unqualified(name) == attribute);
-    named.find_map(|(_, attribute)| attribute.string.as_deref())
+    let mut matches = attributes.filter(|(name, _)| unqualified(name) == attribute);
+    matches.find_map(|(_, attribute)| attribute.string.as_deref())
 }
 
 /// The name without its domain.
