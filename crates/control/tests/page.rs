@@ -23,8 +23,8 @@ struct Page {
 
 impl Page {
     async fn start(source: PageSource) -> Self {
-        let (stop, (bound, address)) = (CancellationToken::new(), oneshot::channel());
-        let ready = move |address| bound.send(address).expect("awaited below");
+        let (stop, (address_sender, address)) = (CancellationToken::new(), oneshot::channel());
+        let ready = move |address| address_sender.send(address).expect("awaited below");
         let mut running = JoinSet::new();
         running.spawn(run_page(
             ([127, 0, 0, 1], 0).into(),
@@ -94,15 +94,15 @@ fn revision(state: &Value) -> &str {
 
 #[tokio::test]
 async fn the_page_shows_nodes_holders_and_pending_pods_and_then_what_changes() {
-    let rig = TestCluster::start();
-    rig.add_node("a", 1);
-    rig.add_node("b", 2);
-    let extender = rig.extender("r").await;
-    let half = rig.add_pod("half", json!({"windlass.dev/gpu-memory": 12}));
+    let cluster = TestCluster::start();
+    cluster.add_node("a", 1);
+    cluster.add_node("b", 2);
+    let extender = cluster.extender("r").await;
+    let half = cluster.add_pod("half", json!({"windlass.dev/gpu-memory": 12}));
     assert_eq!(extender.bind(&half, "a").await, "");
-    rig.add_pod("large", json!({"nvidia.com/gpu": 4}));
+    cluster.add_pod("large", json!({"nvidia.com/gpu": 4}));
 
-    let page = Page::start(PageSource::Cluster(Some(rig.kubeconfig()))).await;
+    let page = Page::start(PageSource::Cluster(Some(cluster.kubeconfig()))).await;
     // The pod's last change may arrive later than the other objects.
     let is_held = |state: &Value| !state["nodes"][0]["devices"][0]["holders"].is_null();
     let state = page.wait_for_state(None, is_held).await;
@@ -121,7 +121,7 @@ async fn the_page_shows_nodes_holders_and_pending_pods_and_then_what_changes() {
     assert_eq!(refused.iter().map(|it| it["nodes"].as_u64().expect("a number")).sum::<u64>(), 2);
 
     let first = revision(&state).to_owned();
-    rig.add_node("c", 4);
+    cluster.add_node("c", 4);
     let changes = page.wait_for_state(Some(&first), |state| state["nodes"] != json!([])).await;
     assert_eq!(changes["complete"], false);
     let names: Vec<_> = changes["nodes"].as_array().expect("nodes").iter().collect();
@@ -159,8 +159,8 @@ async fn the_page_of_a_recording_is_complete_at_once_and_serves_its_files() {
     ] {
         assert!(index.head.contains(header), "{header}: {}", index.head);
     }
-    let tag = index.head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag");
-    let second = page.request("GET", "/", "localhost", &format!("if-none-match: {tag}\r\n")).await;
+    let etag = index.head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag");
+    let second = page.request("GET", "/", "localhost", &format!("if-none-match: {etag}\r\n")).await;
     assert_eq!((second.code, second.body.as_str()), (304, ""));
     assert_eq!(page.get("/../Cargo.toml").await.code, 404);
     page.stop().await;

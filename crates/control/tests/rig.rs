@@ -1,4 +1,4 @@
-//! Test rig: an API server, and extenders that watch it.
+//! Test cluster: an API server, and extenders that watch it.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -52,7 +52,7 @@ impl TestCluster {
     }
 
     pub(crate) async fn start_extender(&self, identity: &str) -> Extender {
-        let (stop, (bound, address)) = (CancellationToken::new(), oneshot::channel());
+        let (stop, (address_sender, address)) = (CancellationToken::new(), oneshot::channel());
         let config = Config {
             listen: ([127, 0, 0, 1], 0).into(),
             metrics: None,
@@ -64,7 +64,7 @@ impl TestCluster {
             identity: identity.to_owned(),
             gang_wait: GANG_WAIT,
         };
-        let ready = move |address| bound.send(address).expect("awaited below");
+        let ready = move |address| address_sender.send(address).expect("awaited below");
         let mut running = JoinSet::new();
         running.spawn(run(config, stop.clone(), ready));
         Extender { address: address.await.expect("it listens"), stop, running }

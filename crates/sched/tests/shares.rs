@@ -16,8 +16,8 @@ use crate::world::{catalog, forecast, large_node, request};
 
 const A100: ModelId = ModelId(0);
 
-fn shares(count: u8, milli: u16, memory: ShareMemory) -> Request {
-    request(Gpus::Share { count, compute_milli: milli, memory })
+fn shares(count: u8, compute_milli: u16, memory: ShareMemory) -> Request {
+    request(Gpus::Share { count, compute_milli, memory })
 }
 
 fn compute(count: u8, milli: u16) -> Request {

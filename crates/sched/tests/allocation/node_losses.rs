@@ -89,23 +89,23 @@ fn a_partition_loses_the_difference_of_the_largest_free_partition() {
     let part = |slices: usize| {
         json!([request("r", cel(&format!("device.attributes['d.com'].slices == {slices}")))])
     };
-    let lost = |allocated: &[&str], slices: usize| {
+    let gpu_losses = |allocated: &[&str], slices: usize| {
         let losses = losses(&gpu, allocated, part(slices));
         (losses.broken_gpus, losses.partition_milli)
     };
     assert_eq!(
-        lost(&[], 1),
+        gpu_losses(&[], 1),
         (1, 1000 - 500 - 250),
         "at most 4 free slices become at most 2, and 1 is allocated"
     );
-    assert_eq!(lost(&["a-1-3"], 1), (0, 0), "the other slice of the same half");
+    assert_eq!(gpu_losses(&["a-1-3"], 1), (0, 0), "the other slice of the same half");
     assert_eq!(
-        lost(&["a-2-2"], 1),
+        gpu_losses(&["a-2-2"], 1),
         (0, 0),
         "at most 500 free become at most 250, and 250 are allocated"
     );
-    assert_eq!(lost(&[], 2), (1, 0), "two halves");
-    assert_eq!(lost(&[], 4), (0, 0));
+    assert_eq!(gpu_losses(&[], 2), (1, 0), "two halves");
+    assert_eq!(gpu_losses(&[], 4), (0, 0));
 }
 
 #[test]
