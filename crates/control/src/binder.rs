@@ -354,7 +354,7 @@ impl Binder {
                 name: Some(args.pod_name.clone()),
                 namespace: Some(args.pod_namespace.clone()),
                 uid: Some(args.pod_uid.clone()),
-                annotations: Some(annotations).filter(|all| !all.is_empty()),
+                annotations: Some(annotations).filter(|annotations| !annotations.is_empty()),
                 ..ObjectMeta::default()
             },
             target: ObjectReference {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Node, Pod ──> facts ──┐  changed nodes
-//!  slices, claims ───────┴────────────────> View ──> Scheduler ──> ranks, parts, reasons
+//!  slices, claims ───────┴─────────> ClusterView ──> Scheduler ──> ranks, parts, reasons
 //!                    ^                                                  │
 //!                    └─────────── assumed pods <──── place ─────────────┘
 //! ```
@@ -482,9 +482,9 @@ impl Index {
             }
         }
         let state = with_accepted_gpus(pod, &entry.facts, &state).unwrap_or(state);
-        let found =
+        let additional =
             victims::victims(self.view.catalog(), &state, &candidates, &request, pod.priority)?;
-        Some(found.pods.into_iter().map(|position| candidate_uids[position].clone()).collect())
+        Some(additional.pods.into_iter().map(|position| candidate_uids[position].clone()).collect())
     }
 
     /// Sorted names of the nodes whose object exists.
@@ -589,7 +589,9 @@ impl Index {
             let GpuFacts { id, memory_mib, .. } = &gpus[position];
             let id = id.clone()?;
             Some(match request.and_then(|request| request.share_of(*memory_mib)) {
-                Some((milli, mib)) => PlacedGpu::share(id, mib, milli),
+                Some((compute_milli, memory_mib)) => {
+                    PlacedGpu::share(id, memory_mib, compute_milli)
+                }
                 None => PlacedGpu::whole(id),
             })
         };

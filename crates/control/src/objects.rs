@@ -243,7 +243,8 @@ fn recorded_pod(pod: &Pod) -> Pod {
         restart_policy: container.restart_policy.clone(),
         ..Container::default()
     };
-    let containers = |all: &[Container]| all.iter().map(container).collect::<Vec<_>>();
+    let containers =
+        |containers: &[Container]| containers.iter().map(container).collect::<Vec<_>>();
     let spec = pod.spec.as_ref().map(|spec| PodSpec {
         containers: containers(&spec.containers),
         init_containers: spec.init_containers.as_deref().map(containers),

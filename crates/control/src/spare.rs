@@ -54,7 +54,7 @@ impl Objects {
         let is_other = |pod: &&Pod| {
             let labels = pod.metadata.labels.as_ref();
             without.is_none()
-                || labels.and_then(|all| all.get(PART_OF)).map(String::as_str) != without
+                || labels.and_then(|labels| labels.get(PART_OF)).map(String::as_str) != without
         };
         let (pods, replaced): (Vec<&Pod>, Vec<&Pod>) = self.pods().iter().partition(is_other);
         let is_held = |claim: &&ResourceClaim| {

@@ -51,9 +51,9 @@ trait WatchedKind:
     }
 
     /// Applies a complete list.
-    fn set_all(all: Vec<Self::Facts>, _: Option<u64>, index: &mut Index) {
-        let keys = all.iter().map(Self::key).collect();
-        for facts in all {
+    fn set_all(objects: Vec<Self::Facts>, _: Option<u64>, index: &mut Index) {
+        let keys = objects.iter().map(Self::key).collect();
+        for facts in objects {
             Self::set(facts, index);
         }
         Self::retain(&keys, index);
@@ -259,8 +259,8 @@ impl WatchedKind for Pod {
         Some(index.begin_list())
     }
 
-    fn set_all(all: Vec<PodFacts>, list: Option<u64>, index: &mut Index) {
-        index.end_list(list.expect("a list begins before it ends"), all);
+    fn set_all(pods: Vec<PodFacts>, list: Option<u64>, index: &mut Index) {
+        index.end_list(list.expect("a list begins before it ends"), pods);
     }
 
     fn retain(_: &HashSet<String>, _: &mut Index) {}

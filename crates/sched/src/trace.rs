@@ -139,10 +139,10 @@ pub fn pods(text: &str, catalog: &Catalog) -> Result<Vec<Request>, TraceError> {
     Ok(pods)
 }
 
-fn gpus(count: u8, milli: u32) -> Gpus {
-    match (count, u16::try_from(milli).unwrap_or(WHOLE_MILLI)) {
+fn gpus(count: u8, gpu_milli: u32) -> Gpus {
+    match (count, u16::try_from(gpu_milli).unwrap_or(WHOLE_MILLI)) {
         (0, _) => Gpus::None,
-        (1, milli @ 1..WHOLE_MILLI) => Gpus::share(milli, 0),
+        (1, gpu_milli @ 1..WHOLE_MILLI) => Gpus::share(gpu_milli, 0),
         (count, _) => Gpus::Whole(count),
     }
 }

@@ -37,11 +37,11 @@ fn newest<'a>(slices: &'a [&'a ResourceSlice]) -> impl Iterator<Item = &'a Resou
 /// Checks that all slices of the newest generation exist: kube-scheduler allocates nothing from an incomplete pool.
 fn check_completeness(driver: &str, pool: &str, slices: &[&ResourceSlice]) -> Finding {
     let subject = format!("pool {pool} of {driver}");
-    let found = newest(slices).count();
+    let existing = newest(slices).count();
     let expected = newest(slices).map(|slice| slice.spec.pool.resource_slice_count).max();
     let expected = expected.and_then(|count| usize::try_from(count).ok()).unwrap_or_default();
-    if found < expected {
-        return Finding::problem(AREA, subject, format!("{found} of {expected} slices exist"))
+    if existing < expected {
+        return Finding::problem(AREA, subject, format!("{existing} of {expected} slices exist"))
             .with_remedy(
                 "the driver on this node does not run, or lacks the right to write slices: see its log",
             );

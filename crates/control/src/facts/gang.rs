@@ -81,7 +81,7 @@ impl Gang {
             return None;
         }
         let scheduler = spec.and_then(|spec| spec.scheduler_name.clone()).unwrap_or_default();
-        let text = |all: &Option<BTreeMap<String, String>>, key| all.as_ref()?.get(key).cloned();
+        let text = |map: &Option<BTreeMap<String, String>>, key| map.as_ref()?.get(key).cloned();
         let name = text(&pod.labels, GANG).filter(|name| !name.is_empty())?;
         let size = text(&pod.annotations, SIZE).unwrap_or_default();
         let topology_key =

@@ -73,7 +73,7 @@ impl NodeFacts {
         let status = object.status.as_ref();
         let allocatable = status.and_then(|it| it.allocatable.as_ref());
         let nano_units = |resource: &str| {
-            let quantity = allocatable.and_then(|all| all.get(resource));
+            let quantity = allocatable.and_then(|quantities| quantities.get(resource));
             quantity.and_then(|it| Amount::parse(&it.0)).map_or(0, Amount::nano_units)
         };
         let units = |resource: &str, per: i128| {

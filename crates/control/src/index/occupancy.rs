@@ -155,10 +155,11 @@ fn accepted(node: &Node, request: &Request) -> GpuSet {
 
 /// Allocates the request's CPU and memory, and all free GPUs up to the requested number.
 fn allocate_available(node: &mut Node, request: &Request) -> Part {
-    let all = node.gpus_where(Gpu::has_no_holder);
+    let unheld = node.gpus_where(Gpu::has_no_holder);
     // A pod that a user bound may be on a node without an accepted product.
-    let free =
-        Some(all.intersection(accepted(node, request))).filter(|it| !it.is_empty()).unwrap_or(all);
+    let free = Some(unheld.intersection(accepted(node, request)))
+        .filter(|it| !it.is_empty())
+        .unwrap_or(unheld);
     let count = u8::try_from(free.len().min(request.gpu_count())).unwrap_or(u8::MAX);
     let gpus = if count == 0 { Gpus::None } else { Gpus::Whole(count) };
     let part = Part::of(free.lowest(u32::from(count)));

@@ -144,12 +144,12 @@ impl Feed {
     /// true for readers, who also see explanations of the pending pods.
     async fn refresh(&self, with_explanations: bool) {
         let Ok(_permit) = self.reading.try_acquire() else { return };
-        let Some(read) = self.progress.with_lock(|progress| progress.due_read(Instant::now()))
+        let Some(due_read) = self.progress.with_lock(|progress| progress.due_read(Instant::now()))
         else {
             return;
         };
-        let (changed, removed, last_change) = self.changes(read.after).await;
-        let pending = if with_explanations && read.with_explanations {
+        let (changed, removed, last_change) = self.changes(due_read.after).await;
+        let pending = if with_explanations && due_read.with_explanations {
             Some(self.pending().await)
         } else {
             None

@@ -21,7 +21,7 @@ pub(super) fn fits(
 ) -> bool {
     let requested = required.and_then(|required| required.requests.as_ref());
     let capacities = device.capacity.as_ref();
-    let exists = |name: &String| capacities.is_some_and(|all| all.contains_key(name));
+    let exists = |name: &String| capacities.is_some_and(|capacities| capacities.contains_key(name));
     if requested.is_some_and(|requested| !requested.keys().all(exists)) {
         return false;
     }

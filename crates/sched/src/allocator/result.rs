@@ -97,8 +97,8 @@ impl Search<'_> {
     /// Chosen alternative of each request.
     fn chosen_alternatives(&self, claim: usize) -> impl Iterator<Item = &Alternative> {
         self.claims[claim].requests.iter().enumerate().map(move |(index, request)| {
-            let chosen = self.alternatives.get(&(claim, index)).copied().unwrap_or_default();
-            &request.alternatives[chosen]
+            let alternative = self.alternatives.get(&(claim, index)).copied().unwrap_or_default();
+            &request.alternatives[alternative]
         })
     }
 

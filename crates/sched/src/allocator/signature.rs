@@ -74,9 +74,9 @@ impl AttributesRead {
 
     fn includes(&self, driver: &str, attribute: &str) -> bool {
         let (domain, name) = attribute.split_once('/').unwrap_or((driver, attribute));
-        let is_same = |read: &AttributeName| read.name() == name && read.domain() == domain;
+        let is_same = |it: &AttributeName| it.name() == name && it.domain() == domain;
         node_losses::ATTRIBUTES.contains(&name)
-            || self.0.as_ref().is_none_or(|read| read.iter().any(is_same))
+            || self.0.as_ref().is_none_or(|names| names.iter().any(is_same))
     }
 }
 

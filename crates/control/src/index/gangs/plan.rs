@@ -119,8 +119,8 @@ impl Index {
     /// The domains in which the gang may be placed, each with its nodes sorted by name. Domains with the fewest failed
     /// attempts come first, then those with the least idle GPUs.
     fn domains(&self, pod: &PodFacts, gang: &Gang, others: &OtherMembers) -> Vec<Vec<NodeIndex>> {
-        let all = self.existing_nodes().into_iter().map(|(_, node)| node);
-        let Some(label) = &gang.topology_key else { return vec![all.collect()] };
+        let existing = self.existing_nodes().into_iter().map(|(_, node)| node);
+        let Some(label) = &gang.topology_key else { return vec![existing.collect()] };
         let value = |node: NodeIndex| self.entries[node.0 as usize].object.labels.get(label);
         // Members that already have a node decide the domain.
         let members_with_node = others.bound.iter().chain(&others.arrived);
@@ -130,7 +130,7 @@ impl Index {
         });
         let required_value = values.next();
         let mut domains: BTreeMap<&String, Vec<NodeIndex>> = BTreeMap::new();
-        for node in all {
+        for node in existing {
             let value = value(node);
             if let Some(value) =
                 value.filter(|it| required_value.is_none_or(|required_value| required_value == *it))

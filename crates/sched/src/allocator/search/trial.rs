@@ -61,12 +61,13 @@ impl<'a> Search<'a> {
     }
 
     pub(super) fn has_capacity(&self, index: AlternativeIndex, candidate: usize) -> bool {
-        let mut chosen = Consumed::new();
+        let mut consumed_by_choices = Consumed::new();
         for (name, amount) in self.chosen_shares.get(&candidate).into_iter().flatten().flatten() {
-            let sum = chosen.entry(name.clone()).or_insert(Amount::ZERO);
+            let sum = consumed_by_choices.entry(name.clone()).or_insert(Amount::ZERO);
             *sum = sum.saturating_add(*amount);
         }
-        let others = [self.holding(candidate).map(|holding| &holding.consumed), Some(&chosen)];
+        let others =
+            [self.holding(candidate).map(|holding| &holding.consumed), Some(&consumed_by_choices)];
         let device = self.pools.candidates[candidate].device();
         capacity::fits(device, self.alternative(index).capacity.as_ref(), others)
     }
