@@ -113,7 +113,7 @@ impl Fence {
 
     /// Acquires or renews the Lease if needed, so that it is valid for a bind. Returns the current term.
     pub(crate) async fn acquire(&self) -> Result<u64, FenceError> {
-        let _permit = self.renewal.acquire().await.expect("never closed");
+        let _permit = self.renewal.acquire().await.expect("the semaphore is never closed");
         if self.check_validity().is_ok() {
             return Ok(self.term());
         }
@@ -143,7 +143,7 @@ impl Fence {
 
     /// Renews the Lease if needed. Fails if the term has ended: between two terms another replica may have bound pods.
     pub(crate) async fn renew_in_term(&self, term: u64) -> Result<(), FenceError> {
-        let _permit = self.renewal.acquire().await.expect("never closed");
+        let _permit = self.renewal.acquire().await.expect("the semaphore is never closed");
         if self.term() != term || !self.is_held() {
             return Err(self.lost_error());
         }

@@ -253,7 +253,7 @@ impl Cluster {
             namespace: "ns".to_owned(),
             name,
             node: None,
-            created: i64::try_from(self.created_count).expect("few"),
+            created: i64::try_from(self.created_count).expect("a small number"),
             priority: 0,
             is_ended: false,
             resources: ResourceRequest {

@@ -59,7 +59,7 @@ fn pod(gang: &Gang, n: usize, gpus: u8) -> PodFacts {
         namespace: "ns".to_owned(),
         name: format!("{}-{n}", gang.name),
         node: None,
-        created: i64::try_from(n).expect("few"),
+        created: i64::try_from(n).expect("a small number"),
         priority: 0,
         is_ended: false,
         resources: ResourceRequest {
@@ -164,7 +164,7 @@ impl GangSimulation {
         let (arrived, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|it| it.0.gang == last.gang);
         self.waiting = waiting;
-        let gang = last.gang.clone().expect("a gang").expect("of a size");
+        let gang = last.gang.clone().expect("a gang").expect("a valid gang");
         assert_eq!(arrived.len() + 1, gang.size, "all members start together");
         let arrived = arrived.into_iter().map(|(pod, name, _)| (pod, name));
         let mut members: Vec<_> = arrived.chain([(last, name)]).collect();

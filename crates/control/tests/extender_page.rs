@@ -63,7 +63,8 @@ impl ExtenderWithPage {
             identity: "one".to_owned(),
             gang_wait: GANG_WAIT,
         };
-        let ready = move |address| address_sender.send(address).expect("awaited below");
+        let ready =
+            move |address| address_sender.send(address).expect("the receiver is awaited below");
         let mut running = JoinSet::new();
         running.spawn(run(config, stop.clone(), ready));
         Self {
@@ -88,7 +89,7 @@ impl ExtenderWithPage {
     async fn stop(mut self) {
         self.stop.cancel();
         let ended = timeout(TIMEOUT, self.running.join_next()).await.expect("it ends in time");
-        ended.expect("started").expect("no panic").expect("a clean end");
+        ended.expect("started").expect("the task did not panic").expect("a clean end");
     }
 }
 

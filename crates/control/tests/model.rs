@@ -164,7 +164,7 @@ impl Model {
             namespace: "ns".to_owned(),
             name: uid.clone(),
             node: None,
-            created: i64::try_from(self.server.created_count).expect("few"),
+            created: i64::try_from(self.server.created_count).expect("a small number"),
             priority: 0,
             is_ended: false,
             resources: ResourceRequest {

@@ -24,7 +24,8 @@ struct Page {
 impl Page {
     async fn start(source: PageSource) -> Self {
         let (stop, (address_sender, address)) = (CancellationToken::new(), oneshot::channel());
-        let ready = move |address| address_sender.send(address).expect("awaited below");
+        let ready =
+            move |address| address_sender.send(address).expect("the receiver is awaited below");
         let mut running = JoinSet::new();
         running.spawn(run_page(
             ([127, 0, 0, 1], 0).into(),
@@ -84,7 +85,7 @@ impl Page {
     async fn stop(mut self) {
         self.stop.cancel();
         let ended = timeout(TIMEOUT, self.running.join_next()).await.expect("it ends in time");
-        ended.expect("started").expect("no panic").expect("a clean end");
+        ended.expect("started").expect("the task did not panic").expect("a clean end");
     }
 }
 
@@ -208,6 +209,6 @@ async fn readers_beyond_the_limit_are_answered_at_once_and_a_stop_ends_held_ones
     assert!(polls.try_join_next().is_none(), "the long polls still wait");
     page.stop().await;
     while let Some(ended) = timeout(TIMEOUT, polls.join_next()).await.expect("in time") {
-        ended.expect("no panic").expect("answered before the end");
+        ended.expect("the task did not panic").expect("answered before the end");
     }
 }

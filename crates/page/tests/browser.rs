@@ -437,7 +437,7 @@ fn pod(page: &Element, state: &State, words: &Words) {
         }
     }
     assert_eq!((page.with_attribute("data-id").len(), count), (2, 2));
-    assert_eq!(page.with_attribute("data-kind").len(), 1, "its event");
+    assert_eq!(page.with_attribute("data-kind").len(), 1, "the pod has one event");
 }
 
 fn pending(page: &Element, state: &State, _: &Words) {
@@ -476,7 +476,7 @@ fn history(page: &Element, state: &State, words: &Words) {
 fn check_no_injection(page: &Element) {
     let images: Vec<_> = page.named("img").iter().filter_map(|it| it.attribute("src")).collect();
     assert_eq!(images, ["icon.svg"]);
-    assert_eq!(page.named("script").len(), 1, "main.js");
+    assert_eq!(page.named("script").len(), 1, "main.js is the only script");
     assert!(page.with_attribute_value("onerror", "document.title='owned'").is_empty());
 }
 

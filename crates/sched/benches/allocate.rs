@@ -158,7 +158,7 @@ fn allocated((index, gpu): (usize, usize), fields: &Value) -> ResourceClaim {
         "device": device_name(index, gpu),
     });
     let fields = fields.as_object().expect("fields").clone();
-    result.as_object_mut().expect("made above").extend(fields);
+    result.as_object_mut().expect("an object").extend(fields);
     typed(json!({
         "metadata": {"name": format!("c-{index}-{gpu}"), "namespace": "jobs"}, "spec": {},
         "status": {"allocation": {"devices": {"results": [result]}}},
@@ -213,7 +213,7 @@ fn claims() -> [(&'static str, ResourceClaim); 3] {
     let claim = |fields: Value, constraints: Value| {
         let mut exactly = json!({"deviceClassName": "gpu"});
         let fields = fields.as_object().expect("fields").clone();
-        exactly.as_object_mut().expect("made above").extend(fields);
+        exactly.as_object_mut().expect("an object").extend(fields);
         typed(json!({
             "metadata": {"name": "wanted", "namespace": "jobs", "uid": "wanted"},
             "spec": {"devices": {

@@ -141,8 +141,7 @@ impl ClusterView {
         self.gpu_memory.add(&node);
         self.nodes.push(node);
         self.versions.push(0);
-        let index =
-            NodeIndex(u32::try_from(self.nodes.len() - 1).expect("fewer nodes than numbers"));
+        let index = NodeIndex(u32::try_from(self.nodes.len() - 1).expect("fewer than 2^32 nodes"));
         self.record_change(index);
         index
     }

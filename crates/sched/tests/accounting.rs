@@ -233,10 +233,12 @@ fn pods_on_a_gpu_that_failed_later_are_still_counted() {
     {
         let healthy = Gpu::free(ModelId(0), 40_960);
         let mut before = large_node(vec![healthy]);
-        before.allocate(&request(gpus), only_gpu(0, slices)).expect("it is free");
+        before.allocate(&request(gpus), only_gpu(0, slices)).expect("the part is free");
         before.gpus[0].is_usable = false;
         let mut rebuilt = large_node(vec![Gpu { is_usable: false, ..healthy }]);
-        rebuilt.allocate(&request(gpus), only_gpu(0, slices)).expect("the pod has it already");
+        rebuilt
+            .allocate(&request(gpus), only_gpu(0, slices))
+            .expect("the pod already holds the GPU");
         assert_eq!(rebuilt, before, "{gpus:?}");
     }
 }
@@ -261,7 +263,7 @@ fn instances_are_allocated_and_released_in_any_order() {
     let placement_of = |slices| Placement { node: NodeIndex(0), part: only_gpu(0, slices) };
     for places in [[0b11, 0b1100, 0b11_0000], [0b11_0000, 0b11, 0b1100]] {
         for place in places {
-            view.allocate(&partition, placement_of(place)).expect("it is free");
+            view.allocate(&partition, placement_of(place)).expect("the part is free");
         }
         let state = GpuState::Partitioned { memory_slices: 0b11_1111 };
         assert_eq!(view.nodes()[0].gpus[0].state, state);

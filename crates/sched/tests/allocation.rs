@@ -76,10 +76,7 @@ fn claim(requests: Value) -> Value {
 /// Request of class `gpu` with more fields.
 fn request(name: &str, fields: Value) -> Value {
     let mut exactly = json!({"deviceClassName": "gpu"});
-    exactly
-        .as_object_mut()
-        .expect("made above")
-        .extend(fields.as_object().expect("fields").clone());
+    exactly.as_object_mut().expect("an object").extend(fields.as_object().expect("fields").clone());
     json!({"name": name, "exactly": exactly})
 }
 
@@ -210,7 +207,7 @@ fn a_request_for_all_devices_gets_all_selected_devices_or_none() {
         let mut fields = json!({"allocationMode": "All"});
         fields
             .as_object_mut()
-            .expect("made above")
+            .expect("an object")
             .extend(more.as_object().expect("fields").clone());
         json!([request("r", fields)])
     };
@@ -233,7 +230,7 @@ fn devices_of_other_claims_are_available_only_for_admin_access() {
         let mut result = json!({"request": "r", "driver": "d.com", "pool": "p", "device": "a"});
         result
             .as_object_mut()
-            .expect("made above")
+            .expect("an object")
             .extend(more.as_object().expect("fields").clone());
         json!([result])
     };

@@ -70,7 +70,7 @@ struct Pod {
 fn second_simulation(node_gpus: u8, sizes: &[u8], offered: f64, seed: u64) -> Vec<Pod> {
     let mut random = Random::new(seed);
     let mean = sizes.iter().map(|gpus| f64::from(*gpus)).sum::<f64>()
-        / f64::from(u8::try_from(sizes.len()).expect("few"));
+        / f64::from(u8::try_from(sizes.len()).expect("a small number"));
     let spacing = mean / (offered * f64::from(node_gpus));
     let (mut pods, mut now): (Vec<Pod>, f64) = (Vec::new(), 0.0);
     loop {

@@ -105,7 +105,7 @@ fn fragmentation_equals_values_computed_by_hand() {
         for (position, milli) in allocated_milli.iter().enumerate().filter(|(_, milli)| **milli > 0)
         {
             let part = Part { gpus: GpuSet::single(position), memory_slices: 0 };
-            node.allocate(&share(*milli), part).expect("it is free");
+            node.allocate(&share(*milli), part).expect("the part is free");
         }
         node.cpu_milli = ResourceUsage::free(cpu_milli);
         let found = fragmentation(&catalog(), &node, &typical);

@@ -28,7 +28,8 @@ fn compute(count: u8, milli: u16) -> Request {
 fn node(allocated_milli: &[u16]) -> Node {
     let mut node = large_node(vec![Gpu::free(A100, 40_000); allocated_milli.len()]);
     for (position, milli) in allocated_milli.iter().enumerate().filter(|(_, milli)| **milli > 0) {
-        node.allocate(&compute(1, *milli), Part::of(GpuSet::single(position))).expect("it is free");
+        node.allocate(&compute(1, *milli), Part::of(GpuSet::single(position)))
+            .expect("the part is free");
     }
     node
 }

@@ -128,7 +128,8 @@ impl Extender {
         };
         let start = Instant::now();
         let mut running = JoinSet::new();
-        let ready = move |address| address_sender.send(address).expect("awaited below");
+        let ready =
+            move |address| address_sender.send(address).expect("the receiver is awaited below");
         running.spawn(run(config, stop.clone(), ready));
         let mut client = Client::connect(address.await.expect("it listens")).await;
         while client.request("GET", "/readyz", "").await.0 != 200 {

@@ -264,7 +264,7 @@ impl NodeSignatures {
             let number = *entry.or_insert(self.last_number);
             self.nodes[position] = Some(CachedSignature { version, signature, number });
         }
-        self.nodes[position].as_ref().expect("set above")
+        self.nodes[position].as_ref().expect("the signature was cached above")
     }
 }
 

@@ -89,7 +89,7 @@ impl Server {
 
     /// Requests that were answered with 404.
     pub(crate) fn not_found(&self) -> Vec<String> {
-        self.not_found.lock().expect("no thread panics with it").clone()
+        self.not_found.lock().expect("the lock is not poisoned").clone()
     }
 }
 
@@ -124,7 +124,7 @@ fn respond(
     let Answer(status, kind, body, delay) =
         asset_path.map_or_else(|| Answer::refusal("404 Not Found"), answer);
     if status.starts_with("404") {
-        not_found.lock().expect("no thread panics with it").push(request);
+        not_found.lock().expect("the lock is not poisoned").push(request);
     }
     thread::park_timeout(delay);
     let length = body.len();

@@ -74,7 +74,7 @@ fn a_share_breaks_only_a_free_gpu() {
     let share = || json!([request("r", json!({"capacity": {"requests": {"memory": "2"}}}))]);
     assert_eq!(losses(&gpus, &[], share()).broken_gpus, 1);
     assert_eq!(losses(&gpus, &["shared-a"], share()).broken_gpus, 0);
-    assert_eq!(losses(&gpus, &["shared-a"; 4], share()).broken_gpus, 1, "the first one is full");
+    assert_eq!(losses(&gpus, &["shared-a"; 4], share()).broken_gpus, 1, "the first GPU is full");
     // A request without an amount takes the whole capacity.
     assert_eq!(losses(&gpus, &[], json!([request("r", json!({}))])).broken_gpus, 0);
     let whole = [slice("s", 1, json!([device("a", "gpu", 0)]))];

@@ -80,7 +80,7 @@ fn removing_an_allocation_keeps_the_others_of_the_same_device() {
         let mut result = json!({"request": "r", "driver": "d.com", "pool": "p", "device": "a"});
         result
             .as_object_mut()
-            .expect("made above")
+            .expect("an object")
             .extend(fields.as_object().expect("fields").clone());
         allocation(json!([result]))
     };
