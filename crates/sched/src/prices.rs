@@ -11,7 +11,7 @@ use crate::{forecast::Count, gpu::WHOLE_MILLI, request::Gpus};
 const WHOLE: usize = WHOLE_MILLI as usize;
 /// Maximum number of sizes with a price. The most frequent sizes are kept.
 const MAX_SIZES: usize = 64;
-/// The simplex method ends once no pattern is worth more than one GPU by more than this.
+/// The simplex method ends once no pattern is worth more than one GPU plus this tolerance.
 const TOLERANCE: f64 = 1e-9;
 
 /// Value of each remainder of a GPU, from 0 to 1 GPU.

@@ -241,7 +241,7 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// Takes a candidate and continues with the next device. Releases the candidate if that fails.
+    /// Chooses a candidate and continues with the next device. Releases the candidate if a later device fails.
     fn try_candidate(
         &mut self,
         index: AlternativeIndex,
