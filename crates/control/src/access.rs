@@ -64,8 +64,8 @@ pub(crate) async fn load_kube_config(
         return kube::Config::infer().await.map_err(no_access);
     };
     let file = Kubeconfig::read_from(path).map_err(no_access)?;
-    let read = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-    read.map_err(no_access)
+    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    config.map_err(no_access)
 }
 
 /// A client with these credentials.
@@ -82,13 +82,13 @@ pub(crate) async fn list<K, T>(api: &Api<K>, convert: impl Fn(K) -> T) -> kube::
 where
     K: Clone + Debug + DeserializeOwned,
 {
-    let (mut all, mut page) = (Vec::new(), ListParams::default().limit(PAGE_SIZE));
+    let (mut objects, mut parameters) = (Vec::new(), ListParams::default().limit(PAGE_SIZE));
     loop {
-        let listed = api.list(&page).await?;
-        all.extend(listed.items.into_iter().map(&convert));
-        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => return Ok(all),
+        let page = api.list(&parameters).await?;
+        objects.extend(page.items.into_iter().map(&convert));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => parameters = parameters.continue_token(&token),
+            None => return Ok(objects),
         }
     }
 }

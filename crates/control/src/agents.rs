@@ -70,10 +70,10 @@ impl AgentClient {
     ///
     /// No credentials.
     pub async fn connect(kubeconfig: Option<PathBuf>, namespace: &str) -> Result<Self, NoAccess> {
-        let mut access = access::load_kube_config(kubeconfig).await?;
+        let mut config = access::load_kube_config(kubeconfig).await?;
         // The user must see that an agent is not ready. With kube's retries the request would end at the deadline.
-        access.default_retry = false;
-        let client = Client::try_from(access).map_err(access::no_access)?;
+        config.default_retry = false;
+        let client = Client::try_from(config).map_err(access::no_access)?;
         Ok(Self::new(client, namespace))
     }
 
@@ -93,18 +93,18 @@ impl AgentClient {
             return Err(AgentError::InvalidNode(node.to_owned()));
         }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let of_node = ListParams::default()
+        let parameters = ListParams::default()
             .labels(&labels::agent_selector())
             .fields(&format!("spec.nodeName={node}"));
-        let listed = timeout(REQUEST_TIMEOUT, pods.list(&of_node))
+        let list = timeout(REQUEST_TIMEOUT, pods.list(&parameters))
             .await
             .map_err(|_| AgentError::ListTimedOut)?;
-        let listed = listed.map_err(|error| AgentError::List(Box::new(error)))?;
+        let list = list.map_err(|error| AgentError::List(Box::new(error)))?;
         let is_running = |pod: &Pod| {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
             phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
         };
-        let pod = listed.items.into_iter().find(is_running);
+        let pod = list.items.into_iter().find(is_running);
         let pod = pod.ok_or_else(|| {
             let (node, namespace) = (node.to_owned(), self.namespace.clone());
             AgentError::NoAgent { node, namespace }
@@ -113,7 +113,8 @@ impl AgentClient {
         let port = http_port(&pod).ok_or_else(|| AgentError::NoPort(name.clone()))?;
         let namespace = &self.namespace;
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/page/state");
-        let request = http::Request::get(path).body(Vec::new()).expect("names of Kubernetes");
+        let request =
+            http::Request::get(path).body(Vec::new()).expect("Kubernetes names are valid in a URI");
         match timeout(REQUEST_TIMEOUT, self.client.request_text(request)).await {
             Ok(Ok(text)) => Ok(text),
             Ok(Err(error)) if is_forbidden(&error) => {

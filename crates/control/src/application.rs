@@ -62,13 +62,13 @@ pub enum ApplicationError {
     /// The API server refused, or did not answer.
     #[error("cannot {verb} {object} in namespace {namespace}")]
     RequestFailed {
-        /// The request.
+        /// Verb of the request.
         verb: &'static str,
         /// Kind and name.
         object: String,
         /// Namespace of the object.
         namespace: String,
-        /// The answer.
+        /// Cause of the failure.
         source: RequestError,
     },
     /// An object of the same name has another owner.
@@ -98,7 +98,7 @@ const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 /// Number of restarts after which a container that is not running counts as failed. The kubelet's back-off has then
 /// lasted for half a minute.
 const MAX_RESTARTS: i32 = 2;
-/// Lines of a container's log in the reason of its end.
+/// Number of log lines in the message about a container that ended.
 const LAST_LINES: i64 = 3;
 /// Rights that a dry run does not check.
 const UNCHECKED_BY_DRY_RUN: [Right; 2] = [
@@ -146,24 +146,24 @@ impl Application {
     pub async fn check(&self, objects: &[&Value], job: &Value) -> Result<(), ApplicationError> {
         for object in objects {
             let (resource, name) = kind_and_name(object);
-            let title = format!("{} {name}", resource.kind);
-            let api = self.dynamic(&resource);
-            let refused = |error| self.refused("get", title.clone(), error);
-            match api.get_opt(name).await.map_err(refused)? {
+            let display_name = format!("{} {name}", resource.kind);
+            let api = self.dynamic_api(&resource);
+            let request_failed = |error| self.request_failed("get", display_name.clone(), error);
+            match api.get_opt(name).await.map_err(request_failed)? {
                 // The application's own object is deleted before it is applied again.
                 Some(existing) if self.owns(&existing) => {}
                 Some(_) => {
                     let (namespace, application) = (self.namespace.clone(), self.name.clone());
                     return Err(ApplicationError::OwnedByOther {
-                        object: title,
+                        object: display_name,
                         namespace,
                         application,
                     });
                 }
                 None => {
                     let parameters = PatchParams::apply(FIELD_MANAGER).dry_run();
-                    let applied = api.patch(name, &parameters, &Patch::Apply(object)).await;
-                    applied.map_err(|error| self.refused("apply", title, error))?;
+                    let result = api.patch(name, &parameters, &Patch::Apply(object)).await;
+                    result.map_err(|error| self.request_failed("apply", display_name, error))?;
                 }
             }
         }
@@ -172,7 +172,7 @@ impl Application {
         let missing =
             rights::missing_rights(&reviews, &self.namespace, &UNCHECKED_BY_DRY_RUN).await;
         let missing =
-            missing.map_err(|error| self.refused("review", "rights".to_owned(), error))?;
+            missing.map_err(|error| self.request_failed("review", "rights".to_owned(), error))?;
         if missing.is_empty() { Ok(()) } else { Err(ApplicationError::NoRight(missing.join(", "))) }
     }
 
@@ -189,10 +189,10 @@ impl Application {
         for object in objects {
             let (resource, name) = kind_and_name(object);
             let parameters = PatchParams::apply(FIELD_MANAGER).force();
-            let applied =
-                self.dynamic(&resource).patch(name, &parameters, &Patch::Apply(object)).await;
-            applied.map_err(|error| {
-                self.refused("apply", format!("{} {name}", resource.kind), error)
+            let result =
+                self.dynamic_api(&resource).patch(name, &parameters, &Patch::Apply(object)).await;
+            result.map_err(|error| {
+                self.request_failed("apply", format!("{} {name}", resource.kind), error)
             })?;
         }
         Ok(())
@@ -205,7 +205,7 @@ impl Application {
     /// The API server refuses, or does not answer.
     pub async fn delete(&self) -> Result<(), ApplicationError> {
         for resource in kinds() {
-            for object in self.list(&self.dynamic(&resource), &resource.plural).await? {
+            for object in self.list(&self.dynamic_api(&resource), &resource.plural).await? {
                 if object.metadata.deletion_timestamp.is_none() {
                     self.delete_object(&resource, &object.name_any()).await?;
                 }
@@ -220,7 +220,7 @@ impl Application {
     ///
     /// The API server refuses, or does not answer.
     pub async fn pods(&self) -> Result<Vec<String>, ApplicationError> {
-        let pods: Vec<Pod> = self.list(&self.of_kind(), "pods").await?;
+        let pods: Vec<Pod> = self.list(&self.api(), "pods").await?;
         Ok(pods.iter().map(ResourceExt::name_any).collect())
     }
 
@@ -230,19 +230,20 @@ impl Application {
     ///
     /// The API server refuses, or does not answer.
     pub async fn readiness(&self, count: usize) -> Result<Readiness, ApplicationError> {
-        let deployments: Vec<Deployment> = self.list(&self.of_kind(), "deployments").await?;
+        let deployments: Vec<Deployment> = self.list(&self.api(), "deployments").await?;
         if deployments.len() != count {
             let existing = deployments.len();
             return Ok(Readiness::Waiting(format!("{existing} of {count} Deployments exist")));
         }
-        let Some(incomplete) = deployments.iter().find(|one| !is_complete(one)) else {
+        let Some(incomplete) = deployments.iter().find(|deployment| !is_complete(deployment))
+        else {
             return Ok(Readiness::Ready);
         };
-        let pods: Vec<Pod> = self.list(&self.of_kind(), "pods").await?;
+        let pods: Vec<Pod> = self.list(&self.api(), "pods").await?;
         for pod in &pods {
-            if let Some((container, end)) = containers(pod).iter().find_map(crash_loop) {
+            if let Some((container, last_exit)) = containers(pod).iter().find_map(crash_loop) {
                 let last_log_lines = self.last_log_lines(&pod.name_any(), container).await;
-                let reason = format!("pod {}, container {container}: {end}", pod.name_any());
+                let reason = format!("pod {}, container {container}: {last_exit}", pod.name_any());
                 return Ok(Readiness::Failed(format!("{reason}{last_log_lines}")));
             }
         }
@@ -259,7 +260,7 @@ impl Application {
             tail_lines: Some(LAST_LINES),
             ..LogParams::default()
         };
-        let log = self.of_kind::<Pod>().logs(pod, &parameters).await.unwrap_or_default();
+        let log = self.api::<Pod>().logs(pod, &parameters).await.unwrap_or_default();
         let lines = log.trim().replace('\n', "; ");
         if lines.is_empty() { lines } else { format!(": {lines}") }
     }
@@ -274,12 +275,13 @@ impl Application {
     }
 
     async fn create_job(&self, job: &Value, dry_run: bool) -> Result<String, ApplicationError> {
-        let refused = |error| self.refused("create", "a Job".to_owned(), error);
+        let request_failed = |error| self.request_failed("create", "a Job".to_owned(), error);
         let job: Job = serde_json::from_value(job.clone())
-            .map_err(|error| refused(kube::Error::SerdeError(error)))?;
+            .map_err(|error| request_failed(kube::Error::SerdeError(error)))?;
         let parameters = PostParams { dry_run, ..PostParams::default() };
-        let created = self.of_kind::<Job>().create(&parameters, &job).await.map_err(refused)?;
-        Ok(created.name_any())
+        let created_job =
+            self.api::<Job>().create(&parameters, &job).await.map_err(request_failed)?;
+        Ok(created_job.name_any())
     }
 
     /// State of a Job.
@@ -288,25 +290,27 @@ impl Application {
     ///
     /// The API server refuses, or does not answer.
     pub async fn job(&self, name: &str) -> Result<JobState, ApplicationError> {
-        let title = || format!("Job {name}");
-        let refused = |error| self.refused("get", title(), error);
-        let job = self.of_kind::<Job>().get(name).await.map_err(refused)?;
-        let pods = self.of_kind::<Pod>();
-        let selected = ListParams::default().labels(&format!("{JOB_NAME}={name}"));
-        let pod = pods.list(&selected).await.map_err(refused)?.items.into_iter().next();
+        let display_name = || format!("Job {name}");
+        let request_failed = |error| self.request_failed("get", display_name(), error);
+        let job = self.api::<Job>().get(name).await.map_err(request_failed)?;
+        let pods = self.api::<Pod>();
+        let parameters = ListParams::default().labels(&format!("{JOB_NAME}={name}"));
+        let pod = pods.list(&parameters).await.map_err(request_failed)?.items.into_iter().next();
         let conditions = job.status.and_then(|status| status.conditions).unwrap_or_default();
-        let Some(end) = conditions.iter().find(|one| is_finished(one)) else {
+        let Some(final_condition) = conditions.iter().find(|condition| is_finished(condition))
+        else {
             let no_pod = || format!("Job {name} has no pod: see `kubectl describe job {name}`");
             let Some(pod) = pod else { return Ok(JobState::Pending(no_pod())) };
             return Ok(pending_reason(&pod).map_or(JobState::Running, JobState::Pending));
         };
-        let ended = end.message.clone().unwrap_or_default();
+        let message = final_condition.message.clone().unwrap_or_default();
         // The Job controller deletes the pod of a Job that exceeds its deadline.
-        let Some(pod) = pod else { return Ok(JobState::Ended(ended)) };
+        let Some(pod) = pod else { return Ok(JobState::Ended(message)) };
         let log = pods.logs(&pod.name_any(), &LogParams::default()).await;
-        let log = log.map_err(|error| self.refused("read the log of", title(), error))?;
+        let log =
+            log.map_err(|error| self.request_failed("read the log of", display_name(), error))?;
         if log.trim().is_empty() {
-            let reason = containers(&pod).iter().find_map(exit_reason).unwrap_or(ended);
+            let reason = containers(&pod).iter().find_map(exit_reason).unwrap_or(message);
             return Ok(JobState::Ended(reason));
         }
         Ok(JobState::Ended(log))
@@ -326,17 +330,20 @@ impl Application {
         resource: &ApiResource,
         name: &str,
     ) -> Result<(), ApplicationError> {
-        match self.dynamic(resource).delete(name, &DeleteParams::background()).await {
+        match self.dynamic_api(resource).delete(name, &DeleteParams::background()).await {
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-            Err(error) => Err(self.refused("delete", format!("{} {name}", resource.kind), error)),
+            Err(error) => {
+                Err(self.request_failed("delete", format!("{} {name}", resource.kind), error))
+            }
             Ok(_) => Ok(()),
         }
     }
 
     fn owns(&self, object: &DynamicObject) -> bool {
         let labels = object.labels();
-        let is = |key: &str, value: &str| labels.get(key).is_some_and(|found| found == value);
-        is(PART_OF, &self.name) && is(MANAGED_BY, MANAGER)
+        let has_label =
+            |key: &str, value: &str| labels.get(key).is_some_and(|label| label == value);
+        has_label(PART_OF, &self.name) && has_label(MANAGED_BY, MANAGER)
     }
 
     /// The application's objects of one kind. One page suffices: a pipeline has few objects of each kind.
@@ -344,20 +351,20 @@ impl Application {
     where
         K: Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
-        let selected = ListParams::default().labels(&self.selector());
-        match api.list(&selected).await {
-            Ok(listed) => Ok(listed.items),
+        let parameters = ListParams::default().labels(&self.selector());
+        match api.list(&parameters).await {
+            Ok(list) => Ok(list.items),
             // Clusters before 1.34 do not serve claim templates.
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
-            Err(error) => Err(self.refused("list", plural.to_owned(), error)),
+            Err(error) => Err(self.request_failed("list", plural.to_owned(), error)),
         }
     }
 
-    fn dynamic(&self, resource: &ApiResource) -> Api<DynamicObject> {
+    fn dynamic_api(&self, resource: &ApiResource) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), &self.namespace, resource)
     }
 
-    fn of_kind<K>(&self) -> Api<K>
+    fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<Scope = kube::core::NamespaceResourceScope>,
         K::DynamicType: Default,
@@ -365,7 +372,12 @@ impl Application {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    fn refused(&self, verb: &'static str, object: String, error: kube::Error) -> ApplicationError {
+    fn request_failed(
+        &self,
+        verb: &'static str,
+        object: String,
+        error: kube::Error,
+    ) -> ApplicationError {
         let (namespace, source) = (self.namespace.clone(), error.into());
         ApplicationError::RequestFailed { verb, object, namespace, source }
     }
@@ -399,7 +411,7 @@ fn kinds() -> [ApiResource; 5] {
 
 fn kind_and_name(object: &Value) -> (ApiResource, &str) {
     let (kind, name) = (object["kind"].as_str(), object["metadata"]["name"].as_str());
-    let resource = kinds().into_iter().find(|one| Some(&*one.kind) == kind);
+    let resource = kinds().into_iter().find(|resource_kind| Some(&*resource_kind.kind) == kind);
     resource.zip(name).expect("objects of a pipeline have known kinds, and names")
 }
 
@@ -429,9 +441,8 @@ fn pending_reason(pod: &Pod) -> Option<String> {
     let name = pod.name_any();
     let status = pod.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    let refusal =
-        conditions.iter().find(|one| one.type_ == "PodScheduled" && one.status == "False");
-    if let Some(message) = refusal.and_then(|one| one.message.as_deref()) {
+    let refusal = conditions.iter().find(|it| it.type_ == "PodScheduled" && it.status == "False");
+    if let Some(message) = refusal.and_then(|condition| condition.message.as_deref()) {
         return Some(format!("pod {name}: {message}"));
     }
     let containers = containers(pod);
@@ -455,20 +466,23 @@ fn containers(pod: &Pod) -> &[ContainerStatus] {
 
 /// Name and last exit of a container that is not running and has reached `MAX_RESTARTS`.
 fn crash_loop(container: &ContainerStatus) -> Option<(&str, String)> {
-    let end = container.last_state.as_ref()?.terminated.as_ref()?;
+    let terminated = container.last_state.as_ref()?.terminated.as_ref()?;
     let is_running = container.state.as_ref().is_some_and(|state| state.running.is_some());
     (!is_running && container.restart_count >= MAX_RESTARTS).then(|| {
         let times = container.restart_count;
-        (&*container.name, format!("it ended {times} times, with exit code {}", end.exit_code))
+        (
+            &*container.name,
+            format!("it ended {times} times, with exit code {}", terminated.exit_code),
+        )
     })
 }
 
 /// Reason of the end of a container.
 fn exit_reason(container: &ContainerStatus) -> Option<String> {
-    let end = container.state.as_ref()?.terminated.as_ref()?;
-    let texts = [end.reason.as_deref(), end.message.as_deref()].into_iter().flatten();
-    let texts: Vec<_> = texts.collect();
-    Some(format!("exit code {}: {}", end.exit_code, texts.join(": ")))
+    let terminated = container.state.as_ref()?.terminated.as_ref()?;
+    let parts = [terminated.reason.as_deref(), terminated.message.as_deref()].into_iter().flatten();
+    let parts: Vec<_> = parts.collect();
+    Some(format!("exit code {}: {}", terminated.exit_code, parts.join(": ")))
 }
 
 #[cfg(test)]
@@ -477,22 +491,22 @@ mod tests {
 
     use super::*;
 
-    fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    fn parse<T: serde::de::DeserializeOwned>(value: Value) -> T {
         serde_json::from_value(value).expect("an object")
     }
 
     #[test]
     fn a_deployment_is_complete_with_all_replicas_of_its_newest_revision() {
         let complete = |generation: i64, status: Value| {
-            is_complete(&read(json!({
+            is_complete(&parse(json!({
                 "metadata": {"generation": generation},
                 "spec": {"replicas": 2, "selector": {}, "template": {}},
                 "status": status,
             })))
         };
-        let all = json!({"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
-        assert!(complete(3, all.clone()));
-        assert!(!complete(4, all), "the controller has not seen the newest generation");
+        let complete_status = json!({"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
+        assert!(complete(3, complete_status.clone()));
+        assert!(!complete(4, complete_status), "the controller has not seen the newest generation");
         // A pod of the earlier revision still exists, or a pod is not updated, or a pod is not available.
         for (replicas, updated, available) in [(3, 2, 2), (2, 1, 2), (2, 2, 1)] {
             let status = json!({"observedGeneration": 3, "replicas": replicas, "updatedReplicas": updated,
@@ -505,34 +519,42 @@ mod tests {
     #[test]
     fn the_reason_of_a_pending_pod_is_copied_from_its_status() {
         let reason_of = |status: Value| {
-            pending_reason(&read(json!({"metadata": {"name": "p"}, "status": status})))
+            pending_reason(&parse(json!({"metadata": {"name": "p"}, "status": status})))
         };
-        let waits = |status: Value| reason_of(status).expect("a reason");
-        assert_eq!(waits(json!({"phase": "Pending"})), "pod p has no node yet");
+        let unwrap_reason = |status: Value| reason_of(status).expect("a reason");
+        assert_eq!(unwrap_reason(json!({"phase": "Pending"})), "pod p has no node yet");
         let refusal = json!({"conditions": [
             {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available"}]});
-        assert_eq!(waits(refusal), "pod p: 0/2 nodes are available");
+        assert_eq!(unwrap_reason(refusal), "pod p: 0/2 nodes are available");
         let container = |state: Value| {
             json!({"containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false,
                 "restartCount": 0, "state": state}]})
         };
         let waiting = json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}});
-        assert_eq!(waits(container(waiting)), "pod p, container c: ErrImagePull: no such image");
+        assert_eq!(
+            unwrap_reason(container(waiting)),
+            "pod p, container c: ErrImagePull: no such image"
+        );
         assert_eq!(reason_of(container(json!({"running": {}}))), None);
     }
 
     #[test]
     fn a_container_that_ends_again_and_again_has_failed() {
-        let given_up = |restarts: i32, state: Value| {
-            let container: ContainerStatus = read(json!({"name": "c", "image": "i", "imageID": "",
+        let last_exit = |restarts: i32, state: Value| {
+            let container: ContainerStatus =
+                parse(json!({"name": "c", "image": "i", "imageID": "",
                 "ready": false, "restartCount": restarts, "state": state,
                 "lastState": {"terminated": {"exitCode": 64}}}));
             crash_loop(&container).map(|(_, end)| end)
         };
-        let waits = json!({"waiting": {"reason": "CrashLoopBackOff"}});
-        let ended = Some("it ended 2 times, with exit code 64".to_owned());
-        assert_eq!(given_up(2, waits.clone()), ended);
-        assert_eq!(given_up(1, waits), None);
-        assert_eq!(given_up(5, json!({"running": {}})), None, "it may have recovered");
+        let waiting = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+        let expected = Some("it ended 2 times, with exit code 64".to_owned());
+        assert_eq!(last_exit(2, waiting.clone()), expected);
+        assert_eq!(last_exit(1, waiting), None);
+        assert_eq!(
+            last_exit(5, json!({"running": {}})),
+            None,
+            "a running container may have recovered"
+        );
     }
 }

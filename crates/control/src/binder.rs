@@ -169,8 +169,8 @@ impl Binder {
         args: &BindArgs,
         mut reply: oneshot::Sender<Result<(), BindError>>,
     ) {
-        let mut number = 0;
-        let failure = match self.place_and_write(args, &mut reply, &mut number).await {
+        let mut decision_id = 0;
+        let write_error = match self.place_and_write(args, &mut reply, &mut decision_id).await {
             Ok(()) => {
                 let _ = reply.send(Ok(()));
                 return;
@@ -181,17 +181,17 @@ impl Binder {
             }
             Err(BindFailure::DuringWrite(error)) => error,
         };
-        let failed = Instant::now();
-        let is_refused = failure.is_refusal();
-        let mut end = self.reread(args, number, is_refused).await;
-        let _ = reply.send(match end {
+        let failed_at = Instant::now();
+        let is_refused = write_error.is_refusal();
+        let mut outcome = self.reread(args, decision_id, is_refused).await;
+        let _ = reply.send(match outcome {
             WriteOutcome::Bound => Ok(()),
-            WriteOutcome::Unbound | WriteOutcome::Unknown => Err(failure),
+            WriteOutcome::Unbound | WriteOutcome::Unknown => Err(write_error),
         });
-        while matches!(end, WriteOutcome::Unknown) {
+        while matches!(outcome, WriteOutcome::Unknown) {
             sleep(REREAD_INTERVAL).await;
-            let is_over = failed.elapsed() > LOST_WRITE_TIMEOUT;
-            end = self.reread(args, number, is_over).await;
+            let is_over = failed_at.elapsed() > LOST_WRITE_TIMEOUT;
+            outcome = self.reread(args, decision_id, is_over).await;
         }
     }
 
@@ -199,48 +199,48 @@ impl Binder {
         &self,
         args: &BindArgs,
         reply: &mut oneshot::Sender<Result<(), BindError>>,
-        decided: &mut u64,
+        decision_id: &mut u64,
     ) -> Result<(), BindFailure> {
         if !self.index.with_lock(|index| index.is_synced()) {
             return Err(BindFailure::BeforeWrite(BindError::NotReady));
         }
         let term =
             self.fence.acquire().await.map_err(|error| BindFailure::BeforeWrite(error.into()))?;
-        let indexed = self.index.with_lock(|index| index.pod(&args.pod_uid).cloned());
-        let pod = match indexed {
+        let cached_pod = self.index.with_lock(|index| index.pod(&args.pod_uid).cloned());
+        let pod = match cached_pod {
             Some(pod) => pod,
             // kube-scheduler's watch may be ahead of this one.
             None => self.read(args).await.map_err(BindFailure::BeforeWrite)?,
         };
-        let arrived = self.index.with_lock(|index| index.arrive(&pod, &args.node));
-        if matches!(arrived, Err(Refusal::GangLostNode(_))) {
+        let result = self.index.with_lock(|index| index.arrive(&pod, &args.node));
+        if matches!(result, Err(Refusal::GangLostNode(_))) {
             self.metrics.count_gang(false);
         }
-        let refused = |source| BindError::Refused { node: args.node.clone(), source };
-        let (placed, arrival) =
-            arrived.map_err(|refusal| BindFailure::BeforeWrite(refused(refusal)))?;
-        let number = placed.id;
-        *decided = number;
+        let to_error = |source| BindError::Refused { node: args.node.clone(), source };
+        let (decision, arrival) =
+            result.map_err(|refusal| BindFailure::BeforeWrite(to_error(refusal)))?;
+        *decision_id = decision.id;
         let is_gang_member = !matches!(arrival, Arrival::Single);
         match arrival {
             Arrival::Single => {}
             Arrival::Last => self.metrics.count_gang(true),
             Arrival::Waiting(wait) => {
-                let waited = self.wait_for_gang((&args.pod_uid, number), term, wait, reply).await;
-                waited.map_err(BindFailure::BeforeWrite)?;
+                let outcome =
+                    self.wait_for_gang((&args.pod_uid, decision.id), term, wait, reply).await;
+                outcome.map_err(BindFailure::BeforeWrite)?;
             }
         }
         // Only gang members need a permit, so a large gang does not delay the binds of single pods.
         let _permit = if is_gang_member { self.writes.acquire().await.ok() } else { None };
         if let Err(error) = self.fence.renew_in_term(term).await {
-            self.index.with_lock(|index| index.forget(&args.pod_uid, number));
+            self.index.with_lock(|index| index.forget(&args.pod_uid, decision.id));
             return Err(BindFailure::BeforeWrite(error.into()));
         }
-        self.index.with_lock(|index| index.begin_write(&args.pod_uid, number));
-        self.write(args, self.annotations(&pod, &placed))
+        self.index.with_lock(|index| index.begin_write(&args.pod_uid, decision.id));
+        self.write(args, self.annotations(&pod, &decision))
             .await
             .map_err(BindFailure::DuringWrite)?;
-        let devices: Vec<_> = placed.placement.devices.iter().map(|it| it.id.as_str()).collect();
+        let devices: Vec<_> = decision.placement.devices.iter().map(|it| it.id.as_str()).collect();
         let devices = devices.join(",");
         tracing::info!(pod = pod.namespaced_name(), node = args.node, devices, "pod bound");
         Ok(())
@@ -250,7 +250,7 @@ impl Binder {
     /// lost, or the extender shuts down.
     async fn wait_for_gang(
         &self,
-        (uid, number): (&str, u64),
+        (uid, decision_id): (&str, u64),
         term: u64,
         mut wait: GangWait,
         reply: &mut oneshot::Sender<Result<(), BindError>>,
@@ -273,10 +273,10 @@ impl Binder {
         let (is_complete, is_given_up) = self.index.with_lock(|index| {
             // A later bind of this pod may have replaced this one.
             if wait.is_complete() {
-                return (index.is_current_decision(uid, number), false);
+                return (index.is_current_decision(uid, decision_id), false);
             }
             if reply.is_closed() {
-                index.withdraw(uid, number, &wait);
+                index.withdraw(uid, decision_id, &wait);
                 return (false, false);
             }
             let is_given_up = index.give_up(&wait);
@@ -306,25 +306,26 @@ impl Binder {
     /// Message for a pod whose gang was given up and is in back-off; `None` for other pods.
     pub(crate) fn backoff_message(&self, pod: &PodFacts) -> Option<String> {
         let now = Instant::now();
-        let left = self.index.with_lock(|index| index.remaining_backoff(pod, now))?.as_secs() + 1;
+        let remaining_seconds =
+            self.index.with_lock(|index| index.remaining_backoff(pod, now))?.as_secs() + 1;
         let gang = pod.gang.as_ref()?.as_ref().ok()?;
         Some(format!(
-            "gang {} was not complete in time, and is tried again in {left} s: look at the events of all its pods",
+            "gang {} was not complete in time, and is tried again in {remaining_seconds} s: look at the events of all its pods",
             gang.name
         ))
     }
 
     /// Reads the pod after a failed write. The outcome of an unbound pod is `Unbound` if `is_over` (the write can no
     /// longer take effect), else `Unknown`.
-    async fn reread(&self, args: &BindArgs, number: u64, is_over: bool) -> WriteOutcome {
+    async fn reread(&self, args: &BindArgs, decision_id: u64, is_over: bool) -> WriteOutcome {
         match self.read(args).await {
             Ok(pod) if pod.node.is_some() => {
-                let is_ours = pod.node.as_ref() == Some(&args.node);
+                let is_on_requested_node = pod.node.as_ref() == Some(&args.node);
                 self.index.with_lock(|index| index.set_pod(pod));
-                if is_ours { WriteOutcome::Bound } else { WriteOutcome::Unbound }
+                if is_on_requested_node { WriteOutcome::Bound } else { WriteOutcome::Unbound }
             }
             Ok(_) if is_over => {
-                self.index.with_lock(|index| index.end_write(&args.pod_uid, number));
+                self.index.with_lock(|index| index.end_write(&args.pod_uid, decision_id));
                 WriteOutcome::Unbound
             }
             Err(BindError::Gone(_)) => {
@@ -336,11 +337,11 @@ impl Binder {
     }
 
     async fn read(&self, args: &BindArgs) -> Result<PodFacts, BindError> {
-        let deleted = || BindError::Gone(format!("{}/{}", args.pod_namespace, args.pod_name));
-        let found = with_timeout(self.pods(args).get_opt(&args.pod_name)).await?;
-        let pod = PodFacts::of(&found.ok_or_else(deleted)?);
+        let gone_error = || BindError::Gone(format!("{}/{}", args.pod_namespace, args.pod_name));
+        let object = with_timeout(self.pods(args).get_opt(&args.pod_name)).await?;
+        let pod = PodFacts::of(&object.ok_or_else(gone_error)?);
         let is_same = pod.uid == args.pod_uid && !pod.is_ended;
-        if is_same { Ok(pod) } else { Err(deleted()) }
+        if is_same { Ok(pod) } else { Err(gone_error()) }
     }
 
     async fn write(
@@ -353,7 +354,7 @@ impl Binder {
                 name: Some(args.pod_name.clone()),
                 namespace: Some(args.pod_namespace.clone()),
                 uid: Some(args.pod_uid.clone()),
-                annotations: Some(annotations).filter(|all| !all.is_empty()),
+                annotations: Some(annotations).filter(|annotations| !annotations.is_empty()),
                 ..ObjectMeta::default()
             },
             target: ObjectReference {
@@ -364,14 +365,18 @@ impl Binder {
         };
         let (pods, parameters) = (self.pods(args), PostParams::default());
         // The client itself retries after 429 (too many requests).
-        let posted =
+        let request =
             pods.create_subresource::<_, Status>("binding", &args.pod_name, &parameters, &binding);
-        with_timeout(posted).await.map(drop)
+        with_timeout(request).await.map(drop)
     }
 
-    fn annotations(&self, pod: &PodFacts, placed: &PlacementDecision) -> BTreeMap<String, String> {
+    fn annotations(
+        &self,
+        pod: &PodFacts,
+        decision: &PlacementDecision,
+    ) -> BTreeMap<String, String> {
         let mut annotations = BTreeMap::new();
-        let PlacementDecision { placement, first, .. } = placed;
+        let PlacementDecision { placement, first, .. } = decision;
         if !placement.devices.is_empty() {
             annotations.insert(PodPlacement::ANNOTATION.to_owned(), placement.to_annotation());
         }

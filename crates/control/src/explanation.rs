@@ -75,13 +75,13 @@ impl Explanation {
     pub fn of(index: &mut Index, pod: &PodFacts) -> Self {
         let names = index.node_names();
         let mut by_reason: BTreeMap<String, RefusedNodes> = BTreeMap::new();
-        let mut possible = Vec::new();
+        let mut suitable = Vec::new();
         let outcomes = index.filter(pod, &names);
         let claim_check = index.claim_check(pod);
         for (name, outcome) in outcomes {
             let outcome = outcome.map_err(|refusal| refusal.to_string());
             let Err(reason) = outcome.and_then(|()| claim_check(name)) else {
-                possible.push(name.to_owned());
+                suitable.push(name.to_owned());
                 continue;
             };
             let entry = by_reason.entry(reason.clone());
@@ -93,7 +93,7 @@ impl Explanation {
         let mut refused: Vec<_> = by_reason.into_values().collect();
         refused.sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
         let mut fitting = Vec::new();
-        let ranked = index.rank(pod, &possible, possible.len());
+        let ranked = index.rank(pod, &suitable, suitable.len());
         for (position, node) in ranked.into_iter().enumerate() {
             let is_explained = position < MAX_EXPLAINED;
             let rank = is_explained.then(|| index.explain(pod, node)).flatten();
@@ -142,9 +142,10 @@ pub(crate) fn request_text(pod: &PodFacts) -> String {
         Ok(GpuRequest::None) => "no GPU".to_owned(),
         Ok(GpuRequest::Whole(1)) => "1 GPU".to_owned(),
         Ok(GpuRequest::Whole(count)) => format!("{count} GPUs of one node"),
-        Ok(GpuRequest::Share { count, compute_milli: milli, memory, .. }) => {
+        Ok(GpuRequest::Share { count, compute_milli, memory, .. }) => {
             let memory = (*memory != ShareMemory::Mib(0)).then(|| memory.to_string());
-            let compute = (*milli > 0).then(|| format!("{} % of the compute", milli / 10));
+            let compute =
+                (*compute_milli > 0).then(|| format!("{} % of the compute", compute_milli / 10));
             let parts: Vec<_> = memory.into_iter().chain(compute).collect();
             let gpus = if *count == 1 { "one GPU" } else { &format!("each of {count} GPUs") };
             format!("{} of {gpus}", parts.join(" and "))
@@ -168,14 +169,14 @@ fn remedies(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<Remedy> 
         .filter(|(_, outcome)| outcome.as_ref().err().is_some_and(depends_on_pods))
         .map(|(name, _)| name.to_owned())
         .collect();
-    let mut found = Vec::new();
+    let mut candidates = Vec::new();
     for name in &blocked {
-        for (uid, title, held) in index.holders(name) {
+        for (uid, holder, gpu_count) in index.holders(name) {
             if index.fits_without(pod, name, &[uid]) {
-                found.push((held, Remedy { node: name.clone(), pod: title }));
+                candidates.push((gpu_count, Remedy { node: name.clone(), pod: holder }));
             }
         }
     }
-    found.sort();
-    found.into_iter().take(MAX_REMEDIES).map(|(_, remedy)| remedy).collect()
+    candidates.sort();
+    candidates.into_iter().take(MAX_REMEDIES).map(|(_, remedy)| remedy).collect()
 }

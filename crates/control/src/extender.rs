@@ -139,15 +139,17 @@ impl Extender {
     pub(crate) fn preempt(&self, args: &PreemptArgs) -> PreemptResult {
         let start = Instant::now();
         let pod = PodFacts::of(&args.pod);
-        let all = args.node_name_to_meta_victims.iter().filter_map(|(name, victims)| {
-            let mut victims = victims.clone();
-            let victim_uids: Vec<_> = victims.pods.iter().map(|pod| pod.uid.clone()).collect();
-            let more =
-                self.index.with_lock(|index| index.additional_victims(&pod, name, &victim_uids))?;
-            victims.pods.extend(more.into_iter().map(|uid| MetaPod { uid }));
-            Some((name.clone(), victims))
-        });
-        let result = PreemptResult { node_name_to_meta_victims: all.collect() };
+        let victims_by_node =
+            args.node_name_to_meta_victims.iter().filter_map(|(name, victims)| {
+                let mut victims = victims.clone();
+                let victim_uids: Vec<_> = victims.pods.iter().map(|pod| pod.uid.clone()).collect();
+                let additional = self
+                    .index
+                    .with_lock(|index| index.additional_victims(&pod, name, &victim_uids))?;
+                victims.pods.extend(additional.into_iter().map(|uid| MetaPod { uid }));
+                Some((name.clone(), victims))
+            });
+        let result = PreemptResult { node_name_to_meta_victims: victims_by_node.collect() };
         self.metrics.count_call(Verb::Preempt, start.elapsed(), true);
         result
     }
@@ -155,9 +157,9 @@ impl Extender {
     /// Chooses the pod's devices on the node, and binds it there.
     pub(crate) async fn bind(&self, args: BindArgs) -> BindResult {
         let start = Instant::now();
-        let bound = self.binder.bind(args.clone()).await;
-        self.metrics.count_call(Verb::Bind, start.elapsed(), bound.is_ok());
-        match bound {
+        let result = self.binder.bind(args.clone()).await;
+        self.metrics.count_call(Verb::Bind, start.elapsed(), result.is_ok());
+        match result {
             Ok(()) => {
                 // kube-scheduler does not prioritize a single candidate.
                 if let Some(best) = self.best_nodes.with_lock(|best| best.remove(&args.pod_uid)) {

@@ -26,12 +26,12 @@ use windlass_host::{clock::Clock, shared::Shared};
 use crate::{access::REQUEST_TIMEOUT, watches::Relister};
 
 /// `leaseDurationSeconds`: time after the last renewal at which another replica may take the Lease over.
-const DURATION: Duration = Duration::from_secs(15);
-/// Remaining validity of the Lease that a write requires: more than `ANSWER_LIMIT` (4 s), the write's deadline. A bind
-/// renews the Lease if less remains.
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// Remaining validity of the Lease that a write requires: more than `REQUEST_TIMEOUT` (4 s), the write's deadline. A
+/// bind renews the Lease if less remains.
 const MIN_VALIDITY: Duration = Duration::from_secs(6);
 /// Deadline of the list of all pods after a take-over.
-const REFRESH_LIMIT: Duration = Duration::from_secs(30);
+const RELIST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The Lease that binds need.
 pub(crate) struct Fence {
@@ -87,7 +87,7 @@ impl State {
     /// this machine's clock, because the other replica's clock may differ.
     fn record(&mut self, lease: &Lease, now: Instant) -> Instant {
         match &self.last_read {
-            Some((last, since)) if last == lease => *since,
+            Some((last, first_read)) if last == lease => *first_read,
             _ => {
                 self.last_read = Some((lease.clone(), now));
                 now
@@ -113,18 +113,18 @@ impl Fence {
 
     /// Acquires or renews the Lease if needed, so that it is valid for a bind. Returns the current term.
     pub(crate) async fn acquire(&self) -> Result<u64, FenceError> {
-        let _permit = self.renewal.acquire().await.expect("never closed");
+        let _permit = self.renewal.acquire().await.expect("the semaphore is never closed");
         if self.check_validity().is_ok() {
             return Ok(self.term());
         }
-        let was_ours = self.is_held();
+        let was_held = self.is_held();
         self.renew().await?;
-        if !was_ours {
-            let refreshed = timeout(REFRESH_LIMIT, self.relister.relist_pods()).await;
-            let refreshed = refreshed.map_err(|_| self.lost()).and_then(|refreshed| {
-                refreshed.map_err(|error| FenceError::RelistFailed(Box::new(error)))
+        if !was_held {
+            let result = timeout(RELIST_TIMEOUT, self.relister.relist_pods()).await;
+            let result = result.map_err(|_| self.lost_error()).and_then(|result| {
+                result.map_err(|error| FenceError::RelistFailed(Box::new(error)))
             });
-            if let Err(error) = refreshed {
+            if let Err(error) = result {
                 self.state.with_lock(|state| state.held_until = None);
                 return Err(error);
             }
@@ -143,9 +143,9 @@ impl Fence {
 
     /// Renews the Lease if needed. Fails if the term has ended: between two terms another replica may have bound pods.
     pub(crate) async fn renew_in_term(&self, term: u64) -> Result<(), FenceError> {
-        let _permit = self.renewal.acquire().await.expect("never closed");
+        let _permit = self.renewal.acquire().await.expect("the semaphore is never closed");
         if self.term() != term || !self.is_held() {
-            return Err(self.lost());
+            return Err(self.lost_error());
         }
         if self.check_validity().is_err() {
             self.renew().await?;
@@ -163,20 +163,20 @@ impl Fence {
         let held_until = self.state.with_lock(|state| state.held_until);
         match held_until {
             Some(until) if Instant::now() + MIN_VALIDITY < until => Ok(()),
-            _ => Err(self.lost()),
+            _ => Err(self.lost_error()),
         }
     }
 
     /// Acquires or renews the Lease.
     async fn renew(&self) -> Result<(), FenceError> {
-        let found = self.with_timeout(self.leases.get_opt(&self.name)).await?;
+        let existing = self.with_timeout(self.leases.get_opt(&self.name)).await?;
         let now = Instant::now();
-        let written = match found {
+        let stored = match existing {
             None => self.create().await?,
             Some(lease) => {
-                let since = self.state.with_lock(|state| state.record(&lease, now));
+                let first_read = self.state.with_lock(|state| state.record(&lease, now));
                 let holder = holder(&lease).to_owned();
-                let is_free = holder.is_empty() || now >= since + duration(&lease);
+                let is_free = holder.is_empty() || now >= first_read + duration(&lease);
                 if holder != self.identity && !is_free {
                     return Err(FenceError::HeldByOther(holder));
                 }
@@ -184,14 +184,14 @@ impl Fence {
             }
         };
         // Counted from before the write: the API server may have stored the Lease right after that.
-        let held_until = Some(now + DURATION);
+        let held_until = Some(now + LEASE_DURATION);
         self.state.with_lock(|state| {
-            (state.held_until, state.last_read) = (held_until, Some((written, now)));
+            (state.held_until, state.last_read) = (held_until, Some((stored, now)));
         });
         Ok(())
     }
 
-    fn lost(&self) -> FenceError {
+    fn lost_error(&self) -> FenceError {
         FenceError::Lost(self.name.clone())
     }
 
@@ -203,8 +203,8 @@ impl Fence {
             spec.holder_identity = None;
         }
         let parameters = PostParams::default();
-        let replaced = self.leases.replace(&self.name, &parameters, &lease);
-        if let Err(error) = self.with_timeout(replaced).await {
+        let request = self.leases.replace(&self.name, &parameters, &lease);
+        if let Err(error) = self.with_timeout(request).await {
             tracing::debug!(error = windlass_host::causes(&error), "Lease not released");
         }
     }
@@ -224,12 +224,12 @@ impl Fence {
 
     fn spec(&self, previous: LeaseSpec) -> LeaseSpec {
         let now = MicroTime(self.now());
-        let is_new = previous.holder_identity.as_deref() != Some(&self.identity);
-        let transitions = previous.lease_transitions.unwrap_or(0) + i32::from(is_new);
+        let is_new_holder = previous.holder_identity.as_deref() != Some(&self.identity);
+        let transitions = previous.lease_transitions.unwrap_or(0) + i32::from(is_new_holder);
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
-            acquire_time: if is_new { Some(now.clone()) } else { previous.acquire_time },
+            lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
+            acquire_time: if is_new_holder { Some(now.clone()) } else { previous.acquire_time },
             renew_time: Some(now),
             lease_transitions: Some(transitions),
             ..LeaseSpec::default()
@@ -261,5 +261,5 @@ fn holder(lease: &Lease) -> &str {
 
 fn duration(lease: &Lease) -> Duration {
     let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
-    seconds.and_then(|it| u64::try_from(it).ok()).map_or(DURATION, Duration::from_secs)
+    seconds.and_then(|it| u64::try_from(it).ok()).map_or(LEASE_DURATION, Duration::from_secs)
 }

@@ -1,4 +1,4 @@
-//! Protocol of gpushare: the annotations that its device plugin waits for, and its `node_snapshots` document.
+//! Protocol of gpushare: the annotations that its device plugin waits for, and its `inspect` document.
 //!
 //! Names and meaning are those of Aliyun's gpushare-scheduler-extender (c0b6141).
 
@@ -38,7 +38,7 @@ pub(crate) fn annotations(
     .into()
 }
 
-/// The document of `node_snapshots`, which `kubectl-node_snapshots-gpushare` reads.
+/// The document of `inspect`, which `kubectl-inspect-gpushare` reads.
 #[derive(Debug, Serialize)]
 pub(crate) struct Inspection {
     nodes: Vec<InspectedNode>,

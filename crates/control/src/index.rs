@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Node, Pod ──> facts ──┐  changed nodes
-//!  slices, claims ───────┴────────────────> View ──> Scheduler ──> ranks, parts, reasons
+//!  slices, claims ───────┴─────────> ClusterView ──> Scheduler ──> ranks, parts, reasons
 //!                    ^                                                  │
 //!                    └─────────── assumed pods <──── place ─────────────┘
 //! ```
@@ -96,8 +96,8 @@ struct AssumedPlacement {
     part: Part,
     /// True for a reservation: the pod's gang still waits for members, and nothing has been written.
     is_reserved: bool,
-    /// Number of the decision by the last bind; zero before the first bind. A later bind has another number.
-    number: u64,
+    /// Id of the decision by the last bind; zero before the first bind. A later bind has another id.
+    decision_id: u64,
     /// Number of writes that may still take effect. The pod keeps its devices until this number is zero.
     pending_writes: u32,
 }
@@ -107,7 +107,7 @@ struct AssumedPlacement {
 pub struct PlacementDecision {
     /// The devices by their ids; none if no agent published ids.
     pub placement: PodPlacement,
-    /// Number of this decision, unique in the index.
+    /// Id of this decision, unique in the index.
     pub id: u64,
     /// The first GPU: its index on the node, and its facts.
     pub first: Option<(usize, GpuFacts)>,
@@ -321,14 +321,14 @@ impl Index {
     /// The node can no longer serve the pod, or the pod is bound. The index is unchanged.
     pub fn place(&mut self, pod: &PodFacts, name: &str) -> Result<PlacementDecision, Refusal> {
         self.rebuild_changed();
-        if let Some(placed) = self.assumed_placement(pod, name)? {
-            return Ok(placed);
+        if let Some(decision) = self.assumed_placement(pod, name)? {
+            return Ok(decision);
         }
         let request = pod.resources.request(self.view.catalog());
         self.check(pod, &request, name)?;
         let (request, node) = (request?, self.nodes[name]);
-        let accepted = self.with_accepted_gpus(pod, node);
-        let state = accepted.as_ref().unwrap_or(self.view.node(node));
+        let restricted_state = self.with_accepted_gpus(pod, node);
+        let state = restricted_state.as_ref().unwrap_or(self.view.node(node));
         let fit = fit(self.view.catalog(), state, &request)?;
         let (_, part) = self.scheduler.choose(&self.view, node, &request, &fit);
         Ok(self.assume(pod, Placement { node, part }))
@@ -341,11 +341,12 @@ impl Index {
         name: &str,
     ) -> Result<Option<PlacementDecision>, Refusal> {
         let entry = self.pods.get(&pod.uid);
-        let bound = pod.node.clone().or_else(|| entry.and_then(|entry| entry.facts.node.clone()));
-        if let Some(node) = bound {
+        let bound_node =
+            pod.node.clone().or_else(|| entry.and_then(|entry| entry.facts.node.clone()));
+        if let Some(node) = bound_node {
             return Err(Refusal::AlreadyBound { pod: pod.namespaced_name(), node });
         }
-        let Some(AssumedPlacement { node, part, number, .. }) =
+        let Some(AssumedPlacement { node, part, decision_id, .. }) =
             entry.and_then(|entry| entry.assumed.as_ref())
         else {
             return Ok(None);
@@ -359,13 +360,13 @@ impl Index {
             part.gpus.iter().all(|position| position < gpus.len())
         });
         let node = node.ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
-        Ok(Some(self.decision(node, pod, *part, *number)))
+        Ok(Some(self.decision(node, pod, *part, *decision_id)))
     }
 
-    /// Assumes the placement: from now on its devices count as taken.
+    /// Assumes the placement: from now on its devices count as allocated.
     fn assume(&mut self, pod: &PodFacts, Placement { node, part }: Placement) -> PlacementDecision {
-        let number = self.next_decision_id();
-        let placed = self.decision(node, pod, part, number);
+        let decision_id = self.next_decision_id();
+        let decision = self.decision(node, pod, part, decision_id);
         let name = self.name_of(node).to_owned();
         self.record_pod_change(&pod.uid);
         self.move_pod(&pod.uid, None, Some(&name));
@@ -373,12 +374,12 @@ impl Index {
             node: name,
             part,
             is_reserved: false,
-            number,
+            decision_id,
             pending_writes: 0,
         });
-        self.gangs.set(self.pods.get(&pod.uid).map(|known| &known.facts), pod);
+        self.gangs.set(self.pods.get(&pod.uid).map(|entry| &entry.facts), pod);
         self.pods.insert(pod.uid.clone(), PodEntry { facts: pod.clone(), assumed });
-        placed
+        decision
     }
 
     /// True if the pod would fit the node without the pods of these UIDs.
@@ -389,13 +390,14 @@ impl Index {
         if self.check_share_scheme(pod, *node).is_err() {
             return false;
         }
-        let others = |uid: &&String| !victims.contains(uid);
+        let is_other = |uid: &&String| !victims.contains(uid);
         let entry = &self.entries[node.0 as usize];
-        let pods = entry.pods.iter().filter(others).filter_map(|uid| self.pods.get(uid));
+        let pods = entry.pods.iter().filter(is_other).filter_map(|uid| self.pods.get(uid));
         let pods = pods.map(PodEntry::as_holder).collect();
-        let Ok(empty) = entry.facts.empty_node(self.view.catalog_mut()) else { return false };
+        let Ok(empty_node) = entry.facts.empty_node(self.view.catalog_mut()) else { return false };
         let claims = entry.claim_parts(&self.claims);
-        let (state, _) = occupancy::occupy(self.view.catalog(), &entry.facts, empty, &claims, pods);
+        let (state, _) =
+            occupancy::occupy(self.view.catalog(), &entry.facts, empty_node, &claims, pods);
         let state = with_accepted_gpus(pod, &entry.facts, &state).unwrap_or(state);
         fit(self.view.catalog(), &state, &request).is_ok()
     }
@@ -433,14 +435,14 @@ impl Index {
         Some(explanation.to_string())
     }
 
-    /// UIDs of lower-priority pods to evict in addition to the given victims so that the pod fits the node. They have
+    /// UIDs of lower-priority pods to evict in addition to `victim_uids` so that the pod fits the node. They have
     /// the least [`Cost`](victims::Cost), which compares priorities first. `None` if the pod does not fit even without
     /// all lower-priority pods.
     pub fn additional_victims(
         &mut self,
         pod: &PodFacts,
         name: &str,
-        given: &[String],
+        victim_uids: &[String],
     ) -> Option<Vec<String>> {
         self.rebuild_changed();
         // Evictions for one member are useless if the other members do not fit.
@@ -452,30 +454,37 @@ impl Index {
         self.check_share_scheme(pod, node).ok()?;
         let entry = &self.entries[node.0 as usize];
         let mut state = self.view.node(node).clone();
-        let (mut others, mut uids) = (Vec::new(), Vec::new());
+        let (mut candidates, mut candidate_uids) = (Vec::new(), Vec::new());
         for (uid, part) in entry.occupancy.parts() {
             let Some(holder) = self.pods.get(uid) else { continue };
             // kube-scheduler does not know of a reservation, so it may be unable to evict this pod from this node.
             let is_reserved = holder.assumed.as_ref().is_some_and(|it| it.is_reserved);
-            if is_reserved && !given.contains(uid) {
+            if is_reserved && !victim_uids.contains(uid) {
                 continue;
             }
-            let used = holder.facts.resources.request_on(&entry.facts, self.view.catalog());
-            let Ok(used) = used else { continue };
-            if used.gpu_count() != part.gpus.len() {
+            let holder_request =
+                holder.facts.resources.request_on(&entry.facts, self.view.catalog());
+            let Ok(holder_request) = holder_request else { continue };
+            if holder_request.gpu_count() != part.gpus.len() {
                 continue;
             }
-            if given.contains(uid) {
-                state.release(&used, part);
+            if victim_uids.contains(uid) {
+                state.release(&holder_request, part);
             } else {
                 let priority = holder.facts.priority;
-                others.push(victims::Pod { request: used, part, priority, violates_budget: false });
-                uids.push(uid.clone());
+                candidates.push(victims::Pod {
+                    request: holder_request,
+                    part,
+                    priority,
+                    violates_budget: false,
+                });
+                candidate_uids.push(uid.clone());
             }
         }
         let state = with_accepted_gpus(pod, &entry.facts, &state).unwrap_or(state);
-        let found = victims::victims(self.view.catalog(), &state, &others, &request, pod.priority)?;
-        Some(found.pods.into_iter().map(|position| uids[position].clone()).collect())
+        let additional =
+            victims::victims(self.view.catalog(), &state, &candidates, &request, pod.priority)?;
+        Some(additional.pods.into_iter().map(|position| candidate_uids[position].clone()).collect())
     }
 
     /// Sorted names of the nodes whose object exists.
@@ -488,44 +497,44 @@ impl Index {
         self.rebuild_changed();
         let Some(node) = self.nodes.get(name) else { return Vec::new() };
         let parts = self.entries[node.0 as usize].occupancy.parts();
-        let with_gpus = parts.filter(|(_, part)| !part.gpus.is_empty());
+        let gpu_holders = parts.filter(|(_, part)| !part.gpus.is_empty());
         let holder = |(uid, part): (&String, Part)| {
             Some((uid.clone(), self.pods.get(uid)?.facts.namespaced_name(), part.gpus.len()))
         };
-        with_gpus.filter_map(holder).collect()
+        gpu_holders.filter_map(holder).collect()
     }
 
-    /// True if the pod's assumed placement still has this number, so that it may be written.
-    pub fn is_current_decision(&self, uid: &str, number: u64) -> bool {
+    /// True if the pod's assumed placement is still this decision, so that it may be written.
+    pub fn is_current_decision(&self, uid: &str, decision_id: u64) -> bool {
         let assumed = self.pods.get(uid).and_then(|entry| entry.assumed.as_ref());
-        assumed.is_some_and(|assumed| assumed.number == number)
+        assumed.is_some_and(|assumed| assumed.decision_id == decision_id)
     }
 
     /// Records that a write of the placement has begun.
-    pub fn begin_write(&mut self, uid: &str, number: u64) {
-        if let Some(assumed) = self.assumed_mut(uid, number) {
+    pub fn begin_write(&mut self, uid: &str, decision_id: u64) {
+        if let Some(assumed) = self.assumed_mut(uid, decision_id) {
             assumed.pending_writes += 1;
         }
     }
 
     /// Records that a write of the placement ended without effect. After the last such write the placement is removed.
-    pub fn end_write(&mut self, uid: &str, number: u64) {
-        if let Some(assumed) = self.assumed_mut(uid, number) {
+    pub fn end_write(&mut self, uid: &str, decision_id: u64) {
+        if let Some(assumed) = self.assumed_mut(uid, decision_id) {
             assumed.pending_writes = assumed.pending_writes.saturating_sub(1);
         }
-        self.forget(uid, number);
+        self.forget(uid, decision_id);
     }
 
-    /// Removes the assumed placement of this number, unless a write of it may still take effect.
-    pub fn forget(&mut self, uid: &str, number: u64) {
-        if self.assumed_mut(uid, number).is_some_and(|assumed| assumed.pending_writes == 0) {
+    /// Removes the assumed placement of this decision, unless a write of it may still take effect.
+    pub fn forget(&mut self, uid: &str, decision_id: u64) {
+        if self.assumed_mut(uid, decision_id).is_some_and(|assumed| assumed.pending_writes == 0) {
             self.forget_pod(uid);
         }
     }
 
-    fn assumed_mut(&mut self, uid: &str, number: u64) -> Option<&mut AssumedPlacement> {
+    fn assumed_mut(&mut self, uid: &str, decision_id: u64) -> Option<&mut AssumedPlacement> {
         let assumed = self.pods.get_mut(uid)?.assumed.as_mut()?;
-        (assumed.number == number).then_some(assumed)
+        (assumed.decision_id == decision_id).then_some(assumed)
     }
 
     /// Removes the pod's assumed placement, if any.
@@ -572,7 +581,7 @@ impl Index {
         node: NodeIndex,
         pod: &PodFacts,
         part: Part,
-        number: u64,
+        decision_id: u64,
     ) -> PlacementDecision {
         let gpus = &self.entries[node.0 as usize].facts.gpus;
         let request = pod.resources.gpus.as_ref().ok();
@@ -580,13 +589,15 @@ impl Index {
             let GpuFacts { id, memory_mib, .. } = &gpus[position];
             let id = id.clone()?;
             Some(match request.and_then(|request| request.share_of(*memory_mib)) {
-                Some((milli, mib)) => PlacedGpu::share(id, mib, milli),
+                Some((compute_milli, memory_mib)) => {
+                    PlacedGpu::share(id, memory_mib, compute_milli)
+                }
                 None => PlacedGpu::whole(id),
             })
         };
         let placement = PodPlacement { devices: part.gpus.iter().filter_map(device).collect() };
         let first = part.gpus.iter().next().map(|position| (position, gpus[position].clone()));
-        PlacementDecision { placement, id: number, first }
+        PlacementDecision { placement, id: decision_id, first }
     }
 
     /// The node of the pod's bind, if that bind is in flight or its outcome is unknown.
@@ -620,10 +631,10 @@ impl Index {
 
     /// Fails if the pod requests shares and the node's agent does not serve the pod's resource names.
     fn check_share_scheme(&self, pod: &PodFacts, node: NodeIndex) -> Result<(), Refusal> {
-        let Ok(GpuRequest::Share { scheme: by, .. }) = &pod.resources.gpus else { return Ok(()) };
+        let Ok(GpuRequest::Share { scheme, .. }) = &pod.resources.gpus else { return Ok(()) };
         let facts = &self.entries[node.0 as usize].facts;
         let has_ids = facts.gpus.iter().all(|gpu| gpu.id.is_some());
-        match by {
+        match scheme {
             ShareScheme::Windlass | ShareScheme::Hami { .. } if !has_ids => {
                 Err(Refusal::NoAgent(facts.name.clone()))
             }
@@ -686,7 +697,7 @@ impl Index {
             self.versions[node.0 as usize] = self.builds;
             entry.set_gpus(&self.claims.gpus(&entry.object.name));
             let claims = entry.claim_parts(&self.claims);
-            let empty = entry.facts.empty_node(view.catalog_mut()).unwrap_or_else(|error| {
+            let empty_node = entry.facts.empty_node(view.catalog_mut()).unwrap_or_else(|error| {
                 tracing::error!(node = entry.facts.name, %error, "node left out");
                 entry.clear_gpus();
                 Node::default()
@@ -694,9 +705,10 @@ impl Index {
             let pods = entry.pods.iter().filter_map(|uid| self.pods.get(uid));
             let pods: Vec<_> = pods.map(PodEntry::as_holder).collect();
             let (state, occupancy) =
-                occupancy::occupy(view.catalog(), &entry.facts, empty, &claims, pods);
-            let logged = entry.occupancy.conflicts();
-            for conflict in occupancy.conflicts().iter().filter(|it| !logged.contains(it)) {
+                occupancy::occupy(view.catalog(), &entry.facts, empty_node, &claims, pods);
+            let logged_conflicts = entry.occupancy.conflicts();
+            for conflict in occupancy.conflicts().iter().filter(|it| !logged_conflicts.contains(it))
+            {
                 let node = &entry.facts.name;
                 tracing::warn!(node, %conflict, "a pod holds devices that its node does not have free");
             }

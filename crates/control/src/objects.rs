@@ -183,7 +183,8 @@ impl Objects {
     pub fn pods_named(&self, namespace: Option<&str>, name: &str) -> Vec<PodFacts> {
         let is_match = |pod: &&Pod| {
             pod.metadata.name.as_deref() == Some(name)
-                && namespace.is_none_or(|space| pod.metadata.namespace.as_deref() == Some(space))
+                && namespace
+                    .is_none_or(|namespace| pod.metadata.namespace.as_deref() == Some(namespace))
         };
         self.pods.iter().filter(is_match).map(PodFacts::of).collect()
     }
@@ -193,8 +194,8 @@ async fn list<K>(api: Api<K>, kind: &'static str) -> Result<Vec<K>, ObjectsError
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
-    let listed = access::list(&api, |object| object).await;
-    listed.map_err(|error| ObjectsError::List(kind, error.into()))
+    let result = access::list(&api, |object| object).await;
+    result.map_err(|error| ObjectsError::List(kind, error.into()))
 }
 
 /// Like [`list`], but empty if the API server does not serve the kind.
@@ -204,7 +205,7 @@ where
 {
     match list(api, kind).await {
         Err(ObjectsError::List(_, error)) if error.is_not_found() => Ok(Vec::new()),
-        listed => listed,
+        result => result,
     }
 }
 
@@ -242,7 +243,8 @@ fn recorded_pod(pod: &Pod) -> Pod {
         restart_policy: container.restart_policy.clone(),
         ..Container::default()
     };
-    let containers = |all: &[Container]| all.iter().map(container).collect::<Vec<_>>();
+    let containers =
+        |containers: &[Container]| containers.iter().map(container).collect::<Vec<_>>();
     let spec = pod.spec.as_ref().map(|spec| PodSpec {
         containers: containers(&spec.containers),
         init_containers: spec.init_containers.as_deref().map(containers),

@@ -1,9 +1,9 @@
 //! Web page of the cluster: nodes, devices and their holders.
 //!
 //! ```text
-//!  index ──changed nodes──> feed ──> board ──document──> site ──> browser
-//!                                                         │
-//!                            gate ── TokenReview, SubjectAccessReview ──> API server
+//!  Index ──changed nodes──> Feed ──> PageState ──document──> PageHandler ──> browser
+//!                                                                 │
+//!                              Authorizer ── TokenReview, SubjectAccessReview ──> API server
 //! ```
 //!
 //! # Guarantees

@@ -121,18 +121,19 @@ pub async fn run(
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), RunError> {
     let tls = config.tls.clone().map(ReloadingAcceptor::new).transpose()?;
-    let access = load_kube_config(config.kubeconfig.clone()).await?;
-    let namespace = config.namespace.clone().unwrap_or_else(|| access.default_namespace.clone());
-    let client = kube::Client::try_from(access).map_err(no_access)?;
+    let kube_config = load_kube_config(config.kubeconfig.clone()).await?;
+    let namespace =
+        config.namespace.clone().unwrap_or_else(|| kube_config.default_namespace.clone());
+    let client = kube::Client::try_from(kube_config).map_err(no_access)?;
     let page_tls = page_tls(config.tls.clone())?;
     let listeners = Listeners::bind(&config).await?;
     ready(listeners.extender.local_addr().unwrap_or(config.listen));
 
     let index = Arc::new(Shared::new(Index::default()));
-    let refresh = Arc::new(Relister::new(client.clone(), index.clone()));
+    let relister = Arc::new(Relister::new(client.clone(), index.clone()));
     let clock = Clock::starting_at(Timestamp::now());
     let leases = Api::namespaced(client.clone(), &namespace);
-    let fence = Arc::new(Fence::new(leases, &config.lease, &config.identity, clock, refresh));
+    let fence = Arc::new(Fence::new(leases, &config.lease, &config.identity, clock, relister));
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry, index.clone());
     let limits = WaitLimits { gang_wait: config.gang_wait, stop: stop.clone() };
@@ -144,7 +145,7 @@ pub async fn run(
         metrics.clone(),
         limits,
     ));
-    let guard = access_policy(config.page, &client);
+    let access_policy = access_policy(config.page, &client);
     let feed = Arc::new(Feed::new(index.clone(), clock));
     let extender = Extender::new(index.clone(), binder.clone(), metrics);
     let rights = Arc::new(Rights::default());
@@ -152,12 +153,12 @@ pub async fn run(
         Arc::new(HandlerState { extender, index: index.clone(), registry, rights: rights.clone() });
     let rights = stop.run_until_cancelled(rights.check_until_granted(client.clone(), &namespace));
     let watches = stop.run_until_cancelled(watches::watch_all(client, index));
-    let verbs = ExtenderHandler { state: state.clone(), served: ServedPaths::All };
-    let verbs = server::serve(listeners.extender, tls, verbs, stop.clone());
+    let handler = ExtenderHandler { state: state.clone(), served: ServedPaths::All };
+    let extender = server::serve(listeners.extender, tls, handler, stop.clone());
     let metrics = serve_metrics(listeners.metrics, state, stop.clone());
-    let site = PageHandler { feed, access_policy: guard, agents: None, stop: stop.clone() };
-    let page = serve_page(listeners.page, page_tls, site);
-    tokio::join!(watches, rights, verbs, metrics, page);
+    let page_handler = PageHandler { feed, access_policy, agents: None, stop: stop.clone() };
+    let page = serve_page(listeners.page, page_tls, page_handler);
+    tokio::join!(watches, rights, extender, metrics, page);
     // An unfinished bind may still take effect, so the Lease is not released before it: no replica takes over early.
     if binder.drain(DRAIN_LIMIT).await {
         fence.release().await;
@@ -186,29 +187,29 @@ pub async fn run_page(
     stop: CancellationToken,
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), RunError> {
-    let (index, live, agents) = match source {
+    let (index, live_index, agents) = match source {
         PageSource::Cluster(kubeconfig) => {
             let agents = AgentClient::connect(kubeconfig.clone(), agents).await?;
-            let live = LiveIndex::connect(kubeconfig).await?;
-            (live.index.clone(), Some(live), Some(agents))
+            let live_index = LiveIndex::connect(kubeconfig).await?;
+            (live_index.index.clone(), Some(live_index), Some(agents))
         }
         PageSource::Recording(objects) => (Arc::new(Shared::new(objects.to_index())), None, None),
     };
     let listener = listen(address).await?;
     ready(listener.local_addr().unwrap_or(address));
     let clock = Clock::starting_at(Timestamp::now());
-    let site = PageHandler {
+    let handler = PageHandler {
         feed: Arc::new(Feed::new(index, clock)),
         access_policy: AccessPolicy::Loopback,
         agents,
         stop: stop.clone(),
     };
     let watches = async {
-        if let Some(live) = &live {
-            Box::pin(stop.run_until_cancelled(live.run())).await;
+        if let Some(live_index) = &live_index {
+            Box::pin(stop.run_until_cancelled(live_index.run())).await;
         }
     };
-    tokio::join!(watches, serve_page(Some(listener), None, site));
+    tokio::join!(watches, serve_page(Some(listener), None, handler));
     Ok(())
 }
 
@@ -231,20 +232,20 @@ async fn serve_metrics(
     stop: CancellationToken,
 ) {
     if let Some(listener) = listener {
-        let site = ExtenderHandler { state, served: ServedPaths::Metrics };
-        server::serve(listener, None, site, stop).await;
+        let handler = ExtenderHandler { state, served: ServedPaths::Metrics };
+        server::serve(listener, None, handler, stop).await;
     }
 }
 
 async fn serve_page(
     listener: Option<TcpListener>,
     tls: Option<ReloadingAcceptor>,
-    site: PageHandler,
+    handler: PageHandler,
 ) {
     let Some(listener) = listener else { return };
-    let (feed, stop) = (site.feed.clone(), site.stop.clone());
+    let (feed, stop) = (handler.feed.clone(), handler.stop.clone());
     let history = stop.run_until_cancelled(feed.run());
-    tokio::join!(history, server::serve(listener, tls, site, stop.clone()));
+    tokio::join!(history, server::serve(listener, tls, handler, stop.clone()));
 }
 
 async fn listen_if_set(address: Option<SocketAddr>) -> Result<Option<TcpListener>, RunError> {

@@ -1,6 +1,6 @@
 //! HTTP server of the extender, with optional TLS.
 //!
-//! | request | answer |
+//! | request | response |
 //! | --- | --- |
 //! | POST `…/filter`, `…/prioritize`, `…/preempt`, `…/bind` | a verb of the extender, under any prefix |
 //! | GET `…/inspect`, `…/inspect/NODE` | gpushare's document of all nodes, or of one |
@@ -81,30 +81,30 @@ async fn respond(
         return plain(StatusCode::NOT_FOUND, "only health and metrics are served here\n");
     }
     match (request.method(), last) {
-        (&Method::POST, "filter") => match read(request).await {
+        (&Method::POST, "filter") => match read_body(request).await {
             Ok(args) => json(&extender.filter(&args)),
-            Err(answer) => answer,
+            Err(response) => response,
         },
-        (&Method::POST, "prioritize") => match read(request).await {
+        (&Method::POST, "prioritize") => match read_body(request).await {
             Ok(args) => json(&extender.prioritize(&args).await),
-            Err(answer) => answer,
+            Err(response) => response,
         },
-        (&Method::POST, "preempt") => match read(request).await {
+        (&Method::POST, "preempt") => match read_body(request).await {
             Ok(args) => json(&extender.preempt(&args)),
-            Err(answer) => answer,
+            Err(response) => response,
         },
-        (&Method::POST, "bind") => match read(request).await {
+        (&Method::POST, "bind") => match read_body(request).await {
             Ok(args) => json(&extender.bind(args).await),
-            Err(answer) => answer,
+            Err(response) => response,
         },
         (&Method::GET, "healthz") => plain(StatusCode::OK, "ok\n"),
         (&Method::GET, "readyz") => match unready_reason(state) {
             None => plain(StatusCode::OK, "ok\n"),
-            Some(obstacle) => plain(StatusCode::SERVICE_UNAVAILABLE, obstacle + "\n"),
+            Some(reason) => plain(StatusCode::SERVICE_UNAVAILABLE, reason + "\n"),
         },
         (&Method::GET, "metrics") => {
-            let page = metrics::encode(&state.registry);
-            typed("application/openmetrics-text; version=1.0.0; charset=utf-8", page)
+            let text = metrics::encode(&state.registry);
+            typed("application/openmetrics-text; version=1.0.0; charset=utf-8", text)
         }
         (&Method::GET, "inspect") => json(&state.index.with_lock(|it| Inspection::of(it, None))),
         (&Method::GET, node) if parent.ends_with("/inspect") => {
@@ -124,7 +124,7 @@ fn unready_reason(state: &HandlerState) -> Option<String> {
 
 /// Reads the body of a verb. A body above `MAX_BODY` is refused, but read up to `MAX_DISCARDED`: a client that is still
 /// sending would miss an early answer.
-async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, HttpResponse> {
+async fn read_body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, HttpResponse> {
     let (mut body, mut bytes, mut length) = (request.into_body(), Vec::new(), 0);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
@@ -153,12 +153,12 @@ fn json(document: &impl Serialize) -> HttpResponse {
 }
 
 pub(crate) fn plain(status: StatusCode, text: impl Into<String>) -> HttpResponse {
-    let mut answer = typed("text/plain; charset=utf-8", text.into().into_bytes());
-    *answer.status_mut() = status;
-    answer
+    let mut response = typed("text/plain; charset=utf-8", text.into().into_bytes());
+    *response.status_mut() = status;
+    response
 }
 
-pub(crate) fn typed(media: &'static str, body: impl Into<Bytes>) -> HttpResponse {
-    let answer = Response::builder().header(CONTENT_TYPE, media);
-    answer.body(Full::new(body.into())).expect("a constant header")
+pub(crate) fn typed(media_type: &'static str, body: impl Into<Bytes>) -> HttpResponse {
+    let builder = Response::builder().header(CONTENT_TYPE, media_type);
+    builder.body(Full::new(body.into())).expect("a constant header")
 }

@@ -54,7 +54,7 @@ impl Objects {
         let is_other = |pod: &&Pod| {
             let labels = pod.metadata.labels.as_ref();
             without.is_none()
-                || labels.and_then(|all| all.get(PART_OF)).map(String::as_str) != without
+                || labels.and_then(|labels| labels.get(PART_OF)).map(String::as_str) != without
         };
         let (pods, replaced): (Vec<&Pod>, Vec<&Pod>) = self.pods().iter().partition(is_other);
         let is_held = |claim: &&ResourceClaim| {
@@ -100,8 +100,10 @@ fn is_schedulable(node: &Node) -> bool {
     let conditions =
         node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     // A recording has no conditions.
-    let is_ready =
-        conditions.iter().filter(|one| one.type_ == "Ready").all(|one| one.status == "True");
+    let is_ready = conditions
+        .iter()
+        .filter(|condition| condition.type_ == "Ready")
+        .all(|condition| condition.status == "True");
     !is_cordoned && is_ready
 }
 
@@ -120,12 +122,12 @@ fn runs_on(pod: &Pod, node: &str) -> bool {
 
 fn free(node: &Node, pods: &[&Pod], resource: &str) -> i128 {
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-    let all = allocatable
-        .and_then(|all| all.get(resource))
+    let total = allocatable
+        .and_then(|quantities| quantities.get(resource))
         .and_then(|quantity| Amount::parse(&quantity.0));
     let allocated =
         pods.iter().filter_map(|pod| pod.spec.as_ref()).map(|spec| amount_of_pod(spec, resource));
-    all.map_or(0, Amount::nano_units) - allocated.sum::<i128>()
+    total.map_or(0, Amount::nano_units) - allocated.sum::<i128>()
 }
 
 fn cpus(node: &Node, pods: &[&Pod]) -> f64 {
@@ -145,11 +147,11 @@ fn resources(node: &Node, pods: &[&Pod]) -> BTreeMap<String, u32> {
     let extended = names.filter(|name| {
         name.split_once('/').is_some_and(|(domain, _)| !domain.ends_with("kubernetes.io"))
     });
-    let free = extended.map(|name| {
-        let number = free(node, pods, name) / NANOS_PER_UNIT;
-        (name.clone(), u32::try_from(number.max(0)).unwrap_or(u32::MAX))
+    let amounts = extended.map(|name| {
+        let amount = free(node, pods, name) / NANOS_PER_UNIT;
+        (name.clone(), u32::try_from(amount.max(0)).unwrap_or(u32::MAX))
     });
-    free.filter(|(_, number)| *number > 0).collect()
+    amounts.filter(|(_, amount)| *amount > 0).collect()
 }
 
 fn class(class: &DeviceClass) -> ClassSelectors {
@@ -161,9 +163,9 @@ fn class(class: &DeviceClass) -> ClassSelectors {
 }
 
 fn selects((_, expressions): &ClassSelectors, device: &PreparedDevice) -> bool {
-    expressions
-        .as_ref()
-        .is_some_and(|all| all.iter().all(|one| one.selects(device).unwrap_or(false)))
+    expressions.as_ref().is_some_and(|parsed| {
+        parsed.iter().all(|expression| expression.selects(device).unwrap_or(false))
+    })
 }
 
 #[cfg(test)]
@@ -201,14 +203,17 @@ mod tests {
                 {"request": "r", "driver": "npu.example.com", "pool": "a", "device": "npu-0"}]}}}},
         ]});
         let objects = Objects::parse(&list.to_string(), Path::new("list.json")).expect("objects");
-        let spare = objects.free_nodes(None);
-        let [node] = &*spare else { panic!("one node is schedulable: {spare:?}") };
+        let free_nodes = objects.free_nodes(None);
+        let [node] = &*free_nodes else { panic!("one node is schedulable: {free_nodes:?}") };
         assert!((node.cpus - 3.5).abs() < 1e-9, "{node:?}");
         assert_eq!(node.resources, [("coral.ai/tpu".to_owned(), 2)].into());
-        let without = objects.free_nodes(Some("door"));
-        assert_eq!(without[0].resources, [("coral.ai/tpu".to_owned(), 3)].into());
-        let devices: Vec<_> =
-            node.devices.iter().map(|one| (one.device.id(), one.classes.clone())).collect();
+        let nodes_without_door = objects.free_nodes(Some("door"));
+        assert_eq!(nodes_without_door[0].resources, [("coral.ai/tpu".to_owned(), 3)].into());
+        let devices: Vec<_> = node
+            .devices
+            .iter()
+            .map(|free_device| (free_device.device.id(), free_device.classes.clone()))
+            .collect();
         assert_eq!(devices, [("npu.example.com/a/npu-1", vec!["npu".to_owned()])]);
     }
 }

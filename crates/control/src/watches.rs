@@ -51,9 +51,9 @@ trait WatchedKind:
     }
 
     /// Applies a complete list.
-    fn set_all(all: Vec<Self::Facts>, _: Option<u64>, index: &mut Index) {
-        let keys = all.iter().map(Self::key).collect();
-        for facts in all {
+    fn set_all(objects: Vec<Self::Facts>, _: Option<u64>, index: &mut Index) {
+        let keys = objects.iter().map(Self::key).collect();
+        for facts in objects {
             Self::set(facts, index);
         }
         Self::retain(&keys, index);
@@ -122,7 +122,7 @@ async fn watch_kind<K: WatchedKind>(
 ) {
     let config = watcher::Config::default().page_size(access::PAGE_SIZE);
     let mut events = pin!(watcher::watcher(Api::<K>::all(client), config).default_backoff());
-    let (mut listed, mut list, mut is_failing) = (Vec::new(), None, false);
+    let (mut list_facts, mut list_number, mut is_failing) = (Vec::new(), None, false);
     while let Some(event) = events.next().await {
         let event = match event {
             Ok(event) => event,
@@ -145,13 +145,13 @@ async fn watch_kind<K: WatchedKind>(
         }
         match event {
             Event::Init => {
-                listed.clear();
-                list = index.with_lock(|index| K::begin_list(list, index));
+                list_facts.clear();
+                list_number = index.with_lock(|index| K::begin_list(list_number, index));
             }
-            Event::InitApply(object) => listed.push(object.facts()),
+            Event::InitApply(object) => list_facts.push(object.facts()),
             Event::InitDone => {
-                let objects = std::mem::take(&mut listed);
-                index.with_lock(|index| K::set_all(objects, list, index));
+                let objects = std::mem::take(&mut list_facts);
+                index.with_lock(|index| K::set_all(objects, list_number, index));
                 complete_list::<K>(index, lists);
             }
             Event::Apply(object) => index.with_lock(|index| K::set(object.facts(), index)),
@@ -259,8 +259,8 @@ impl WatchedKind for Pod {
         Some(index.begin_list())
     }
 
-    fn set_all(all: Vec<PodFacts>, list: Option<u64>, index: &mut Index) {
-        index.end_list(list.expect("a list begins before it ends"), all);
+    fn set_all(pods: Vec<PodFacts>, list: Option<u64>, index: &mut Index) {
+        index.end_list(list.expect("a list begins before it ends"), pods);
     }
 
     fn retain(_: &HashSet<String>, _: &mut Index) {}

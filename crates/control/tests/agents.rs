@@ -23,7 +23,7 @@ struct Server {
     agents: AgentClient,
     requests: Arc<Mutex<Vec<String>>>,
     _folder: TempDir,
-    _serving: JoinSet<()>,
+    _tasks: JoinSet<()>,
 }
 
 const DOCUMENT: &str = r#"{"nodes":[]}"#;
@@ -56,7 +56,7 @@ fn pods(node: &str) -> Vec<Value> {
     }
 }
 
-async fn answer(path: &str, query: &str) -> (u16, String) {
+async fn respond(path: &str, query: &str) -> (u16, String) {
     if path == PODS {
         assert!(query.contains("labelSelector=app.kubernetes.io"), "{query}");
         let (_, node) = query.split_once("fieldSelector=spec.nodeName%3D").expect("one node");
@@ -67,10 +67,10 @@ async fn answer(path: &str, query: &str) -> (u16, String) {
     }
     let agent = path.strip_prefix(PODS).and_then(|it| it.strip_prefix('/'));
     let agent = agent.and_then(|it| it.strip_suffix(":9400/proxy/page/state"));
-    let failure = |code: u16, why: &str| {
+    let failure = |code: u16, reason: &str| {
         (
             code,
-            json!({"kind": "Status", "status": "Failure", "code": code, "message": why, "reason": why}),
+            json!({"kind": "Status", "status": "Failure", "code": code, "message": reason, "reason": reason}),
         )
     };
     let (code, status) = match agent {
@@ -89,22 +89,25 @@ impl Server {
     async fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let (mut serving, requests) = (JoinSet::new(), Arc::<Mutex<Vec<String>>>::default());
-        let recorded = requests.clone();
-        serving.spawn(async move {
+        let (mut tasks, requests) = (JoinSet::new(), Arc::<Mutex<Vec<String>>>::default());
+        let request_log = requests.clone();
+        tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let recorded = recorded.clone();
+                let request_log = request_log.clone();
                 let service = service_fn(move |request: Request<Incoming>| {
                     let uri = request.uri().clone();
-                    recorded.lock().expect("no panic").push(uri.path().to_owned());
+                    request_log
+                        .lock()
+                        .expect("the lock is not poisoned")
+                        .push(uri.path().to_owned());
                     async move {
                         let (code, text) =
-                            answer(uri.path(), uri.query().unwrap_or_default()).await;
-                        let answer = Response::builder().status(code);
-                        let answer = answer.header("content-type", "application/json");
+                            respond(uri.path(), uri.query().unwrap_or_default()).await;
+                        let builder = Response::builder().status(code);
+                        let builder = builder.header("content-type", "application/json");
                         let body = Full::new(Bytes::from(text));
-                        Ok::<_, Infallible>(answer.body(body).expect("a constant header"))
+                        Ok::<_, Infallible>(builder.body(body).expect("a constant header"))
                     }
                 });
                 let serve = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
@@ -121,7 +124,7 @@ impl Server {
         let path = folder.path().join("kubeconfig");
         std::fs::write(&path, kubeconfig.to_string()).expect("written");
         let agents = AgentClient::connect(Some(path), "windlass-system").await.expect("a client");
-        Self { agents, requests, _folder: folder, _serving: serving }
+        Self { agents, requests, _folder: folder, _tasks: tasks }
     }
 
     /// The error for a node.
@@ -134,7 +137,7 @@ impl Server {
 async fn a_nodes_document_comes_from_its_agent() {
     let server = Server::start().await;
     assert_eq!(server.agents.state("renewed").await.expect("it runs"), DOCUMENT);
-    let requests = server.requests.lock().expect("no panic").clone();
+    let requests = server.requests.lock().expect("the lock is not poisoned").clone();
     assert_eq!(requests, [PODS.to_owned(), format!("{PODS}/renewed:9400/proxy/page/state")]);
 }
 
@@ -155,15 +158,18 @@ async fn an_unreachable_agent_is_reported_with_its_reason() {
         server.refusal("silent"),
     );
     let (
-        AgentError::NoPort(one),
-        AgentError::Forbidden(two, _),
-        AgentError::Unreachable(three, _),
-        AgentError::RequestTimedOut(four),
+        AgentError::NoPort(portless),
+        AgentError::Forbidden(forbidden, _),
+        AgentError::Unreachable(unready, _),
+        AgentError::RequestTimedOut(silent),
     ) = &reasons
     else {
         panic!("{reasons:?}");
     };
-    assert_eq!([one, two, three, four], ["portless", "forbidden", "unready", "silent"]);
+    assert_eq!(
+        [portless, forbidden, unready, silent],
+        ["portless", "forbidden", "unready", "silent"]
+    );
 }
 
 #[tokio::test]
@@ -173,5 +179,5 @@ async fn an_invalid_node_name_is_refused_before_any_request() {
         let error = server.refusal(name).await;
         assert!(matches!(&error, AgentError::InvalidNode(named) if named == name), "{error:?}");
     }
-    assert!(server.requests.lock().expect("no panic").is_empty());
+    assert!(server.requests.lock().expect("the lock is not poisoned").is_empty());
 }

@@ -11,26 +11,26 @@ use crate::rig::TestCluster;
 
 #[tokio::test]
 async fn a_pod_is_bound_with_its_devices_in_one_write() {
-    let rig = TestCluster::start();
-    rig.add_node("a", 2);
-    let extender = rig.extender("one").await;
+    let cluster = TestCluster::start();
+    cluster.add_node("a", 2);
+    let extender = cluster.extender("one").await;
     let memory = |gib: &str| json!({"windlass.dev/gpu-memory": gib});
-    let [first, second] = ["first", "second"].map(|name| rig.add_pod(name, memory("12")));
-    let whole = rig.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
-    rig.server.objects().clear_log();
+    let [first, second] = ["first", "second"].map(|name| cluster.add_pod(name, memory("12")));
+    let whole = cluster.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
+    cluster.server.objects().clear_log();
     for pod in [&first, &second, &whole] {
         assert_eq!(extender.bind(pod, "a").await, "");
     }
     let share = r#"{"devices":[{"id":"GPU-a-0","memoryMib":12288}]}"#;
-    assert_eq!(rig.placement("first"), Some(("a".into(), share.into())));
-    assert_eq!(rig.placement("second"), Some(("a".into(), share.into())));
+    assert_eq!(cluster.placement("first"), Some(("a".into(), share.into())));
+    assert_eq!(cluster.placement("second"), Some(("a".into(), share.into())));
     let other = r#"{"devices":[{"id":"GPU-a-1"}]}"#;
-    assert_eq!(rig.placement("whole"), Some(("a".into(), other.into())));
-    let log = rig.server.objects().requests();
+    assert_eq!(cluster.placement("whole"), Some(("a".into(), other.into())));
+    let log = cluster.server.objects().requests();
     let writes =
         log.iter().filter(|request| request.method != "GET" && !request.path.contains("lease"));
     assert_eq!(writes.count(), 3, "one write per pod");
-    let late = rig.add_pod("late", memory("1"));
+    let late = cluster.add_pod("late", memory("1"));
     let error = extender.bind(&late, "a").await;
     assert!(error.starts_with("node a can no longer serve the pod: "), "{error}");
     extender.stop().await;
@@ -38,17 +38,17 @@ async fn a_pod_is_bound_with_its_devices_in_one_write() {
 
 #[tokio::test]
 async fn a_restarted_extender_reads_placements_and_frees_those_of_ended_pods() {
-    let rig = TestCluster::start();
-    rig.add_node("a", 1);
-    let extender = rig.extender("one").await;
-    let pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
+    let cluster = TestCluster::start();
+    cluster.add_node("a", 1);
+    let extender = cluster.extender("one").await;
+    let pod = cluster.add_pod("p", json!({"nvidia.com/gpu": "1"}));
     assert_eq!(extender.bind(&pod, "a").await, "");
     extender.stop().await;
-    let extender = rig.extender("two").await;
-    let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
+    let extender = cluster.extender("two").await;
+    let next = cluster.add_pod("next", json!({"nvidia.com/gpu": "1"}));
     assert_eq!(extender.filter(&next, &["a"]).await.1["a"], "1 whole GPU requested, 0 free");
     // A pod that is being deleted holds its GPU until its containers have ended.
-    let objects = rig.server.objects();
+    let objects = cluster.server.objects();
     let mut ended: Pod = objects.get("default", "p").expect("the object exists");
     ended.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
     objects.update_status(&ended).expect("updated");
@@ -59,29 +59,29 @@ async fn a_restarted_extender_reads_placements_and_frees_those_of_ended_pods() {
 
 #[tokio::test]
 async fn after_a_lost_answer_the_pod_is_read_again_and_keeps_its_gpu() {
-    let rig = TestCluster::start();
-    rig.add_node("a", 1);
-    let extender = rig.extender("one").await;
-    let pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
+    let cluster = TestCluster::start();
+    cluster.add_node("a", 1);
+    let extender = cluster.extender("one").await;
+    let pod = cluster.add_pod("p", json!({"nvidia.com/gpu": "1"}));
     let path = "/api/v1/namespaces/default/pods/p/binding";
-    rig.server.inject(Fault::at(path, Effect::DropResponse).times(1));
+    cluster.server.inject(Fault::at(path, Effect::DropResponse).times(1));
     assert_eq!(extender.bind(&pod, "a").await, "", "the pod object is bound");
-    let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
+    let next = cluster.add_pod("next", json!({"nvidia.com/gpu": "1"}));
     assert!(extender.filter(&next, &["a"]).await.0.is_empty());
     extender.stop().await;
 }
 
 #[tokio::test]
 async fn a_refused_bind_frees_its_gpu() {
-    let rig = TestCluster::start();
-    rig.add_node("a", 1);
-    let extender = rig.extender("one").await;
-    let pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
+    let cluster = TestCluster::start();
+    cluster.add_node("a", 1);
+    let extender = cluster.extender("one").await;
+    let pod = cluster.add_pod("p", json!({"nvidia.com/gpu": "1"}));
     let path = "/api/v1/namespaces/default/pods/p/binding";
-    rig.server.inject(Fault::at(path, Effect::Forbid).times(1));
+    cluster.server.inject(Fault::at(path, Effect::Forbid).times(1));
     let error = extender.bind(&pod, "a").await;
     assert!(error.starts_with("the API server refused: "), "{error}");
-    let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
+    let next = cluster.add_pod("next", json!({"nvidia.com/gpu": "1"}));
     assert_eq!(extender.bind(&next, "a").await, "");
     assert!(!extender.bind(&pod, "a").await.is_empty());
     extender.stop().await;
@@ -89,30 +89,30 @@ async fn a_refused_bind_frees_its_gpu() {
 
 #[tokio::test]
 async fn a_pod_with_another_uid_is_not_bound() {
-    let rig = TestCluster::start();
-    rig.add_node("a", 1);
-    let extender = rig.extender("one").await;
-    let mut pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
+    let cluster = TestCluster::start();
+    cluster.add_node("a", 1);
+    let extender = cluster.extender("one").await;
+    let mut pod = cluster.add_pod("p", json!({"nvidia.com/gpu": "1"}));
     pod["metadata"]["uid"] = "another".into();
     assert_eq!(extender.bind(&pod, "a").await, "pod default/p is gone");
-    assert_eq!(rig.placement("p"), None);
+    assert_eq!(cluster.placement("p"), None);
     extender.stop().await;
 }
 
 #[tokio::test]
 async fn one_replica_binds_and_the_next_takes_over_with_its_placements() {
-    let rig = TestCluster::start();
-    rig.add_node("a", 2);
-    let (one, two) = (rig.extender("one").await, rig.extender("two").await);
+    let cluster = TestCluster::start();
+    cluster.add_node("a", 2);
+    let (one, two) = (cluster.extender("one").await, cluster.extender("two").await);
     let [first, second] =
-        ["first", "second"].map(|name| rig.add_pod(name, json!({"nvidia.com/gpu": "1"})));
+        ["first", "second"].map(|name| cluster.add_pod(name, json!({"nvidia.com/gpu": "1"})));
     assert_eq!(one.bind(&first, "a").await, "");
     assert_eq!(two.bind(&second, "a").await, "replica one binds at present: try again");
     one.stop().await;
     assert_eq!(two.bind(&second, "a").await, "");
-    assert_ne!(rig.placement("first"), rig.placement("second"));
+    assert_ne!(cluster.placement("first"), cluster.placement("second"));
     let lease: Lease =
-        rig.server.objects().get("default", "windlass-extender").expect("the object exists");
+        cluster.server.objects().get("default", "windlass-extender").expect("the object exists");
     let spec = lease.spec.expect("a specification");
     assert_eq!((spec.holder_identity.as_deref(), spec.lease_transitions), (Some("two"), Some(2)));
     two.stop().await;
@@ -120,37 +120,42 @@ async fn one_replica_binds_and_the_next_takes_over_with_its_placements() {
 
 #[tokio::test]
 async fn annotations_that_a_tenant_forged_take_no_gpu_from_others() {
-    let rig = TestCluster::start();
-    rig.add_node("a", 2);
-    let extender = rig.extender("one").await;
+    let cluster = TestCluster::start();
+    cluster.add_node("a", 2);
+    let extender = cluster.extender("one").await;
     let forged = json!({"windlass.dev/placement":
         r#"{"devices":[{"id":"GPU-a-0"},{"id":"GPU-a-1"}]}"#});
     let forged_on_b = json!({"windlass.dev/placement":
         r#"{"devices":[{"id":"GPU-b-0"},{"id":"GPU-b-1"}]}"#});
-    let thief = rig.add_pod_with("thief", &json!({"nvidia.com/gpu": "1"}), &forged);
+    let thief = cluster.add_pod_with("thief", &json!({"nvidia.com/gpu": "1"}), &forged);
     assert_eq!(extender.bind(&thief, "a").await, "");
-    assert_eq!(rig.placement("thief").expect("bound").1, r#"{"devices":[{"id":"GPU-a-0"}]}"#);
+    assert_eq!(cluster.placement("thief").expect("bound").1, r#"{"devices":[{"id":"GPU-a-0"}]}"#);
     // A pod bound without the extender: its request counts, and its annotation is ignored.
-    rig.add_node("b", 2);
-    let mut bound = rig.add_pod_with("bound", &json!({"nvidia.com/gpu": "1"}), &forged_on_b);
+    cluster.add_node("b", 2);
+    let mut bound = cluster.add_pod_with("bound", &json!({"nvidia.com/gpu": "1"}), &forged_on_b);
     bound["spec"]["nodeName"] = "b".into();
-    rig.server.objects().put::<Pod>(&serde_json::from_value(bound).expect("a Pod"));
+    cluster.server.objects().put::<Pod>(&serde_json::from_value(bound).expect("a Pod"));
     extender.wait_for_gauge("idle_gpus", "2.0").await;
-    let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
+    let next = cluster.add_pod("next", json!({"nvidia.com/gpu": "1"}));
     assert_eq!(extender.bind(&next, "b").await, "");
-    assert_eq!(rig.placement("next").expect("bound").1, r#"{"devices":[{"id":"GPU-b-1"}]}"#);
+    assert_eq!(cluster.placement("next").expect("bound").1, r#"{"devices":[{"id":"GPU-b-1"}]}"#);
     extender.stop().await;
 }
 
 #[tokio::test]
 async fn a_bind_with_an_unknown_outcome_keeps_its_gpu_and_is_retried_on_the_same_node() {
-    let mut rig = TestCluster::start();
-    rig.add_node("a", 1);
-    rig.add_node("b", 1);
-    let extender = rig.extender("one").await;
-    let [pod, next] = ["p", "next"].map(|name| rig.add_pod(name, json!({"nvidia.com/gpu": "1"})));
-    assert_eq!(extender.bind(&rig.add_pod("first", json!({})), "a").await, "", "the Lease is held");
-    rig.server.go_offline().await;
+    let mut cluster = TestCluster::start();
+    cluster.add_node("a", 1);
+    cluster.add_node("b", 1);
+    let extender = cluster.extender("one").await;
+    let [pod, next] =
+        ["p", "next"].map(|name| cluster.add_pod(name, json!({"nvidia.com/gpu": "1"})));
+    assert_eq!(
+        extender.bind(&cluster.add_pod("first", json!({})), "a").await,
+        "",
+        "the Lease is held"
+    );
+    cluster.server.go_offline().await;
     let error = extender.bind(&pod, "a").await;
     assert!(error.starts_with("the API server "), "{error}");
     assert_eq!(extender.filter(&next, &["a", "b"]).await.0, ["b"]);
@@ -158,16 +163,16 @@ async fn a_bind_with_an_unknown_outcome_keeps_its_gpu_and_is_retried_on_the_same
     assert_eq!(fit, ["a"]);
     let reason = "a bind to node a may have succeeded: the API server is asked";
     assert_eq!(reasons["b"], reason);
-    rig.server.go_online();
+    cluster.server.go_online();
     assert_eq!(extender.bind(&pod, "a").await, "");
-    assert_eq!(rig.placement("p").expect("bound").0, "a");
+    assert_eq!(cluster.placement("p").expect("bound").0, "a");
     extender.stop().await;
 }
 
 #[tokio::test]
 async fn gpushares_index_is_read_if_gpus_have_no_ids() {
-    let rig = TestCluster::start();
-    rig.server.objects().put::<Node>(
+    let cluster = TestCluster::start();
+    cluster.server.objects().put::<Node>(
         &serde_json::from_value(json!({
             "metadata": {"name": "a"},
             "status": {"allocatable": {
@@ -177,33 +182,33 @@ async fn gpushares_index_is_read_if_gpus_have_no_ids() {
         }))
         .expect("a Node"),
     );
-    let extender = rig.extender("one").await;
+    let extender = cluster.extender("one").await;
     let memory = |gib: &str| json!({"aliyun.com/gpu-mem": gib});
     for (name, gib) in [("first", "8"), ("second", "10"), ("third", "5")] {
-        assert_eq!(extender.bind(&rig.add_pod(name, memory(gib)), "a").await, "");
+        assert_eq!(extender.bind(&cluster.add_pod(name, memory(gib)), "a").await, "");
     }
-    rig.server.objects().delete::<Pod>("default", "first").expect("deleted");
+    cluster.server.objects().delete::<Pod>("default", "first").expect("deleted");
     extender.wait_for_gauge("pods", "2.0").await;
     extender.stop().await;
     let mut free = [15, 15];
     for (name, gib) in [("second", 10), ("third", 5)] {
-        let pod: Pod = rig.server.objects().get("default", name).expect("the object exists");
+        let pod: Pod = cluster.server.objects().get("default", name).expect("the object exists");
         let annotations = pod.metadata.annotations.expect("bound");
         let index: usize = annotations["ALIYUN_COM_GPU_MEM_IDX"].parse().expect("an index");
         free[index] -= gib;
     }
     let largest = free[0].max(free[1]);
-    let extender = rig.extender("two").await;
-    let fits = rig.add_pod("fits", memory(&largest.to_string()));
+    let extender = cluster.extender("two").await;
+    let fits = cluster.add_pod("fits", memory(&largest.to_string()));
     assert_eq!(extender.filter(&fits, &["a"]).await.0, ["a"], "{free:?}");
-    let more = rig.add_pod("more", memory(&(largest + 1).to_string()));
+    let more = cluster.add_pod("more", memory(&(largest + 1).to_string()));
     assert!(extender.filter(&more, &["a"]).await.0.is_empty(), "{free:?}");
     extender.stop().await;
 }
 
 #[tokio::test]
 async fn a_share_of_another_scheduler_counts_on_a_healthy_gpu() {
-    let rig = TestCluster::start();
+    let cluster = TestCluster::start();
     let failed = json!({"id": "GPU-0", "model": "A10", "memoryMib": 24576, "obstacle": "XID 79"});
     let healthy = json!({"id": "GPU-1", "model": "A10", "memoryMib": 24576});
     let devices = json!({"devices": [failed, healthy]}).to_string();
@@ -211,29 +216,29 @@ async fn a_share_of_another_scheduler_counts_on_a_healthy_gpu() {
         "metadata": {"name": "a", "annotations": {"windlass.dev/devices": devices}},
         "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}},
     });
-    rig.server.objects().put::<Node>(&serde_json::from_value(node).expect("a Node"));
+    cluster.server.objects().put::<Node>(&serde_json::from_value(node).expect("a Node"));
     let share = json!({"metadata": {"name": "share", "namespace": "default"}, "spec": {
         "nodeName": "a",
         "containers": [{"name": "c", "image": "i",
                         "resources": {"limits": {"windlass.dev/gpu-memory": "12"}}}],
     }});
-    rig.server.objects().put::<Pod>(&serde_json::from_value(share).expect("a Pod"));
-    let extender = rig.extender("one").await;
-    let whole = rig.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
+    cluster.server.objects().put::<Pod>(&serde_json::from_value(share).expect("a Pod"));
+    let extender = cluster.extender("one").await;
+    let whole = cluster.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
     assert!(extender.filter(&whole, &["a"]).await.0.is_empty(), "the share's GPU looks free");
-    let rest = rig.add_pod("rest", json!({"windlass.dev/gpu-memory": "12"}));
+    let rest = cluster.add_pod("rest", json!({"windlass.dev/gpu-memory": "12"}));
     assert_eq!(extender.filter(&rest, &["a"]).await.0, ["a"]);
     extender.stop().await;
 }
 
 #[tokio::test]
 async fn an_extender_without_a_right_is_not_ready_and_says_which() {
-    let rig = TestCluster::start();
-    rig.server.inject(Fault::at("/binding", Effect::Forbid));
-    let extender = rig.start_extender("one").await;
+    let cluster = TestCluster::start();
+    cluster.server.inject(Fault::at("/binding", Effect::Forbid));
+    let extender = cluster.start_extender("one").await;
     let message = "the account may not create pods/binding: apply deploy/scheduler/extender.yaml\n";
     extender.wait_until("/readyz", |answer| *answer == (503, message.to_owned())).await;
-    rig.server.clear_faults();
+    cluster.server.clear_faults();
     extender.wait_until("/readyz", |(code, _)| *code == 200).await;
     extender.stop().await;
 }

@@ -99,7 +99,8 @@ fn slices(n: usize) -> Vec<Value> {
         2 => vec![gpus(2, shared)],
         _ => {
             let mut first = slice(n, ("0", 3), &Value::Null);
-            let set = |g| json!({"name": set(n, g), "counters": counters(&[0, 1, 2, 3])});
+            let set =
+                |g| json!({"name": counter_set_name(n, g), "counters": counters(&[0, 1, 2, 3])});
             first["spec"]["sharedCounters"] = json!([set(0), set(1)]);
             vec![
                 first,
@@ -120,10 +121,10 @@ fn shared(n: usize, g: usize) -> Value {
 
 /// The partitions of a GPU, and the whole GPU.
 fn partitions(n: usize, g: usize) -> Value {
-    let all: [&[usize]; 7] = [&[3], &[2], &[1], &[0], &[2, 3], &[0, 1], &[0, 1, 2, 3]];
+    let slot_sets: [&[usize]; 7] = [&[3], &[2], &[1], &[0], &[2, 3], &[0, 1], &[0, 1, 2, 3]];
     let device = |slots: &[usize]| {
         let mut gpu = gpu(n, g, "H100");
-        let consumes = json!([{"counterSet": set(n, g), "counters": counters(slots)}]);
+        let consumes = json!([{"counterSet": counter_set_name(n, g), "counters": counters(slots)}]);
         gpu["consumesCounters"] = consumes;
         if slots.len() < 4 {
             let profile = format!("{}g", slots.len());
@@ -133,10 +134,10 @@ fn partitions(n: usize, g: usize) -> Value {
         }
         gpu
     };
-    all.into_iter().map(device).collect()
+    slot_sets.into_iter().map(device).collect()
 }
 
-fn set(n: usize, g: usize) -> String {
+fn counter_set_name(n: usize, g: usize) -> String {
     format!("gpu-{n:04x}-{g}-counters")
 }
 
@@ -157,9 +158,9 @@ fn gpu_class(model: &str) -> DeviceClass {
     class("gpu", &format!("device.attributes['windlass.dev'].type == 'gpu' && {model}"))
 }
 
-fn request(name: &str, class: &str, more: &Value) -> Value {
+fn request(name: &str, class: &str, fields: &Value) -> Value {
     let mut exactly = json!({"deviceClassName": class});
-    exactly.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
+    exactly.as_object_mut().expect("a map").extend(fields.as_object().expect("a map").clone());
     json!({"name": name, "exactly": exactly})
 }
 
@@ -167,7 +168,7 @@ fn request(name: &str, class: &str, more: &Value) -> Value {
 fn random_specs(random: &mut Random) -> Vec<Value> {
     let cel = |expression: &str| json!({"selectors": [{"cel": {"expression": expression}}]});
     let gpus = |count: usize| request("gpus", "gpu", &json!({"count": count}));
-    let of = |requests: Value, constraints: Value| json!({"devices": {"requests": requests, "constraints": constraints}});
+    let spec_of = |requests: Value, constraints: Value| json!({"devices": {"requests": requests, "constraints": constraints}});
     let root = json!([{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]);
     let profile = |name: &str| {
         cel(&format!("device.attributes['gpu.nvidia.com'].?profile.orValue('') == '{name}'"))
@@ -176,44 +177,44 @@ fn random_specs(random: &mut Random) -> Vec<Value> {
         let capacity = json!({"requests": {"gpu.nvidia.com/memory": format!("{gib}Gi")}});
         request("share", "gpu", &json!({"capacity": capacity}))
     };
-    let none = json!([]);
+    let empty = json!([]);
     let n = random.below(NODES);
     let spec = match random.below(12) {
-        0 => of(json!([gpus(1 + random.below(4))]), none),
-        1 => of(json!([gpus(2)]), root),
-        2 => of(json!([share(10 * (1 + random.below(4)))]), none),
-        3 => of(json!([request("p", "any", &profile("1g"))]), none),
-        4 => of(json!([request("p", "any", &profile("2g"))]), none),
+        0 => spec_of(json!([gpus(1 + random.below(4))]), empty),
+        1 => spec_of(json!([gpus(2)]), root),
+        2 => spec_of(json!([share(10 * (1 + random.below(4)))]), empty),
+        3 => spec_of(json!([request("p", "any", &profile("1g"))]), empty),
+        4 => spec_of(json!([request("p", "any", &profile("2g"))]), empty),
         5 => {
             let nic =
                 request("nic", "any", &cel("device.attributes['windlass.dev'].type == 'nic'"));
-            of(json!([gpus(1), nic]), root)
+            spec_of(json!([gpus(1), nic]), root)
         }
         6 => {
             let uuid = format!("device.attributes['gpu.nvidia.com'].uuid == 'GPU-{n:04x}-1'");
-            of(json!([request("pinned", "gpu", &cel(&uuid))]), none)
+            spec_of(json!([request("pinned", "gpu", &cel(&uuid))]), empty)
         }
         // These claims may read any attribute.
         7 => {
             let any = "['uuid'].exists(it, device.attributes['gpu.nvidia.com'][it].endsWith('-2'))";
-            of(json!([request("any", "gpu", &cel(any))]), none)
+            spec_of(json!([request("any", "gpu", &cel(any))]), empty)
         }
-        8 => of(json!([request("all", "gpu", &json!({"allocationMode": "All"}))]), none),
+        8 => spec_of(json!([request("all", "gpu", &json!({"allocationMode": "All"}))]), empty),
         9 => {
             let uuid = json!([{"distinctAttribute": "gpu.nvidia.com/uuid"}]);
-            of(json!([gpus(1), share(20)]), uuid)
+            spec_of(json!([gpus(1), share(20)]), uuid)
         }
         10 => {
             let sub = |count: usize| json!({"name": format!("s{count}"), "deviceClassName": "gpu", "count": count});
-            of(json!([{"name": "some", "firstAvailable": [sub(4), sub(2), sub(1)]}]), none)
+            spec_of(json!([{"name": "some", "firstAvailable": [sub(4), sub(2), sub(1)]}]), empty)
         }
         // An error for devices without the attribute.
         _ => {
             let error = cel("device.attributes['gpu.nvidia.com'].profile == '1g'");
-            of(json!([request("p", "any", &error)]), none)
+            spec_of(json!([request("p", "any", &error)]), empty)
         }
     };
-    if random.below(5) == 0 { vec![spec, of(json!([gpus(1)]), json!([]))] } else { vec![spec] }
+    if random.below(5) == 0 { vec![spec, spec_of(json!([gpus(1)]), json!([]))] } else { vec![spec] }
 }
 
 fn claim(name: &str, spec: &Value) -> ResourceClaim {
@@ -252,7 +253,7 @@ impl Cluster {
             namespace: "ns".to_owned(),
             name,
             node: None,
-            created: i64::try_from(self.created_count).expect("few"),
+            created: i64::try_from(self.created_count).expect("a small number"),
             priority: 0,
             is_ended: false,
             resources: ResourceRequest {
@@ -353,16 +354,15 @@ impl Cluster {
     fn allocate_devices(&mut self, n: usize, index: &mut Index) {
         self.created_count += 1;
         let specs = random_specs(&mut self.random);
-        let named = specs.iter().enumerate();
-        let mut claims: Vec<_> = named
+        let numbered_specs = specs.iter().enumerate();
+        let mut claims: Vec<_> = numbered_specs
             .map(|(c, spec)| claim(&format!("allocated-{}-{c}", self.created_count), spec))
             .collect();
         let slices: Vec<ResourceSlice> = self.slices[n].iter().cloned().map(object).collect();
         let allocated: Vec<_> = self.allocated.values().cloned().collect();
-        let supply =
-            AllocationInput { classes: &self.classes, slices: &slices, claims: &allocated };
+        let input = AllocationInput { classes: &self.classes, slices: &slices, claims: &allocated };
         let node: Node = object(self.nodes[n].clone());
-        let Ok(results) = allocate(&claims, supply, &node) else { return };
+        let Ok(results) = allocate(&claims, input, &node) else { return };
         for (claim, result) in claims.iter_mut().zip(results) {
             claim.status = Some(object(json!({"allocation": result})));
             index.set_claim(claim.clone());
@@ -375,16 +375,20 @@ impl Cluster {
         let specs = random_specs(&mut self.random);
         let names: Vec<_> = (0..specs.len()).map(|c| format!("wanted-{c}")).collect();
         let pod = self.pod(GpuRequest::None, names.clone());
-        let mut fresh = self.build_index(true);
+        let mut uncached = self.build_index(true);
         for (name, spec) in names.iter().zip(&specs) {
             index.set_claim(claim(name, spec));
-            fresh.set_claim(claim(name, spec));
+            uncached.set_claim(claim(name, spec));
         }
         let nodes: Vec<_> = (0..NODES).map(node_name).collect();
         let ranked = index.rank(&pod, &nodes, NODES);
-        assert_eq!(ranked, fresh.rank(&pod, &nodes, NODES), "{specs:?}");
+        assert_eq!(ranked, uncached.rank(&pod, &nodes, NODES), "{specs:?}");
         for node in &nodes {
-            assert_eq!(index.explain(&pod, node), fresh.explain(&pod, node), "{node}: {specs:?}");
+            assert_eq!(
+                index.explain(&pod, node),
+                uncached.explain(&pod, node),
+                "{node}: {specs:?}"
+            );
             let is_ranked = ranked.contains(&node.as_str());
             assert_eq!(index.explain(&pod, node).is_some(), is_ranked, "{node}: {specs:?}");
         }
@@ -451,7 +455,7 @@ fn claims_of_a_new_shape_are_ranked_in_steps() {
     index.set_claim(claim("wanted", &spec));
     let is_last = |_: &usize| index.rank_step(&pod, &names, 100).is_some();
     let steps = (1..10).find(is_last).expect("a few steps");
-    assert!(steps > 1, "others are served in between");
-    let ranked = index.rank_step(&pod, &names, 100).expect("the ranks are kept");
+    assert!(steps > 1, "other requests are served between the steps");
+    let ranked = index.rank_step(&pod, &names, 100).expect("the ranks are cached");
     assert_eq!(ranked.len(), 100);
 }

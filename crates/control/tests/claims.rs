@@ -14,7 +14,7 @@ fn object<T: DeserializeOwned>(value: Value) -> T {
 }
 
 /// Adds a node whose slice has GPUs of 80 GiB, which may be shared by memory.
-fn add_node(rig: &TestCluster, name: &str, gpus: usize) {
+fn add_node(cluster: &TestCluster, name: &str, gpus: usize) {
     let gpu = |n: usize| {
         json!({
             "name": format!("gpu-{n}"), "allowMultipleAllocations": true,
@@ -28,7 +28,7 @@ fn add_node(rig: &TestCluster, name: &str, gpus: usize) {
         })
     };
     let devices: Vec<_> = (0..gpus).map(gpu).collect();
-    let objects = rig.server.objects();
+    let objects = cluster.server.objects();
     objects.put::<ResourceSlice>(&object(json!({
         "metadata": {"name": format!("{name}-slice")},
         "spec": {
@@ -43,8 +43,8 @@ fn add_node(rig: &TestCluster, name: &str, gpus: usize) {
 }
 
 /// Adds a pod with a claim, and returns it as kube-scheduler sends it.
-fn add_pod(rig: &TestCluster, name: &str, exactly: Value) -> Value {
-    let objects = rig.server.objects();
+fn add_pod(cluster: &TestCluster, name: &str, exactly: Value) -> Value {
+    let objects = cluster.server.objects();
     let mut exactly = exactly;
     exactly["deviceClassName"] = "windlass-gpu".into();
     objects.put::<ResourceClaim>(&object(json!({
@@ -62,42 +62,45 @@ fn add_pod(rig: &TestCluster, name: &str, exactly: Value) -> Value {
 }
 
 /// Allocates a device to the claim of a pod, as kube-scheduler would.
-fn allocate(rig: &TestCluster, pod: &str, node: &str, result: &Value) {
-    let objects = rig.server.objects();
+fn allocate(cluster: &TestCluster, pod: &str, node: &str, result: &Value) {
+    let objects = cluster.server.objects();
     let mut claim: ResourceClaim =
         objects.get("default", &format!("{pod}-claim")).expect("the claim exists");
-    let mut all =
+    let mut allocation_result =
         json!({"request": "gpu", "driver": "windlass.dev", "pool": format!("{node}/nvidia")});
-    all.as_object_mut().expect("a map").extend(result.as_object().cloned().expect("a map"));
-    claim.status = object(json!({"allocation": {"devices": {"results": [all]}}}));
+    allocation_result
+        .as_object_mut()
+        .expect("a map")
+        .extend(result.as_object().cloned().expect("a map"));
+    claim.status = object(json!({"allocation": {"devices": {"results": [allocation_result]}}}));
     objects.put(&claim);
 }
 
 #[tokio::test]
 async fn the_node_that_a_claim_fragments_least_ranks_first() {
-    let rig = TestCluster::start();
-    rig.server.objects().put::<DeviceClass>(&object(json!({
+    let cluster = TestCluster::start();
+    cluster.server.objects().put::<DeviceClass>(&object(json!({
         "metadata": {"name": "windlass-gpu"}, "spec": {},
     })));
     for node in ["a", "b", "c"] {
-        add_node(&rig, node, 4);
+        add_node(&cluster, node, 4);
     }
-    let one = add_pod(&rig, "one", json!({}));
-    allocate(&rig, "one", "b", &json!({"device": "gpu-0"}));
+    let one = add_pod(&cluster, "one", json!({}));
+    allocate(&cluster, "one", "b", &json!({"device": "gpu-0"}));
     let share = json!({"capacity": {"requests": {"gpu.nvidia.com/memory": "20Gi"}}});
-    add_pod(&rig, "share", share.clone());
+    add_pod(&cluster, "share", share.clone());
     let consumed = json!({
         "device": "gpu-0", "shareID": "6b9e5c1e-0000-4000-8000-000000000001",
         "consumedCapacity": {"gpu.nvidia.com/memory": "20Gi"},
     });
-    allocate(&rig, "share", "c", &consumed);
-    let extender = rig.extender("one").await;
+    allocate(&cluster, "share", "c", &consumed);
+    let extender = cluster.extender("one").await;
     // Of 12 GPUs, one is allocated, and so is a quarter of another: 20 of 80 GiB.
     extender.wait_for_gauge("idle_gpus", "10.75").await;
 
-    let small = add_pod(&rig, "small", json!({}));
-    let large = add_pod(&rig, "large", json!({"count": 4}));
-    let second_share = add_pod(&rig, "second-share", share);
+    let small = add_pod(&cluster, "small", json!({}));
+    let large = add_pod(&cluster, "large", json!({"count": 4}));
+    let second_share = add_pod(&cluster, "second-share", share);
     let nodes = ["a", "b", "c"];
     extender.wait_for_gauge("claims", "5.0").await;
     assert_eq!(extender.ranked(&second_share, &nodes).await[0], "c", "a GPU of c is shared");

@@ -1,6 +1,6 @@
 //! Gangs that compete for the same GPUs: no gang holds some of them forever, and all gangs start one after another.
 //!
-//! `WINDLASS_MODEL_RUNS` sets the number of contests.
+//! `WINDLASS_MODEL_RUNS` sets the number of simulations.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -59,7 +59,7 @@ fn pod(gang: &Gang, n: usize, gpus: u8) -> PodFacts {
         namespace: "ns".to_owned(),
         name: format!("{}-{n}", gang.name),
         node: None,
-        created: i64::try_from(n).expect("few"),
+        created: i64::try_from(n).expect("a small number"),
         priority: 0,
         is_ended: false,
         resources: ResourceRequest {
@@ -128,7 +128,7 @@ impl GangSimulation {
         }
         let nth = self.random.below(self.pending.len());
         let pod = self.pending[nth].clone();
-        let names = self.offered(&pod);
+        let names = self.offered_nodes(&pod);
         self.index.add_offer(&pod, &names);
         let fitting = self.index.filter(&pod, &names);
         if let Some((name, _)) = fitting.into_iter().find(|(_, fits)| fits.is_ok()) {
@@ -137,14 +137,14 @@ impl GangSimulation {
         }
     }
 
-    fn offered(&self, pod: &PodFacts) -> Vec<String> {
+    fn offered_nodes(&self, pod: &PodFacts) -> Vec<String> {
         let waiting = self.waiting.iter().map(|(pod, name, _)| (pod, name));
         let binds = self.binds.iter().map(|(pod, name)| (pod, name));
         let mut free = self.nodes.clone();
         for (pod, name) in waiting.chain(binds) {
             // The scheduler may have assigned the same GPUs to two gangs.
-            let left = free.get_mut(name).expect("a node");
-            *left = left.saturating_sub(gpus(pod));
+            let free_gpus = free.get_mut(name).expect("a node");
+            *free_gpus = free_gpus.saturating_sub(gpus(pod));
         }
         free.retain(|_, free| *free >= gpus(pod));
         free.into_keys().collect()
@@ -164,17 +164,17 @@ impl GangSimulation {
         let (arrived, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|it| it.0.gang == last.gang);
         self.waiting = waiting;
-        let gang = last.gang.clone().expect("a gang").expect("of a size");
+        let gang = last.gang.clone().expect("a gang").expect("a valid gang");
         assert_eq!(arrived.len() + 1, gang.size, "all members start together");
         let arrived = arrived.into_iter().map(|(pod, name, _)| (pod, name));
-        let mut all: Vec<_> = arrived.chain([(last, name)]).collect();
+        let mut members: Vec<_> = arrived.chain([(last, name)]).collect();
         self.version += 1;
-        for (pod, name) in &mut all {
+        for (pod, name) in &mut members {
             (pod.resource_version, pod.node) = (self.version, Some(name.clone()));
             self.index.set_pod(pod.clone());
         }
         assert_eq!(self.index.conflicts(), 0, "no GPU is allocated twice");
-        for (pod, _) in &all {
+        for (pod, _) in &members {
             self.index.remove_pod(&pod.uid);
         }
     }
@@ -197,17 +197,23 @@ impl GangSimulation {
 #[test]
 fn competing_gangs_start_one_after_the_other() {
     let runs = env::var("WINDLASS_MODEL_RUNS").ok();
-    for seed in 0..runs.map_or(RUNS, |text| text.parse().expect("a number of contests")) {
-        let mut contest = GangSimulation::new(seed);
-        let is_over = |contest: &GangSimulation| {
-            contest.pending.is_empty() && contest.binds.is_empty() && contest.waiting.is_empty()
+    for seed in 0..runs.map_or(RUNS, |text| text.parse().expect("a number of simulations")) {
+        let mut simulation = GangSimulation::new(seed);
+        let is_over = |simulation: &GangSimulation| {
+            simulation.pending.is_empty()
+                && simulation.binds.is_empty()
+                && simulation.waiting.is_empty()
         };
         let mut steps = 0;
-        while !is_over(&contest) {
-            contest.step();
+        while !is_over(&simulation) {
+            simulation.step();
             steps += 1;
-            assert!(steps < MAX_STEPS, "seed {seed}: {} pods never start", contest.pending.len());
+            assert!(
+                steps < MAX_STEPS,
+                "seed {seed}: {} pods never start",
+                simulation.pending.len()
+            );
         }
-        assert_eq!(contest.index.counts().1, 0);
+        assert_eq!(simulation.index.counts().1, 0);
     }
 }

@@ -24,8 +24,8 @@ use crate::rig::{GANG_WAIT, TIMEOUT, TestCluster};
 
 /// An extender with a page.
 struct ExtenderWithPage {
-    verbs: SocketAddr,
-    page: SocketAddr,
+    extender_address: SocketAddr,
+    page_address: SocketAddr,
     stop: CancellationToken,
     running: JoinSet<Result<(), RunError>>,
 }
@@ -48,29 +48,37 @@ fn free_address() -> SocketAddr {
 // === impl ExtenderWithPage ===
 
 impl ExtenderWithPage {
-    async fn start(rig: &TestCluster, is_open: bool) -> Self {
-        let (stop, (bound, verbs)) = (CancellationToken::new(), oneshot::channel());
-        let page = free_address();
+    async fn start(cluster: &TestCluster, allows_anonymous: bool) -> Self {
+        let (stop, (address_sender, extender_address)) =
+            (CancellationToken::new(), oneshot::channel());
+        let page_address = free_address();
         let config = Config {
             listen: ([127, 0, 0, 1], 0).into(),
             metrics: None,
-            page: Some(PageConfig { listen: page, allows_anonymous: is_open }),
+            page: Some(PageConfig { listen: page_address, allows_anonymous }),
             tls: Some(files()),
-            kubeconfig: Some(rig.kubeconfig()),
+            kubeconfig: Some(cluster.kubeconfig()),
             namespace: Some("default".to_owned()),
             lease: "windlass-extender".to_owned(),
             identity: "one".to_owned(),
             gang_wait: GANG_WAIT,
         };
-        let ready = move |address| bound.send(address).expect("awaited below");
+        let ready =
+            move |address| address_sender.send(address).expect("the receiver is awaited below");
         let mut running = JoinSet::new();
         running.spawn(run(config, stop.clone(), ready));
-        Self { verbs: verbs.await.expect("it listens"), page, stop, running }
+        Self {
+            extender_address: extender_address.await.expect("it listens"),
+            page_address,
+            stop,
+            running,
+        }
     }
 
     /// Status, head and body of the page's answer over TLS.
     async fn get(&self, path: &str) -> (u16, String, String) {
-        let mut stream = over_tls(self.page).await.expect("no client certificate is required");
+        let mut stream =
+            connect_with_tls(self.page_address).await.expect("no client certificate is required");
         let answer = timeout(TIMEOUT, get(&mut stream, path)).await.expect("in time");
         let answer = answer.expect("an answer");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
@@ -81,14 +89,15 @@ impl ExtenderWithPage {
     async fn stop(mut self) {
         self.stop.cancel();
         let ended = timeout(TIMEOUT, self.running.join_next()).await.expect("it ends in time");
-        ended.expect("started").expect("no panic").expect("a clean end");
+        ended.expect("started").expect("the task did not panic").expect("a clean end");
     }
 }
 
-async fn over_tls(address: SocketAddr) -> io::Result<impl AsyncRead + AsyncWrite + Unpin> {
+async fn connect_with_tls(address: SocketAddr) -> io::Result<impl AsyncRead + AsyncWrite + Unpin> {
     let mut roots = RootCertStore::empty();
-    let own = CertificateDer::from_pem_file(files().certificate).expect("a certificate");
-    roots.add(own).expect("a certificate");
+    let server_certificate =
+        CertificateDer::from_pem_file(files().certificate).expect("a certificate");
+    roots.add(server_certificate).expect("a certificate");
     let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     let name = ServerName::try_from("localhost").expect("a name");
     let stream = TcpStream::connect(address).await?;
@@ -106,9 +115,9 @@ async fn get(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), path: &str) -> 
 
 #[tokio::test]
 async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
-    let rig = TestCluster::start();
-    rig.add_node("a", 1);
-    let extender = ExtenderWithPage::start(&rig, true).await;
+    let cluster = TestCluster::start();
+    cluster.add_node("a", 1);
+    let extender = ExtenderWithPage::start(&cluster, true).await;
     let wait = async {
         loop {
             let (code, head, body) = extender.get("/state").await;
@@ -126,19 +135,20 @@ async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
     let expected = "details of a node are served only by `windlass cluster page`\n";
     assert_eq!((code, body.as_str()), (404, expected));
     // Without TLS there is no answer.
-    let mut plain = TcpStream::connect(extender.page).await.expect("connected");
+    let mut plain = TcpStream::connect(extender.page_address).await.expect("connected");
     let answer = timeout(TIMEOUT, get(&mut plain, "/")).await.expect("in time");
     assert!(answer.is_err() || answer.is_ok_and(|text| !text.starts_with("HTTP")));
     // kube-scheduler's listener requires a client certificate, which this client lacks.
-    let request = async { get(&mut over_tls(extender.verbs).await?, "/healthz").await };
+    let request =
+        async { get(&mut connect_with_tls(extender.extender_address).await?, "/healthz").await };
     timeout(TIMEOUT, request).await.expect("in time").expect_err("no certificate");
     extender.stop().await;
 }
 
 #[tokio::test]
 async fn a_protected_page_serves_its_files_to_all_and_its_state_only_with_a_token() {
-    let rig = TestCluster::start();
-    let extender = ExtenderWithPage::start(&rig, false).await;
+    let cluster = TestCluster::start();
+    let extender = ExtenderWithPage::start(&cluster, false).await;
     assert_eq!(extender.get("/").await.0, 200);
     let (code, head, body) = extender.get("/state").await;
     assert_eq!((code, body.as_str()), (401, "a token of this cluster is needed\n"));

@@ -9,9 +9,9 @@ use tokio::time::timeout;
 use crate::rig::{Extender, GANG_WAIT, TIMEOUT, TestCluster};
 
 /// Adds a pod of a gang that requests whole GPUs.
-fn member(rig: &TestCluster, name: &str, gpus: usize, size: usize) -> Value {
+fn member(cluster: &TestCluster, name: &str, gpus: usize, size: usize) -> Value {
     let annotations = json!({"windlass.dev/gang-size": size.to_string()});
-    rig.add_member(name, "train", gpus, &annotations)
+    cluster.add_member(name, "train", gpus, &annotations)
 }
 
 /// Schedules one pod as kube-scheduler does: filters the nodes, takes the first, and binds.
@@ -39,25 +39,25 @@ async fn schedule_both(extender: &Extender, pods: [&Value; 2], nodes: &[&str]) -
 }
 
 /// Nodes with `gpus` GPUs each, and an extender that sees them.
-async fn cluster<const N: usize>(nodes: [&str; N], gpus: usize) -> (TestCluster, Extender) {
-    let rig = TestCluster::start();
+async fn start_cluster<const N: usize>(nodes: [&str; N], gpus: usize) -> (TestCluster, Extender) {
+    let cluster = TestCluster::start();
     for name in nodes {
-        rig.add_node(name, gpus);
+        cluster.add_node(name, gpus);
     }
-    let extender = rig.extender("one").await;
-    (rig, extender)
+    let extender = cluster.extender("one").await;
+    (cluster, extender)
 }
 
 #[tokio::test]
 async fn the_members_of_a_gang_are_bound_once_the_last_has_arrived() {
     let nodes = ["a", "b", "c"];
-    let (rig, extender) = cluster(nodes, 2).await;
-    let [one, two] = ["one", "two"].map(|name| member(&rig, name, 2, 3));
+    let (cluster, extender) = start_cluster(nodes, 2).await;
+    let [one, two] = ["one", "two"].map(|name| member(&cluster, name, 2, 3));
     extender.wait_for_gauge("pods", "2.0").await;
     let early = schedule(&extender, &one, &nodes).await;
     assert_eq!(early, Err("gang train has 2 of the 3 pods that start together".to_owned()));
-    let three = member(&rig, "three", 2, 3);
-    let other = rig.add_pod("other", json!({"nvidia.com/gpu": "1"}));
+    let three = member(&cluster, "three", 2, 3);
+    let other = cluster.add_pod("other", json!({"nvidia.com/gpu": "1"}));
     extender.wait_for_gauge("pods", "4.0").await;
     let (first, second, third) =
         tokio::join!(schedule(&extender, &one, &nodes), schedule(&extender, &two, &nodes), async {
@@ -65,7 +65,7 @@ async fn the_members_of_a_gang_are_bound_once_the_last_has_arrived() {
             extender.wait_for_gauge("idle_gpus", "0.0").await;
             let (fitting, reasons) = extender.filter(&other, &nodes).await;
             assert!(fitting.is_empty(), "{reasons}");
-            assert!(["one", "two"].iter().all(|name| rig.placement(name).is_none()));
+            assert!(["one", "two"].iter().all(|name| cluster.placement(name).is_none()));
             schedule(&extender, &three, &nodes).await
         });
     let mut placed_nodes = [first, second, third].map(|node| node.expect("bound"));
@@ -74,9 +74,9 @@ async fn the_members_of_a_gang_are_bound_once_the_last_has_arrived() {
     let (_, page) = extender.get("/metrics").await;
     assert!(page.contains("windlass_cluster_gangs_total{is_whole=\"true\"} 1\n"), "{page}");
     // A recreated member does not wait, because the others run.
-    rig.server.objects().delete::<Pod>("default", "two").expect("deleted");
+    cluster.server.objects().delete::<Pod>("default", "two").expect("deleted");
     extender.wait_for_gauge("idle_gpus", "2.0").await;
-    let recreated = member(&rig, "recreated", 2, 3);
+    let recreated = member(&cluster, "recreated", 2, 3);
     assert!(schedule(&extender, &recreated, &nodes).await.is_ok());
     extender.stop().await;
 }
@@ -84,8 +84,8 @@ async fn the_members_of_a_gang_are_bound_once_the_last_has_arrived() {
 #[tokio::test]
 async fn a_gang_that_does_not_fit_completely_holds_nothing() {
     let nodes = ["a", "b"];
-    let (rig, extender) = cluster(nodes, 2).await;
-    let [one, _, _] = ["one", "two", "three"].map(|name| member(&rig, name, 2, 3));
+    let (cluster, extender) = start_cluster(nodes, 2).await;
+    let [one, _, _] = ["one", "two", "three"].map(|name| member(&cluster, name, 2, 3));
     extender.wait_for_gauge("pods", "3.0").await;
     let (fitting, reasons) = extender.filter(&one, &nodes).await;
     assert!(fitting.is_empty());
@@ -93,7 +93,7 @@ async fn a_gang_that_does_not_fit_completely_holds_nothing() {
     assert_eq!((&reasons["a"], &reasons["b"]), (&message.into(), &message.into()));
     assert!(!extender.bind(&one, "a").await.is_empty(), "bind plans the gang too");
     extender.wait_for_gauge("idle_gpus", "4.0").await;
-    let wrong = rig.add_member("wrong", "other", 1, &json!({"windlass.dev/gang-size": "many"}));
+    let wrong = cluster.add_member("wrong", "other", 1, &json!({"windlass.dev/gang-size": "many"}));
     let (_, reasons) = extender.filter(&wrong, &nodes).await;
     assert!(reasons["a"].as_str().expect("text").ends_with(
         "the pod is of gang other, so its annotation windlass.dev/gang-size has to be a number from 1 to 128, not \
@@ -105,15 +105,15 @@ async fn a_gang_that_does_not_fit_completely_holds_nothing() {
 #[tokio::test]
 async fn an_incomplete_gang_is_given_up_and_its_gpus_are_free() {
     let nodes = ["a", "b"];
-    let (rig, extender) = cluster(nodes, 1).await;
-    let [one, two] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
+    let (cluster, extender) = start_cluster(nodes, 1).await;
+    let [one, two] = ["one", "two"].map(|name| member(&cluster, name, 1, 2));
     extender.wait_for_gauge("pods", "2.0").await;
     let start = Instant::now();
     let given_up = schedule(&extender, &one, &nodes).await.expect_err("alone");
     assert!(given_up.starts_with("gang train was not complete within 5s: "), "{given_up}");
     assert!(start.elapsed() >= GANG_WAIT);
     extender.wait_for_gauge("idle_gpus", "2.0").await;
-    assert!(rig.placement("one").is_none());
+    assert!(cluster.placement("one").is_none());
     // The gang is in back-off, so that other pods can get the GPUs.
     let refusal = schedule(&extender, &one, &nodes).await.expect_err("in back-off");
     assert!(
@@ -130,17 +130,17 @@ async fn an_incomplete_gang_is_given_up_and_its_gpus_are_free() {
 #[tokio::test]
 async fn an_abandoned_bind_is_replaced_by_the_next_one() {
     let nodes = ["a", "b"];
-    let (rig, extender) = cluster(nodes, 1).await;
-    let [one, two] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
+    let (cluster, extender) = start_cluster(nodes, 1).await;
+    let [one, two] = ["one", "two"].map(|name| member(&cluster, name, 1, 2));
     extender.wait_for_gauge("pods", "2.0").await;
     // kube-scheduler closes the connection, and binds the pod again.
-    let hung_up = async {
+    let closed_bind = async {
         tokio::select! {
             _ = extender.bind(&one, "a") => panic!("the gang is incomplete"),
             () = extender.wait_for_gauge("idle_gpus", "0.0") => {}
         }
     };
-    hung_up.await;
+    closed_bind.await;
     extender.wait_for_gauge("idle_gpus", "2.0").await;
     assert_eq!(
         schedule_both(&extender, [&one, &two], &nodes).await,
@@ -152,8 +152,8 @@ async fn an_abandoned_bind_is_replaced_by_the_next_one() {
 
 #[tokio::test]
 async fn members_with_different_annotations_are_refused() {
-    let (rig, extender) = cluster(["a"], 4).await;
-    let (one, _) = (member(&rig, "one", 1, 2), member(&rig, "two", 1, 3));
+    let (cluster, extender) = start_cluster(["a"], 4).await;
+    let (one, _) = (member(&cluster, "one", 1, 2), member(&cluster, "two", 1, 3));
     extender.wait_for_gauge("pods", "2.0").await;
     let answer = extender.call("filter", &json!({"Pod": one, "NodeNames": ["a"]})).await;
     let message = "pods of gang train differ in windlass.dev/gang-size or windlass.dev/gang-within, pod two for one: set \
@@ -164,21 +164,21 @@ async fn members_with_different_annotations_are_refused() {
 
 #[tokio::test]
 async fn a_gang_is_placed_in_the_smallest_rack_that_fits_it() {
-    let rig = TestCluster::start();
+    let cluster = TestCluster::start();
     let racks = [("a1", "a", 8), ("b1", "b", 2), ("b2", "b", 2), ("c1", "c", 2)];
     for (name, rack, gpus) in racks {
-        rig.add_labelled_node(name, gpus, &json!({"example.com/rack": rack}));
+        cluster.add_labelled_node(name, gpus, &json!({"example.com/rack": rack}));
     }
     let nodes = racks.map(|(name, ..)| name);
-    let extender = rig.extender("one").await;
+    let extender = cluster.extender("one").await;
     let within_rack =
         json!({"windlass.dev/gang-size": "2", "windlass.dev/gang-within": "example.com/rack"});
-    let [one, two] = ["one", "two"].map(|name| rig.add_member(name, "racked", 2, &within_rack));
+    let [one, two] = ["one", "two"].map(|name| cluster.add_member(name, "racked", 2, &within_rack));
     extender.wait_for_gauge("pods", "2.0").await;
     let placed_nodes = schedule_both(&extender, [&one, &two], &nodes).await;
     assert_eq!(placed_nodes, ["b1", "b2"], "not c, which is too small, and not a, which is larger");
     // Another pod of the gang must be placed in the same rack.
-    let more = rig.add_member("more", "racked", 2, &within_rack);
+    let more = cluster.add_member("more", "racked", 2, &within_rack);
     let (fitting, reasons) = extender.filter(&more, &nodes).await;
     assert!(fitting.is_empty(), "{reasons}");
     assert!(reasons["a1"].as_str().expect("text").ends_with("on nodes with one example.com/rack"));
@@ -187,8 +187,8 @@ async fn a_gang_is_placed_in_the_smallest_rack_that_fits_it() {
 
 #[tokio::test]
 async fn a_shutdown_does_not_wait_for_a_gang() {
-    let (rig, extender) = cluster(["a"], 2).await;
-    let [one, _] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
+    let (cluster, extender) = start_cluster(["a"], 2).await;
+    let [one, _] = ["one", "two"].map(|name| member(&cluster, name, 1, 2));
     extender.wait_for_gauge("pods", "2.0").await;
     let start = Instant::now();
     let waiting = async {

@@ -60,7 +60,7 @@ struct Waiting {
     pod: PodFacts,
     node: String,
     placement: PodPlacement,
-    number: u64,
+    decision_id: u64,
     wait: GangWait,
 }
 
@@ -164,7 +164,7 @@ impl Model {
             namespace: "ns".to_owned(),
             name: uid.clone(),
             node: None,
-            created: i64::try_from(self.server.created_count).expect("few"),
+            created: i64::try_from(self.server.created_count).expect("a small number"),
             priority: 0,
             is_ended: false,
             resources: ResourceRequest {
@@ -197,7 +197,7 @@ impl Model {
             self.refused += 1;
             return;
         };
-        let (placed, arrival) = match self.index.arrive(pod, &name) {
+        let (decision, arrival) = match self.index.arrive(pod, &name) {
             Ok(arrived) => arrived,
             // Another member has lost its GPUs, so the whole gang is given up.
             Err(Refusal::GangLostNode(_)) => {
@@ -207,24 +207,24 @@ impl Model {
             }
             Err(refusal) => panic!("a node that fits can serve it: {refusal}"),
         };
-        let (pod, placement, number) = (pod.clone(), placed.placement, placed.id);
+        let (pod, placement, decision_id) = (pod.clone(), decision.placement, decision.id);
         match arrival {
-            Arrival::Single => self.write(&pod.uid, &name, placement, number),
+            Arrival::Single => self.write(&pod.uid, &name, placement, decision_id),
             Arrival::Waiting(wait) => {
-                self.waiting.push(Waiting { pod, node: name, placement, number, wait });
+                self.waiting.push(Waiting { pod, node: name, placement, decision_id, wait });
             }
             Arrival::Last => {
                 self.gangs.0 += 1;
-                self.write(&pod.uid, &name, placement, number);
+                self.write(&pod.uid, &name, placement, decision_id);
                 let (members, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
                     .into_iter()
                     .partition(|it| it.pod.gang == pod.gang);
                 self.waiting = waiting;
-                for Waiting { pod, node, placement, number, .. } in members {
+                for Waiting { pod, node, placement, decision_id, .. } in members {
                     // A pod with two bind calls is written once.
-                    let is_current = self.index.is_current_decision(&pod.uid, number);
+                    let is_current = self.index.is_current_decision(&pod.uid, decision_id);
                     if is_current && self.server.pods.contains_key(&pod.uid) {
-                        self.write(&pod.uid, &node, placement, number);
+                        self.write(&pod.uid, &node, placement, decision_id);
                     }
                 }
             }
@@ -278,10 +278,10 @@ impl Model {
         self.waiting.retain(|it| it.pod.gang != gang);
     }
 
-    fn write(&mut self, uid: &str, name: &str, placement: PodPlacement, number: u64) {
-        self.index.begin_write(uid, number);
+    fn write(&mut self, uid: &str, name: &str, placement: PodPlacement, decision_id: u64) {
+        self.index.begin_write(uid, decision_id);
         match self.random.below(10) {
-            0 => self.index.end_write(uid, number),
+            0 => self.index.end_write(uid, decision_id),
             // The answer is lost. The watch delivers the outcome.
             outcome => {
                 let event = self.server.bind(uid, name, placement);
@@ -368,18 +368,18 @@ impl Model {
 
     /// Checks that no GPU is allocated beyond its capacity.
     fn check_capacity(&self) {
-        let mut held: BTreeMap<(&str, &str), (u32, u32, bool, usize)> = BTreeMap::new();
+        let mut usages: BTreeMap<(&str, &str), (u32, u32, bool, usize)> = BTreeMap::new();
         for (pod, placement) in self.server.pods.values() {
             let (Some(node), Some(placement)) = (&pod.node, placement) else { continue };
             for device in &placement.devices {
-                let held = held.entry((node, device.id.as_str())).or_default();
-                held.0 += device.memory_mib.unwrap_or(0);
-                held.1 += u32::from(device.compute_milli.unwrap_or(0));
-                held.2 |= device.is_whole();
-                held.3 += 1;
+                let usage = usages.entry((node, device.id.as_str())).or_default();
+                usage.0 += device.memory_mib.unwrap_or(0);
+                usage.1 += u32::from(device.compute_milli.unwrap_or(0));
+                usage.2 |= device.is_whole();
+                usage.3 += 1;
             }
         }
-        for (gpu, (mib, milli, is_whole, holders)) in held {
+        for (gpu, (mib, milli, is_whole, holders)) in usages {
             assert!(mib <= GPU_MIB && milli <= 1000, "{gpu:?}: {mib} MiB, {milli} thousandths");
             assert!(!is_whole || holders == 1, "{gpu:?} is whole and has {holders} holders");
         }

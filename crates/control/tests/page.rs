@@ -23,8 +23,9 @@ struct Page {
 
 impl Page {
     async fn start(source: PageSource) -> Self {
-        let (stop, (bound, address)) = (CancellationToken::new(), oneshot::channel());
-        let ready = move |address| bound.send(address).expect("awaited below");
+        let (stop, (address_sender, address)) = (CancellationToken::new(), oneshot::channel());
+        let ready =
+            move |address| address_sender.send(address).expect("the receiver is awaited below");
         let mut running = JoinSet::new();
         running.spawn(run_page(
             ([127, 0, 0, 1], 0).into(),
@@ -84,7 +85,7 @@ impl Page {
     async fn stop(mut self) {
         self.stop.cancel();
         let ended = timeout(TIMEOUT, self.running.join_next()).await.expect("it ends in time");
-        ended.expect("started").expect("no panic").expect("a clean end");
+        ended.expect("started").expect("the task did not panic").expect("a clean end");
     }
 }
 
@@ -94,15 +95,15 @@ fn revision(state: &Value) -> &str {
 
 #[tokio::test]
 async fn the_page_shows_nodes_holders_and_pending_pods_and_then_what_changes() {
-    let rig = TestCluster::start();
-    rig.add_node("a", 1);
-    rig.add_node("b", 2);
-    let extender = rig.extender("r").await;
-    let half = rig.add_pod("half", json!({"windlass.dev/gpu-memory": 12}));
+    let cluster = TestCluster::start();
+    cluster.add_node("a", 1);
+    cluster.add_node("b", 2);
+    let extender = cluster.extender("r").await;
+    let half = cluster.add_pod("half", json!({"windlass.dev/gpu-memory": 12}));
     assert_eq!(extender.bind(&half, "a").await, "");
-    rig.add_pod("large", json!({"nvidia.com/gpu": 4}));
+    cluster.add_pod("large", json!({"nvidia.com/gpu": 4}));
 
-    let page = Page::start(PageSource::Cluster(Some(rig.kubeconfig()))).await;
+    let page = Page::start(PageSource::Cluster(Some(cluster.kubeconfig()))).await;
     // The pod's last change may arrive later than the other objects.
     let is_held = |state: &Value| !state["nodes"][0]["devices"][0]["holders"].is_null();
     let state = page.wait_for_state(None, is_held).await;
@@ -121,7 +122,7 @@ async fn the_page_shows_nodes_holders_and_pending_pods_and_then_what_changes() {
     assert_eq!(refused.iter().map(|it| it["nodes"].as_u64().expect("a number")).sum::<u64>(), 2);
 
     let first = revision(&state).to_owned();
-    rig.add_node("c", 4);
+    cluster.add_node("c", 4);
     let changes = page.wait_for_state(Some(&first), |state| state["nodes"] != json!([])).await;
     assert_eq!(changes["complete"], false);
     let names: Vec<_> = changes["nodes"].as_array().expect("nodes").iter().collect();
@@ -159,8 +160,8 @@ async fn the_page_of_a_recording_is_complete_at_once_and_serves_its_files() {
     ] {
         assert!(index.head.contains(header), "{header}: {}", index.head);
     }
-    let tag = index.head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag");
-    let second = page.request("GET", "/", "localhost", &format!("if-none-match: {tag}\r\n")).await;
+    let etag = index.head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag");
+    let second = page.request("GET", "/", "localhost", &format!("if-none-match: {etag}\r\n")).await;
     assert_eq!((second.code, second.body.as_str()), (304, ""));
     assert_eq!(page.get("/../Cargo.toml").await.code, 404);
     page.stop().await;
@@ -208,6 +209,6 @@ async fn readers_beyond_the_limit_are_answered_at_once_and_a_stop_ends_held_ones
     assert!(polls.try_join_next().is_none(), "the long polls still wait");
     page.stop().await;
     while let Some(ended) = timeout(TIMEOUT, polls.join_next()).await.expect("in time") {
-        ended.expect("no panic").expect("answered before the end");
+        ended.expect("the task did not panic").expect("answered before the end");
     }
 }

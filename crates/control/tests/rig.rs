@@ -1,4 +1,4 @@
-//! Test rig: an API server, and extenders that watch it.
+//! Test cluster: an API server, and extenders that watch it.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -52,7 +52,7 @@ impl TestCluster {
     }
 
     pub(crate) async fn start_extender(&self, identity: &str) -> Extender {
-        let (stop, (bound, address)) = (CancellationToken::new(), oneshot::channel());
+        let (stop, (address_sender, address)) = (CancellationToken::new(), oneshot::channel());
         let config = Config {
             listen: ([127, 0, 0, 1], 0).into(),
             metrics: None,
@@ -64,7 +64,8 @@ impl TestCluster {
             identity: identity.to_owned(),
             gang_wait: GANG_WAIT,
         };
-        let ready = move |address| bound.send(address).expect("awaited below");
+        let ready =
+            move |address| address_sender.send(address).expect("the receiver is awaited below");
         let mut running = JoinSet::new();
         running.spawn(run(config, stop.clone(), ready));
         Extender { address: address.await.expect("it listens"), stop, running }
@@ -220,7 +221,7 @@ impl Extender {
     pub(crate) async fn stop(mut self) {
         self.request_stop();
         let ended = timeout(TIMEOUT, self.running.join_next()).await.expect("it ends in time");
-        ended.expect("started").expect("no panic").expect("a clean end");
+        ended.expect("started").expect("the task did not panic").expect("a clean end");
     }
 
     async fn request(&self, text: &str) -> (u16, String) {

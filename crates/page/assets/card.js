@@ -10,25 +10,25 @@ import { t } from './words.js';
 
 const card = document.getElementById('card');
 const MAX_HOLDERS = 8;
-let shown;
+let shownCell;
 
 /** Shows the card of a cell's device. Without a cell, hides the card. */
 export function showCard(cell) {
-  shown = cell;
+  shownCell = cell;
   refreshCard();
 }
 
 export function refreshCard() {
-  const node = shown?.isConnected && state.nodes.get(shown.closest('[data-node]')?.dataset.node);
-  const device = node && node.devices[shown.closest('[data-at]').dataset.at];
+  const node = shownCell?.isConnected && state.nodes.get(shownCell.closest('[data-node]')?.dataset.node);
+  const device = node && node.devices[shownCell.closest('[data-at]').dataset.at];
   card.hidden = !device;
   if (!device) return;
   fill(card, lines(node, device));
-  const [place, size] = [shown.getBoundingClientRect(), card.getBoundingClientRect()];
-  const left = Math.min(place.left, innerWidth - size.width - 8);
-  const isBelow = place.bottom + size.height + 16 < innerHeight;
+  const [cellBox, cardBox] = [shownCell.getBoundingClientRect(), card.getBoundingClientRect()];
+  const left = Math.min(cellBox.left, innerWidth - cardBox.width - 8);
+  const isBelow = cellBox.bottom + cardBox.height + 16 < innerHeight;
   card.style.left = `${Math.max(8, left)}px`;
-  card.style.top = `${isBelow ? place.bottom + 8 : Math.max(8, place.top - size.height - 8)}px`;
+  card.style.top = `${isBelow ? cellBox.bottom + 8 : Math.max(8, cellBox.top - cardBox.height - 8)}px`;
 }
 
 function lines(node, device) {

@@ -54,9 +54,9 @@ export function render({ view }) {
 }
 
 export function arrange(root) {
-  const shown = root.querySelector('[data-own]');
-  if (shown !== list) {
-    list = shown;
+  const container = root.querySelector('[data-own]');
+  if (container !== list) {
+    list = container;
     elements.clear();
     list.addEventListener('contentvisibilityautostatechange', ({ target, skipped }) => {
       near[skipped ? 'delete' : 'add'](target);
@@ -81,7 +81,7 @@ export function arrange(root) {
   }
 }
 
-/** True for an element near the screen. The browser reports this of bands of tiles, and of groups of table rows. */
+/** True for an element near the screen. The browser reports it for bands of tiles, and for groups of table rows. */
 const isOnScreen = (element) => near.has(element) || near.has(element.parentElement);
 
 const isTable = () => list.matches('.table *');
@@ -89,31 +89,31 @@ const isTable = () => list.matches('.table *');
 const bandAt = (number) => list.children[number] ?? list.appendChild(h('div.band', { role: 'none' }));
 
 /** Inserts the elements of these nodes into the list, in order: one batch now, the others in later frames. */
-function place(nodes, from) {
+function place(nodes, start) {
   const end = performance.now() + BATCH_MS;
-  let moved = 0;
-  const isBatchFull = () => moved >= BATCH || performance.now() > end;
+  let insertedCount = 0;
+  const isBatchFull = () => insertedCount >= BATCH || performance.now() > end;
   const names = new Set(nodes.map(({ name }) => name));
   for (const [name, element] of elements) {
     if (names.has(name) || !element.isConnected) continue;
-    if (performance.now() > end) return schedule('place', () => place(nodes, from));
+    if (performance.now() > end) return schedule('place', () => place(nodes, start));
     element.remove();
   }
   const { columns, rows } = shape();
   const bandSize = isTable() ? Infinity : columns * rows;
-  for (let at = from; at < nodes.length; at += 1) {
-    if (isBatchFull()) return schedule('place', () => place(nodes, at));
-    const { name } = nodes[at];
-    const band = isTable() ? list : bandAt(Math.floor(at / bandSize));
-    const spot = band.children[at % bandSize];
+  for (let position = start; position < nodes.length; position += 1) {
+    if (isBatchFull()) return schedule('place', () => place(nodes, position));
+    const { name } = nodes[position];
+    const band = isTable() ? list : bandAt(Math.floor(position / bandSize));
+    const current = band.children[position % bandSize];
     if (!elements.has(name)) elements.set(name, h('div'));
-    if (elements.get(name) === spot) continue;
+    if (elements.get(name) === current) continue;
     if (stale.has(name) || !elements.get(name).dataset.key) refresh(name);
-    band.insertBefore(elements.get(name), spot ?? null);
-    moved += 1;
+    band.insertBefore(elements.get(name), current ?? null);
+    insertedCount += 1;
   }
-  const used = Math.ceil(nodes.length / bandSize);
-  if (!isTable()) [...list.children].slice(used).forEach((band) => band.remove());
+  const bandCount = Math.ceil(nodes.length / bandSize);
+  if (!isTable()) [...list.children].slice(bandCount).forEach((band) => band.remove());
   list.querySelector('.empty')?.remove();
   if (!nodes.length) list.append(empty(t(state.nodes.size ? 'noMatch' : 'noNodes')));
 }
@@ -191,7 +191,7 @@ function shape() {
 export const moveByArrow = (key) => Boolean(list) && moveFocus(key, list, shape().columns);
 
 /** The next larger (1) or smaller (-1) size of tiles. */
-export function nextSize(by) {
+export function nextSize(step) {
   const sizes = OPTIONS.size.slice(1);
-  return sizes[Math.min(sizes.length - 1, Math.max(0, sizes.indexOf(shape().size) + by))];
+  return sizes[Math.min(sizes.length - 1, Math.max(0, sizes.indexOf(shape().size) + step))];
 }

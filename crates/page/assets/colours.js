@@ -46,8 +46,8 @@ function split(device, keyOf, idleKey = 'idle') {
   const sum = shares.reduce((total, it) => total + it, 0);
   const fit = sum > held ? held / sum : 1;
   const parts = device.holders.map((holder, at) => ({ size: shares[at] * fit, key: keyOf(holder) }));
-  const rest = held - sum * fit;
-  if (rest > 0.001) parts.push({ size: rest, key: 'held' });
+  const unattributed = held - sum * fit;
+  if (unattributed > 0.001) parts.push({ size: unattributed, key: 'held' });
   if (device.idle > 0) parts.push({ size: device.idle, key: idleKey });
   return parts;
 }
@@ -60,26 +60,27 @@ export function share(device, holder) {
 
 /** The parts of a device. For a partitioned device, the parts of its partitions. */
 export function paint(mode, node, device) {
-  const wholes = device.health === 'unhealthy' ? [] : device.parts;
-  if (!wholes.length) return PAINTERS[mode](device, node);
-  const sizes = wholes.map((it) => (it.memory && device.memory ? it.memory / device.memory : 1 / wholes.length));
+  const partitions = device.health === 'unhealthy' ? [] : device.parts;
+  if (!partitions.length) return PAINTERS[mode](device, node);
+  const sizes = partitions.map((it) =>
+    (it.memory && device.memory ? it.memory / device.memory : 1 / partitions.length));
   const sum = Math.max(1, sizes.reduce((total, it) => total + it, 0));
-  const parts = wholes.flatMap((it, at) =>
+  const parts = partitions.flatMap((it, at) =>
     PAINTERS[mode](it, node).map(({ size, key }) => ({ size: size * sizes[at] / sum, key })));
-  const rest = 1 - parts.reduce((total, it) => total + it.size, 0);
-  return rest > 0.001 ? [...parts, { size: rest, key: 'idle' }] : parts;
+  const unpartitioned = 1 - parts.reduce((total, it) => total + it.size, 0);
+  return unpartitioned > 0.001 ? [...parts, { size: unpartitioned, key: 'idle' }] : parts;
 }
 
 /** A CSS background of these parts, with gaps between them. */
 export function background(parts) {
   if (parts.length === 1) return colour(parts[0].key);
-  let at = 0;
+  let percentage = 0;
   const stops = parts.map(({ size, key }, number) => {
-    const from = at;
-    at += 100 * size;
-    const gap = number < parts.length - 1 ? `, var(--card) calc(${at.toFixed(1)}% - 1px) ${at.toFixed(1)}%` : '';
-    const to = gap ? `calc(${at.toFixed(1)}% - 1px)` : '100%';
-    return `${colour(key)} ${from.toFixed(1)}% ${to}${gap}`;
+    const start = percentage;
+    percentage += 100 * size;
+    const end = percentage.toFixed(1);
+    const gap = number < parts.length - 1 ? `, var(--card) calc(${end}% - 1px) ${end}%` : '';
+    return `${colour(key)} ${start.toFixed(1)}% ${gap ? `calc(${end}% - 1px)` : '100%'}${gap}`;
   });
   return `linear-gradient(90deg, ${stops.join(', ')})`;
 }

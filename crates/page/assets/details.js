@@ -16,13 +16,16 @@ export function detailedNode(name) {
   return node && detail?.name === name ? detail : node;
 }
 
-/** Requests the details of the node on screen, forever. `name()` returns the node; each answer calls `onDetails()`. */
-export async function followDetails(name, onDetails) {
+/**
+ * Requests the details of the node on screen, forever. `currentName()` returns the node's name. Each answer calls
+ * `onDetails()`.
+ */
+export async function followDetails(currentName, onDetails) {
   for (;;) {
-    const node = name();
+    const node = currentName();
     if (node && state.source === 'cluster' && state.nodes.get(node)?.hasAgent && !unavailable.has(node)) {
       detail = await fetchDetails(node);
-      if (detail && name() === node) onDetails();
+      if (detail && currentName() === node) onDetails();
     } else if (!node) {
       detail = undefined;
     }
@@ -47,6 +50,6 @@ async function fetchDetails(name) {
 /** Takes holders from the state if the agent does not disclose their names. */
 function withHolderNames(name, device) {
   if (device.holders.every((holder) => holder.pod || holder.claim)) return device;
-  const same = state.nodes.get(name)?.devices.find((other) => other.id === device.id);
-  return same ? { ...device, holders: same.holders } : device;
+  const known = state.nodes.get(name)?.devices.find((other) => other.id === device.id);
+  return known ? { ...device, holders: known.holders } : device;
 }

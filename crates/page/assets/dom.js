@@ -11,7 +11,7 @@ export function h(name, attributes, ...children) {
   if (classes.length) element.setAttribute('class', classes.join(' '));
   for (const [key, value] of Object.entries(attributes ?? {})) {
     if (value === undefined || value === null || value === false) continue;
-    if (key === 'style') Object.entries(value).forEach(([property, to]) => element.style.setProperty(property, to));
+    if (key === 'style') Object.entries(value).forEach((entry) => element.style.setProperty(...entry));
     else element.setAttribute(key, value === true ? '' : value);
   }
   for (const child of children.flat(Infinity)) {
@@ -56,19 +56,19 @@ export function fill(parent, children) {
   let next = parent.firstChild;
   for (const child of [...children]) {
     const key = child.dataset?.key;
-    const same = key === undefined ? next?.dataset?.key === undefined && next : keyed.get(key);
+    const existing = key === undefined ? next?.dataset?.key === undefined && next : keyed.get(key);
     keyed.delete(key);
-    if (!same) {
+    if (!existing) {
       parent.insertBefore(child, next);
       continue;
     }
-    if (same === next) next = next.nextSibling;
-    else parent.insertBefore(same, next);
-    morph(same, child);
+    if (existing === next) next = next.nextSibling;
+    else parent.insertBefore(existing, next);
+    morph(existing, child);
   }
   while (next) {
-    const rest = next.nextSibling;
+    const following = next.nextSibling;
     next.remove();
-    next = rest;
+    next = following;
   }
 }

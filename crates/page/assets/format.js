@@ -30,11 +30,11 @@ const STEPS = [['second', 60], ['minute', 60], ['hour', 24], ['day', 365], ['yea
 /** "5 min ago". */
 export function ago(ms, now) {
   let value = (ms - now) / 1000;
-  for (const [unit, many] of STEPS) {
-    if (Math.abs(value) < many) {
+  for (const [unit, perNextUnit] of STEPS) {
+    if (Math.abs(value) < perNextUnit) {
       return format(Intl.RelativeTimeFormat, { style: 'short', numeric: 'auto' }).format(Math.round(value), unit);
     }
-    value /= many;
+    value /= perNextUnit;
   }
 }
 

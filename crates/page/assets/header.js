@@ -4,7 +4,7 @@ import { h } from './dom.js';
 import { clock, number } from './format.js';
 import { useToken } from './protocol.js';
 import { href, route } from './route.js';
-import { box } from './search.js';
+import { searchBox } from './search.js';
 import { state, totals } from './state.js';
 import { language, t } from './words.js';
 
@@ -23,15 +23,16 @@ const simulated = () =>
   h('div.simulated', { 'data-key': 'simulated' }, h('strong', {}, t('simulated')), ` ${t('simulatedText')}`);
 
 function bar(view) {
-  const tab = (name, to, count, views = [name]) =>
-    h('a', { href: to, 'aria-current': views.includes(view) && 'page' }, t(name), count > 0 && h('b', {}, number(count)));
-  const only = state.source === 'node' && state.nodes.keys().next().value;
+  const tab = (name, address, count, views = [name]) =>
+    h('a', { href: address, 'aria-current': views.includes(view) && 'page' },
+      t(name), count > 0 && h('b', {}, number(count)));
+  const nodeName = state.source === 'node' && state.nodes.keys().next().value;
   return h('div.bar', { 'data-key': 'bar' },
     h('a.brand', { href: '#/', title: `Windlass ${state.version.slice(0, 40)}` },
       h('img', { src: 'icon.svg', alt: '', width: 22, height: 22 }), 'Windlass'),
-    h('nav', {}, only ? tab('node', href('node', only)) : tab('cluster', cluster, 0, ['cluster', 'table']),
+    h('nav', {}, nodeName ? tab('node', href('node', nodeName)) : tab('cluster', cluster, 0, ['cluster', 'table']),
       tab('pending', href('pending'), state.pending.length), tab('history', href('history'))),
-    box(),
+    searchBox(),
     h('div.tools', {},
       h('button', { 'data-do': 'language', lang: language() === 'en' ? 'zh-CN' : 'en' }, t('otherLanguage')),
       h('button', { 'data-do': 'theme', title: t('theme'), 'aria-label': t('theme') }, '◐'),
@@ -52,11 +53,12 @@ function verdict() {
     sums.unknown > 0 && ['warn', href('cluster', '', { sort: 'problems' }), count('unknownDevices', sums.unknown)],
     state.pending.length > 0 && ['warn', href('pending'), count('podsPending', state.pending.length)],
   ].filter(Boolean);
-  const well = () => (state.nodes.size ? h('strong.well', {}, t('allWell')) : h('span.dim', {}, t('noNodes')));
+  const noProblem = () => (state.nodes.size ? h('strong.well', {}, t('allWell')) : h('span.dim', {}, t('noNodes')));
   const { gpus, freeGpus, idleGpus, fragmentedGpus } = state.summary;
   const figures = [['gpus', gpus], ['freeGpus', freeGpus], ['idleGpus', idleGpus], ['fragmentedGpus', fragmentedGpus]];
+  const troubleLink = ([mark, address, text]) => h(`a.${mark}`, { href: address }, text);
   return h('div.verdict', { 'data-key': 'verdict' },
-    h('p', {}, troubles.length ? troubles.map(([mark, to, text]) => h(`a.${mark}`, { href: to }, text)) : well()),
+    h('p', {}, troubles.length ? troubles.map(troubleLink) : noProblem()),
     h('dl', {}, state.source === 'cluster' && figure('nodes', sums.nodes, ''),
       figures.filter(([, value]) => value !== undefined)
         .map(([name, value]) => figure(name, value, t(`${name.replace('Gpus', '')}Text`)))));
@@ -67,15 +69,15 @@ const figure = (name, value, title) =>
 
 /** A notice if the page does not have the newest state. */
 function problem({ kind, text, since, isRefused }) {
-  const again = h('button', { 'data-do': 'retry' }, t('retry'));
+  const retryButton = h('button', { 'data-do': 'retry' }, t('retry'));
   const notice = (...children) => h('div.notice', { 'data-key': 'notice', role: 'status' }, ...children);
-  const words = text && h('span.dim', {}, ` ${text}`);
+  const serverText = text && h('span.dim', {}, ` ${text}`);
   switch (kind) {
     case 'connecting': return notice(t('loading'));
-    case 'lost': return notice(h('strong', {}, t('lost', { time: clock(since) })), words, ' ', again);
-    case 'busy': return notice(t('busy'), words, ' ', again);
+    case 'lost': return notice(h('strong', {}, t('lost', { time: clock(since) })), serverText, ' ', retryButton);
+    case 'busy': return notice(t('busy'), serverText, ' ', retryButton);
     case 'forbidden': return h('div', { 'data-key': 'notice' },
-      notice(h('strong', {}, t('forbidden')), words, ' ', again), tokenForm('otherToken'));
+      notice(h('strong', {}, t('forbidden')), serverText, ' ', retryButton), tokenForm('otherToken'));
     case 'token': return tokenForm('tokenNeeded', isRefused);
     default: return '';
   }

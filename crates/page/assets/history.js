@@ -21,14 +21,14 @@ export function render() {
   const chip = (name, label, count) => h('a', {
     href: withOption('kind', name), 'data-replace': true, 'aria-current': kind === name && 'true',
   }, label, h('b', {}, number(count)));
-  const shown = kind ? state.history.filter((event) => event.kind === kind) : state.history;
+  const selected = kind ? state.history.filter((event) => event.kind === kind) : state.history;
   return [
     h('h1', { 'data-key': 'heading' }, t('history')),
     h('div.toolbar', { 'data-key': 'kinds' }, h('div.segments', { role: 'group' },
       chip('', t('all'), state.history.length), [...counts].filter(([name, count]) => count || name === kind).slice(0, 12)
         .map(([name, count]) => chip(name, word('event_', name), count)))),
-    shown.length > 1 && strip(shown),
-    shown.length ? lines(shown) : empty(t('nothingHappened')),
+    selected.length > 1 && strip(selected),
+    selected.length ? lines(selected) : empty(t('nothingHappened')),
   ].filter(Boolean);
 }
 
@@ -42,8 +42,8 @@ export const lines = (events) => h('ol.events', { 'data-key': 'events' }, events
 
 /** Node and device of an event. A device that the node no longer has is shown by its id. */
 function place({ node, device }) {
-  const known = state.nodes.get(node)?.devices.find(({ id }) => id && id === device);
-  if (known) return deviceLink(state.nodes.get(node), known);
+  const currentDevice = state.nodes.get(node)?.devices.find(({ id }) => id && id === device);
+  if (currentDevice) return deviceLink(state.nodes.get(node), currentDevice);
   return [node && nodeLink(node), device && h('span.id', {}, ' ', untrusted(device, 80))];
 }
 
@@ -59,10 +59,11 @@ function strip(events) {
   for (const [ms, isFault] of times) columns[bucket(ms)][isFault ? 0 : 1] += 1;
   const max = Math.max(...columns.map(([faults, others]) => faults + others));
   const height = (count) => (count ? Math.max(4, 56 * count / max) : 0);
-  const column = (mark, at, from, count) =>
-    count > 0 && h(`rect${mark}`, { x: at * 10 + 1, width: 8, y: 60 - from - height(count), height: height(count) });
+  const column = (mark, index, base, count) =>
+    count > 0 && h(`rect${mark}`, { x: index * 10 + 1, width: 8, y: 60 - base - height(count), height: height(count) });
   return h('figure.strip', { 'data-key': 'strip' },
     h('svg', { viewBox: `0 0 ${BUCKETS * 10} 60`, preserveAspectRatio: 'none', role: 'img', 'aria-label': t('eventsOverTime') },
-      columns.map(([faults, others], at) => [column('.fault', at, 0, faults), column('', at, height(faults), others)])),
+      columns.map(([faults, others], index) =>
+        [column('.fault', index, 0, faults), column('', index, height(faults), others)])),
     h('figcaption.dim', {}, h('span', {}, day(first)), h('span', {}, day(first + length))));
 }

@@ -13,40 +13,40 @@ const KEYS = [
   ['t', 'key_table'], ['+ −', 'key_size'], ['d l', 'key_look'], ['Esc', 'key_escape'], ['?', 'key_help'],
 ];
 
-const go = (to) => {
-  location.hash = to;
+const navigateTo = (address) => {
+  location.hash = address;
 };
 
 const ACTIONS = {
   '/': () => document.getElementById('search').select(),
   '?': help,
-  1: () => go(clusterAddress()), 2: () => go('#/pending'), 3: () => go('#/history'),
+  1: () => navigateTo(clusterAddress()), 2: () => navigateTo('#/pending'), 3: () => navigateTo('#/history'),
   n: nextUnhealthy,
   c: () => choose('colour', OPTIONS.colour[(OPTIONS.colour.indexOf(option('colour')) + 1) % OPTIONS.colour.length]),
-  t: () => go(href(route().view === 'table' ? 'cluster' : 'table', '', route().options)),
+  t: () => navigateTo(href(route().view === 'table' ? 'cluster' : 'table', '', route().options)),
   '+': () => choose('size', nextSize(1)), '=': () => choose('size', nextSize(1)),
   '-': () => choose('size', nextSize(-1)),
   d: theme, l: otherLanguage,
 };
 
-export function pressed(event) {
+export function handleKey(event) {
   const { key, target } = event;
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-  if (target.id === 'search') return inSearch(event);
+  if (target.id === 'search') return handleSearchKey(event);
   if (target.matches('input, select, textarea')) return;
   if (key.startsWith('Arrow')) {
     if (moveByArrow(key)) event.preventDefault();
   } else if (key === 'Enter' && target.matches('.cell')) {
     open(target);
   } else if (key === 'Escape' && !document.querySelector('dialog[open]')) {
-    if (!['cluster', 'table'].includes(route().view)) go(clusterAddress());
+    if (!['cluster', 'table'].includes(route().view)) navigateTo(clusterAddress());
   } else if (Object.hasOwn(ACTIONS, key)) {
     event.preventDefault();
     ACTIONS[key]();
   }
 }
 
-function inSearch(event) {
+function handleSearchKey(event) {
   if (event.key === 'Escape') {
     event.target.value = '';
     choose('q', '');

@@ -9,12 +9,12 @@ import { ago } from './format.js';
 import { schedule } from './frames.js';
 import { header, submitToken } from './header.js';
 import * as history from './history.js';
-import { help, open, otherLanguage, pressed, theme } from './keys.js';
+import { handleKey, help, open, otherLanguage, theme } from './keys.js';
 import * as node from './node.js';
 import * as pending from './pending.js';
 import * as pod from './pod.js';
-import { askNow, follow } from './protocol.js';
-import { choose, option, remember, route } from './route.js';
+import { follow, requestNow } from './protocol.js';
+import { choose, option, route, storeOptions } from './route.js';
 import { suggest } from './search.js';
 import { apply, now, state, totals } from './state.js';
 import { watchWidth } from './width.js';
@@ -24,13 +24,13 @@ const VIEWS = { cluster, table: cluster, node, pod, pending, history };
 const main = document.getElementById('main');
 const [clusterRoot, otherRoot] = main.children;
 let connection = { kind: 'connecting' };
-let shown = '';
+let shownView = '';
 
 /** The route of the address. On the page of an agent, the start is the view of its node. */
 function currentRoute() {
-  const here = route();
-  const only = state.source === 'node' && here.view === 'cluster' && state.nodes.keys().next().value;
-  const target = only ? { ...here, view: 'node', name: only } : here;
+  const current = route();
+  const nodeName = state.source === 'node' && current.view === 'cluster' && state.nodes.keys().next().value;
+  const target = nodeName ? { ...current, view: 'node', name: nodeName } : current;
   return Object.hasOwn(VIEWS, target.view) ? target : { ...target, view: 'cluster' };
 }
 
@@ -46,24 +46,24 @@ function drawHeader() {
 
 /** Sets the text of the live region, which screen readers read aloud when it changes. */
 function announce(text) {
-  const spoken = document.getElementById('spoken');
-  const words = connection.kind === 'live' ? text : '';
-  if (spoken.textContent !== words) spoken.textContent = words;
+  const liveRegion = document.getElementById('spoken');
+  const announcement = connection.kind === 'live' ? text : '';
+  if (liveRegion.textContent !== announcement) liveRegion.textContent = announcement;
 }
 
 function drawView() {
   if (!state.isLoaded) return;
-  const here = currentRoute();
-  const isCluster = VIEWS[here.view] === cluster;
-  if (`${here.view} ${here.name}` !== shown) scrollPositions.set(shown, scrollY);
+  const current = currentRoute();
+  const isCluster = VIEWS[current.view] === cluster;
+  if (`${current.view} ${current.name}` !== shownView) scrollPositions.set(shownView, scrollY);
   if (option('colour') === 'holder') assignHues();
   // The cluster's many elements stay in the document while another view is shown.
   const [root, other] = isCluster ? [clusterRoot, otherRoot] : [otherRoot, clusterRoot];
   root.hidden = false;
   other.hidden = true;
-  fill(root, VIEWS[here.view].render(here));
+  fill(root, VIEWS[current.view].render(current));
   if (isCluster) cluster.arrange(root);
-  restoreScroll(here);
+  restoreScroll(current);
   refreshCard();
 }
 
@@ -74,12 +74,12 @@ let scrolledDevice;
 /** Restores the scroll position of a view, or scrolls to the device in the address. */
 function restoreScroll({ view, name, options }) {
   const key = `${view} ${name}`;
-  if (key !== shown) {
+  if (key !== shownView) {
     scrollTo(0, scrollPositions.get(key) ?? 0);
     showCard(undefined);
     scrolledDevice = undefined;
   }
-  shown = key;
+  shownView = key;
   const device = options.get('device');
   if (device !== scrolledDevice) document.getElementById(`device-${device}`)?.scrollIntoView({ block: 'nearest' });
   scrolledDevice = device;
@@ -87,9 +87,9 @@ function restoreScroll({ view, name, options }) {
 
 /** Draws everything, after a change of the address or of an option. */
 function draw() {
-  remember();
-  const chosen = option('theme');
-  if (chosen) setAttribute(document.documentElement, 'data-theme', chosen);
+  storeOptions();
+  const selectedTheme = option('theme');
+  if (selectedTheme) setAttribute(document.documentElement, 'data-theme', selectedTheme);
   const language = option('lang') || (/^zh/i.test(navigator.language) ? 'zh' : 'en');
   setAttribute(document.documentElement, 'lang', language === 'zh' ? 'zh-CN' : 'en');
   setLanguage(language);
@@ -101,15 +101,15 @@ function draw() {
 function receive(document) {
   const changes = apply(document);
   cluster.markStale(changes.nodes);
-  const here = currentRoute();
-  const isOther = `${here.view} ${here.name}` !== shown;
-  if (isOther || VIEWS[here.view].isConcerned(changes, here)) schedule('view', drawView);
+  const current = currentRoute();
+  const isViewChanged = `${current.view} ${current.name}` !== shownView;
+  if (isViewChanged || VIEWS[current.view].isConcerned(changes, current)) schedule('view', drawView);
   schedule('header', drawHeader);
 }
 
-function setConnection(next) {
-  const isNew = ['kind', 'text', 'isRefused'].some((part) => next[part] !== connection[part]);
-  connection = next;
+function setConnection(newConnection) {
+  const isNew = ['kind', 'text', 'isRefused'].some((part) => newConnection[part] !== connection[part]);
+  connection = newConnection;
   if (isNew) schedule('header', drawHeader);
 }
 
@@ -117,11 +117,11 @@ function setConnection(next) {
 
 /** Actions of elements with the attribute `data-do`. */
 const ACTIONS = {
-  language: otherLanguage, theme, help, retry: askNow, skip: () => main.focus(),
+  language: otherLanguage, theme, help, retry: requestNow, skip: () => main.focus(),
 };
 
 addEventListener('hashchange', draw);
-addEventListener('keydown', pressed);
+addEventListener('keydown', handleKey);
 addEventListener('submit', (event) => {
   event.preventDefault();
   submitToken();

@@ -47,11 +47,11 @@ const heading = (name, node) => h('h1', { 'data-key': 'heading' }, h('span.dim',
   node && !node.hasAgent && h('span.tag', {}, t('noAgent')));
 
 function facts(node) {
-  const all = [
+  const figures = [
     [node.free, t('freeGpus')], [node.idle, t('idleGpus')], [node.fragmented, t('fragmentedGpus')],
     [node.cpuFree, t('cpuFree')], [node.memoryFree === undefined ? undefined : bytes(node.memoryFree), t('memoryFree')],
   ];
-  return h('div.facts', { 'data-key': 'facts' }, all.filter(([value]) => value !== undefined)
+  return h('div.facts', { 'data-key': 'facts' }, figures.filter(([value]) => value !== undefined)
     .map(([value, name]) => h('span', {}, h('b', {}, typeof value === 'number' ? number(value) : value), ` ${name}`)));
 }
 
@@ -59,7 +59,7 @@ const COLUMNS = ['device', 'health', 'memory', 'use', 'holders', 'enforcement'];
 
 function table(node) {
   const selected = Number(route().options.get('device') ?? NaN);
-  const wholes = node.devices.filter((device) => device.isWhole).flatMap((device) => [device, ...device.parts]);
+  const devices = node.devices.filter((device) => device.isWhole).flatMap((device) => [device, ...device.parts]);
   const column = (name, ...children) => h('td', { 'data-label': t(name) }, ...children);
   const row = (device) => h(`tr${device.isWhole ? '' : '.part'}`, {
     'data-key': device.position, 'data-id': clip(device.id, 300), 'data-health': device.health,
@@ -67,22 +67,22 @@ function table(node) {
   },
   column('device', h('strong', {}, deviceName(device)), ' ', untrusted(device.product, 80),
     h('div.id', {}, untrusted(clip(device.id, 80))),
-    h('div.id', {}, untrusted(particulars(device), 120))),
+    h('div.id', {}, untrusted(deviceDetails(device), 120))),
   column('health', health(device), device.reason && h('div.over', {}, untrusted(device.reason)),
     device.action && h('div', {}, '→ ', untrusted(device.action))),
   column('memory', memoryBar(device)), column('use', useBar(device)),
-  column('holders', device.holders.map(holderLine), device.parts.length ? '' : rest(device)),
+  column('holders', device.holders.map(holderLine), device.parts.length ? '' : idlePart(device)),
   column('enforcement', enforcement(device)));
   return h('table.devices', {},
     h('thead', {}, h('tr', {}, COLUMNS.map((name) => h('th', { scope: 'col' }, t(name))))),
-    h('tbody', {}, wholes.map(row)));
+    h('tbody', {}, devices.map(row)));
 }
 
-const particulars = (device) =>
+const deviceDetails = (device) =>
   [device.pci.replace(/^0000:/, ''), sensors(device), device.resource || ((state.source === 'node' || device.isDetailed) && t('notOffered'))].filter(Boolean).join(' · ');
 
 /** The part of a device without a holder. */
-function rest(device) {
+function idlePart(device) {
   if (!device.holders.length && device.idle === 1) return h('span.dim', {}, t('noHolder'));
   return device.idle > 0 && h('div.dim', {}, idleText(device));
 }

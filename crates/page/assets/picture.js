@@ -31,52 +31,54 @@ export function picture(node, width, focus) {
   const brackets = SWITCHES.flatMap((kind) =>
     groups(links.filter((it) => it.kind === kind)).map(({ members }) => ({ kind, members })));
   const levels = SWITCHES.filter((kind) => brackets.some((it) => it.kind === kind));
-  const middle = (at) => plan.spots.get(at).middle;
-  const reach = ({ a, b }) => Math.min(120, 12 + Math.abs(middle(a) - middle(b)) / 5);
-  const above = 18 + buses.length * LEVEL + Math.max(0, ...arcs.map(reach));
-  const inside = plan.depth + 8 + LEVEL * levels.length + plan.foot;
-  const total = above + inside + 2 + (isVertical ? 60 : 0);
+  const middle = (position) => plan.spots.get(position).middle;
+  const arcHeight = ({ a, b }) => Math.min(120, 12 + Math.abs(middle(a) - middle(b)) / 5);
+  const linkHeight = 18 + buses.length * LEVEL + Math.max(0, ...arcs.map(arcHeight));
+  const rowHeight = plan.depth + 8 + LEVEL * levels.length + plan.foot;
+  const totalHeight = linkHeight + rowHeight + 2 + (isVertical ? 60 : 0);
   // Converts (along, across) to coordinates on the screen.
-  const point = (u, v) => (isVertical ? [inside - v + 1, u] : [u, above + v]);
+  const point = (u, v) => (isVertical ? [rowHeight - v + 1, u] : [u, linkHeight + v]);
   const box = (u, v, length, depth) => {
     const [x, y] = point(u, v + (isVertical ? depth : 0));
     const [right, bottom] = point(u + length, v + (isVertical ? 0 : depth));
     return { left: `${x}px`, top: `${y}px`, width: `${right - x}px`, height: `${bottom - y}px` };
   };
   const line = (...points) => `M${points.map(([u, v]) => point(u, v).join(' ')).join('L')}`;
-  const concerns = (members) => focus === undefined || members.includes(focus);
+  const isHighlighted = (members) => focus === undefined || members.includes(focus);
   const label = (u, v, text, anchor = 'middle') => {
     const [x, y] = point(u, v);
     return h('text', { x, y: y + 4, 'text-anchor': anchor }, text);
   };
   // A label has more room beside a vertical line than on it.
-  const aside = isVertical ? 'start' : 'middle';
+  const labelAnchor = isVertical ? 'start' : 'middle';
 
-  const drawBus = ({ kind, members }, at) => {
-    const v = -14 - LEVEL * at - LEVEL / 2;
+  const drawBus = ({ kind, members }, index) => {
+    const v = -14 - LEVEL * index - LEVEL / 2;
     const ends = members.map(middle);
     const [from, to] = [Math.min(...ends), Math.max(...ends)];
-    return h(`g.fast${concerns(members) ? '' : '.faint'}`, { 'data-bus': kind },
+    return h(`g.fast${isHighlighted(members) ? '' : '.faint'}`, { 'data-bus': kind },
       h('path', { d: ends.map((u) => line([u, 0], [u, v])).join('') + line([from, v], [to, v]), 'stroke-width': 2.5 }),
-      label((from + to) / 2, v - 9, `${kind} × ${members.length}`, aside));
+      label((from + to) / 2, v - 9, `${kind} × ${members.length}`, labelAnchor));
   };
   const drawArc = ({ a, b, kind }) => {
     const [u, w] = [middle(a), middle(b)];
-    const v = -reach({ a, b }) * 1.33;
+    const v = -arcHeight({ a, b }) * 1.33;
     const curve = `M${point(u, 0).join(' ')}C${[point(u, v), point(w, v), point(w, 0)].flat().join(' ')}`;
-    return h(`g.fast${concerns([a, b]) ? '' : '.faint'}`, { 'data-arc': `${a}-${b}` },
+    return h(`g.fast${isHighlighted([a, b]) ? '' : '.faint'}`, { 'data-arc': `${a}-${b}` },
       h('path', { d: curve, 'stroke-width': 1 + Math.min(4, strength(kind) / 2) }, h('title', {}, kind)),
-      (arcs.length <= 8 || focus !== undefined) && concerns([a, b]) && label((u + w) / 2, v * 0.75, kind, aside));
+      (arcs.length <= 8 || focus !== undefined) && isHighlighted([a, b])
+        && label((u + w) / 2, v * 0.75, kind, labelAnchor));
   };
   const drawBracket = ({ kind, members }) => {
     const v = plan.depth + 8 + LEVEL * levels.indexOf(kind);
-    const edges = members.map((at) => plan.spots.get(at));
+    const edges = members.map((position) => plan.spots.get(position));
     const [from, to] = [Math.min(...edges.map((it) => it.from)), Math.max(...edges.map((it) => it.to))];
-    return h(`g.switch${concerns(members) ? '' : '.faint'}`, { 'data-switch': kind },
+    return h(`g.switch${isHighlighted(members) ? '' : '.faint'}`, { 'data-switch': kind },
       h('path', { d: line([from, v - 4], [from, v], [to, v], [to, v - 4]) }), label((from + to) / 2, v + 7, kind));
   };
-  const distance = (at) => links.find(({ a, b }) => (a === focus && b === at) || (b === focus && a === at))?.kind;
-  const below = ({ position, pci }) => (focus === undefined || focus === position
+  const distance = (position) =>
+    links.find(({ a, b }) => (a === focus && b === position) || (b === focus && a === position))?.kind;
+  const caption = ({ position, pci }) => (focus === undefined || focus === position
     ? pci.replace(/^0000:/, '').slice(0, 10) : distance(position) ?? '–');
   const drawDevice = (device) => {
     const { from, to } = plan.spots.get(device.position);
@@ -87,14 +89,16 @@ export function picture(node, width, focus) {
     h('span.cell', {
       'data-health': device.health, style: { background: background(paint(option('colour'), node, device)) },
     }),
-    h('small', {}, below(device)));
+    h('small', {}, caption(device)));
   };
-  const [across, along] = [total, plan.length];
-  const [wide, high] = isVertical ? [across, along] : [along, across];
-  return h(`div.picture${isVertical ? '.upright' : ''}`, { style: { width: `${wide}px`, height: `${high}px` } },
-    plan.boxes.map(({ numa, from, to }) => h('div.numa', { style: box(from, -8, to - from, inside + 8) },
+  const [across, along] = [totalHeight, plan.length];
+  const [pictureWidth, pictureHeight] = isVertical ? [across, along] : [along, across];
+  const pictureStyle = { width: `${pictureWidth}px`, height: `${pictureHeight}px` };
+  const viewBox = `0 0 ${pictureWidth} ${pictureHeight}`;
+  return h(`div.picture${isVertical ? '.upright' : ''}`, { style: pictureStyle },
+    plan.boxes.map(({ numa, from, to }) => h('div.numa', { style: box(from, -8, to - from, rowHeight + 8) },
       numa === undefined ? '' : h('span', {}, t('numa', { n: numa })))),
-    h('svg', { viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, 'aria-hidden': 'true' },
+    h('svg', { viewBox, width: pictureWidth, height: pictureHeight, 'aria-hidden': 'true' },
       buses.map(drawBus), arcs.map(drawArc), brackets.map(drawBracket)),
     plan.order.map(drawDevice));
 }
@@ -106,15 +110,15 @@ function layout(node, { along, depth, head, foot }) {
   const order = node.devices.filter((it) => it.isWhole).sort((one, other) => (key(one) < key(other) ? -1 : 1));
   const spots = new Map();
   const boxes = [];
-  let at = 0;
+  let offset = 0;
   for (const device of order) {
     const last = boxes.at(-1);
-    if (last && last.numa === device.numa) at = last.to - PAD + GAP;
-    else boxes.push({ numa: device.numa, from: at, to: 0 }), at += PAD + head;
+    if (last && last.numa === device.numa) offset = last.to - PAD + GAP;
+    else boxes.push({ numa: device.numa, from: offset, to: 0 }), offset += PAD + head;
     const length = device.kind === 'gpu' ? along.gpu : along.other;
-    spots.set(device.position, { from: at, middle: at + length / 2, to: at + length });
-    boxes.at(-1).to = at + length + PAD;
-    at = boxes.at(-1).to + PAD;
+    spots.set(device.position, { from: offset, middle: offset + length / 2, to: offset + length });
+    boxes.at(-1).to = offset + length + PAD;
+    offset = boxes.at(-1).to + PAD;
   }
   return { order, spots, boxes, length: boxes.at(-1)?.to ?? 0, depth, foot };
 }
@@ -129,8 +133,8 @@ function unique(links) {
 function groups(links) {
   const groupOf = new Map();
   for (const { a, b } of links) {
-    const joined = new Set([...groupOf.get(a) ?? [a], ...groupOf.get(b) ?? [b]]);
-    joined.forEach((member) => groupOf.set(member, joined));
+    const merged = new Set([...groupOf.get(a) ?? [a], ...groupOf.get(b) ?? [b]]);
+    merged.forEach((member) => groupOf.set(member, merged));
   }
   return [...new Set(groupOf.values())].map((members) => ({ members: [...members] }));
 }
@@ -139,15 +143,15 @@ function groups(links) {
 function bundle(links) {
   const buses = [];
   for (const kind of new Set(links.map((it) => it.kind))) {
-    const alike = links.filter((it) => it.kind === kind);
-    for (const { members } of groups(alike)) {
-      const count = alike.filter(({ a, b }) => members.includes(a) && members.includes(b)).length;
+    const sameKind = links.filter((it) => it.kind === kind);
+    for (const { members } of groups(sameKind)) {
+      const count = sameKind.filter(({ a, b }) => members.includes(a) && members.includes(b)).length;
       if (members.length > 2 && count === members.length * (members.length - 1) / 2) buses.push({ kind, members });
     }
   }
-  const isIn = ({ a, b, kind }) =>
+  const isInBus = ({ a, b, kind }) =>
     buses.some((bus) => bus.kind === kind && bus.members.includes(a) && bus.members.includes(b));
-  return { buses, arcs: links.filter((link) => !isIn(link)) };
+  return { buses, arcs: links.filter((link) => !isInBus(link)) };
 }
 
 /** Table with the distance of each pair of devices. */
@@ -155,14 +159,14 @@ export function matrix(node) {
   const links = unique(node.links);
   if (!links.length) return '';
   const kinds = new Map(links.flatMap(({ a, b, kind }) => [[`${a} ${b}`, kind], [`${b} ${a}`, kind]]));
-  const involved = node.devices.filter((it) => links.some(({ a, b }) => a === it.position || b === it.position));
+  const linkedDevices = node.devices.filter((it) => links.some(({ a, b }) => a === it.position || b === it.position));
   const rank = (kind) => (FAST.test(kind) ? 'fast' : SWITCHES.includes(kind) ? 'near' : 'far');
   const cell = (one, other) => {
     const kind = kinds.get(`${one.position} ${other.position}`) ?? (one === other ? '' : '–');
     return h(`td.${rank(kind)}`, { 'data-pair': `${one.position}-${other.position}` }, kind.slice(0, 8));
   };
   return h('div.scroll', {}, h('table.matrix', {},
-    h('thead', {}, h('tr', {}, h('td'), involved.map((it) => h('th', { scope: 'col' }, deviceName(it))))),
-    h('tbody', {}, involved.map((one) => h('tr', {},
-      h('th', { scope: 'row' }, deviceName(one)), involved.map((it) => cell(one, it)))))));
+    h('thead', {}, h('tr', {}, h('td'), linkedDevices.map((it) => h('th', { scope: 'col' }, deviceName(it))))),
+    h('tbody', {}, linkedDevices.map((one) => h('tr', {},
+      h('th', { scope: 'row' }, deviceName(one)), linkedDevices.map((it) => cell(one, it)))))));
 }

@@ -26,11 +26,11 @@ export async function follow(onDocument, onConnection) {
     const start = performance.now();
     try {
       const response = await request(revision);
-      const wait = response.ok ? await accept(response) : await refuse(response, onConnection);
+      const minPause = response.ok ? await handleDocument(response) : await handleRefusal(response, onConnection);
       failures = 0;
       since = undefined;
       const elapsed = performance.now() - start;
-      await pause(Math.max(wait - (response.ok ? elapsed : 0), 0));
+      await pause(Math.max(minPause - (response.ok ? elapsed : 0), 0));
     } catch (error) {
       since ??= new Date();
       // Request the complete state next: the server answers at once, while it may delay an answer with changes.
@@ -42,7 +42,7 @@ export async function follow(onDocument, onConnection) {
   }
 
   /** Applies an answer, and returns the minimum time in ms from this request to the next. */
-  async function accept(response) {
+  async function handleDocument(response) {
     const document = await response.json();
     const isNew = typeof document.revision !== 'string' || document.revision !== revision;
     if (isNew) onDocument(document);
@@ -59,7 +59,7 @@ function request(revision) {
 }
 
 /** Reports an answer that is not a state, and returns the time in ms to wait. */
-async function refuse(response, onConnection) {
+async function handleRefusal(response, onConnection) {
   const text = (await response.text()).slice(0, 500);
   const seconds = Number(response.headers.get('Retry-After')) || 2;
   switch (response.status) {
@@ -77,7 +77,7 @@ async function refuse(response, onConnection) {
   }
 }
 
-/** Waits for a time, or until `askNow()`. */
+/** Waits for a time, or until `requestNow()`. */
 function pause(ms) {
   return new Promise((resolve) => {
     wake = resolve;
@@ -86,19 +86,19 @@ function pause(ms) {
 }
 
 /** Sends the next request at once. */
-export function askNow() {
+export function requestNow() {
   wake();
 }
 
 /** Uses a pasted token. Returns false if it has characters that tokens never have. */
-export function useToken(pasted) {
-  const given = pasted.trim();
-  if (!/^[\x21-\x7e]+$/.test(given)) return false;
-  token = given;
+export function useToken(input) {
+  const trimmed = input.trim();
+  if (!/^[\x21-\x7e]+$/.test(trimmed)) return false;
+  token = trimmed;
   try {
     sessionStorage.setItem(TOKEN, token);
   } catch { /* Storage is blocked: the token lasts until the page is closed. */ }
-  askNow();
+  requestNow();
   return true;
 }
 

@@ -16,11 +16,11 @@ const STORED = ['colour', 'sort', 'size', 'lang', 'theme'];
 /** The route of the address. Each cell reads it, so it is cached until the address changes. */
 let cached = {};
 export function route() {
-  if (cached.hash !== location.hash) cached = { hash: location.hash, ...read() };
+  if (cached.hash !== location.hash) cached = { hash: location.hash, ...parseRoute() };
   return cached;
 }
 
-function read() {
+function parseRoute() {
   const [path, ...query] = location.hash.replace(/^#\/?/, '').split('?');
   const [view, ...name] = path.split('/').map(decode);
   return { view: view || 'cluster', name: name.join('/'), options: new URLSearchParams(query.join('?')) };
@@ -48,16 +48,16 @@ function encode(text) {
 /** The value of an option: from the address, else the stored one, else the default. */
 export function option(name) {
   const isValid = (value) => value && (OPTIONS[name].length === 0 || OPTIONS[name].includes(value));
-  return [route().options.get(name), stored(name)].find(isValid) ?? OPTIONS[name][0] ?? '';
+  return [route().options.get(name), storedOption(name)].find(isValid) ?? OPTIONS[name][0] ?? '';
 }
 
 /** The address with another value of an option. */
 export function withOption(name, value) {
-  const { view, name: shown } = route();
+  const { view, name: viewName } = route();
   const options = new URLSearchParams(route().options);
-  if (value === (OPTIONS[name][0] ?? '') && !stored(name)) options.delete(name);
+  if (value === (OPTIONS[name][0] ?? '') && !storedOption(name)) options.delete(name);
   else options.set(name, value);
-  return href(view, shown, options);
+  return href(view, viewName, options);
 }
 
 /** Sets an option without an entry in the browser's history, such as for each letter of a search. */
@@ -67,7 +67,7 @@ export function choose(name, value) {
 }
 
 /** Stores the options of the address that are in STORED. */
-export function remember() {
+export function storeOptions() {
   const { options } = route();
   for (const name of STORED.filter((it) => options.has(it))) {
     try {
@@ -76,7 +76,7 @@ export function remember() {
   }
 }
 
-function stored(name) {
+function storedOption(name) {
   try {
     return STORED.includes(name) ? localStorage.getItem(`windlass-${name}`) : null;
   } catch {

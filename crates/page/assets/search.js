@@ -26,31 +26,31 @@ export const matches = (node, query) =>
   !query || query.toLowerCase().split(/\s+/).every((word) => wordsOf(node).includes(word));
 
 /** Suggestions for a query: [kind, name, address]. */
-function find(query) {
+function findSuggestions(query) {
   const pattern = query.toLowerCase().trim();
   if (!pattern) return [];
-  const isHit = (name) => name.toLowerCase().includes(pattern);
+  const matchesPattern = (name) => name.toLowerCase().includes(pattern);
   const pods = new Set([...holdings().keys(), ...state.pending.map(({ pod }) => pod)]);
-  const found = [];
-  const collect = (names, make) => {
+  const suggestions = [];
+  const collect = (names, toSuggestion) => {
     let count = 0;
     for (const name of names) {
       if (count === MAX_SUGGESTIONS) return;
-      const entry = make(name);
-      if (entry && (count += 1)) found.push(entry);
+      const entry = toSuggestion(name);
+      if (entry && (count += 1)) suggestions.push(entry);
     }
   };
-  collect(state.nodes.keys(), (name) => isHit(name) && [t('node'), name, href('node', name)]);
-  collect(pods, (name) => isHit(name) && [t('pod'), name, href('pod', name)]);
+  collect(state.nodes.keys(), (name) => matchesPattern(name) && [t('node'), name, href('node', name)]);
+  collect(pods, (name) => matchesPattern(name) && [t('pod'), name, href('pod', name)]);
   collect(state.nodes.values(), (node) => {
-    const device = node.devices.find(({ id }) => isHit(id));
+    const device = node.devices.find(({ id }) => matchesPattern(id));
     return device && [deviceName(device), `${clip(device.id, 60)} · ${clip(node.name, 60)}`,
       href('node', node.name, { device: device.position })];
   });
-  return found;
+  return suggestions;
 }
 
-export function box() {
+export function searchBox() {
   return h('div.search', { role: 'search' },
     h('input', {
       id: 'search', type: 'search', placeholder: t('search'), 'aria-label': t('search'), autocomplete: 'off',
@@ -65,13 +65,13 @@ let selected = -1;
 /** Shows suggestions for the text of the input, or hides the list. */
 export function suggest(isOpen = true) {
   const [input, list] = [document.getElementById('search'), document.getElementById('found')];
-  const found = isOpen ? find(input.value) : [];
-  selected = found.length ? Math.min(selected, found.length - 1) : -1;
-  fill(list, found.map(([kind, name, to], at) => h('li', {
-    role: 'option', id: `found-${at}`, 'aria-selected': String(at === selected),
-  }, h('a', { href: to, tabindex: -1 }, h('span.dim', {}, kind), ' ', untrusted(name, 100)))));
-  list.hidden = !found.length;
-  input.setAttribute('aria-expanded', String(found.length > 0));
+  const suggestions = isOpen ? findSuggestions(input.value) : [];
+  selected = suggestions.length ? Math.min(selected, suggestions.length - 1) : -1;
+  fill(list, suggestions.map(([kind, name, address], index) => h('li', {
+    role: 'option', id: `found-${index}`, 'aria-selected': String(index === selected),
+  }, h('a', { href: address, tabindex: -1 }, h('span.dim', {}, kind), ' ', untrusted(name, 100)))));
+  list.hidden = !suggestions.length;
+  input.setAttribute('aria-expanded', String(suggestions.length > 0));
   input.setAttribute('aria-activedescendant', selected < 0 ? '' : `found-${selected}`);
 }
 

@@ -15,22 +15,23 @@ export const changed = new WeakSet();
 /** Applies a document. Returns the changes: `nodes` (names, with removed nodes), `pending`, `history` (booleans). */
 export function apply(document) {
   const isComplete = document.complete !== false || !state.isLoaded;
-  const before = state.nodes;
+  const previousNodes = state.nodes;
   if (isComplete) state.nodes = new Map();
   for (const raw of list(document.nodes)) {
     const node = readNode(raw);
     if (!node.name) continue;
-    if (before.has(node.name)) compare(before.get(node.name), node);
+    if (previousNodes.has(node.name)) markChanged(previousNodes.get(node.name), node);
     state.nodes.set(node.name, node);
   }
   const names = new Set(list(document.nodes).map((node) => text(node?.name)));
-  const gone = isComplete ? [...before.keys()].filter((name) => !state.nodes.has(name)) : list(document.gone).map(text);
-  gone.forEach((name) => state.nodes.delete(name) || names.delete(name));
-  gone.forEach((name) => names.add(name));
+  const removedNames = isComplete
+    ? [...previousNodes.keys()].filter((name) => !state.nodes.has(name)) : list(document.gone).map(text);
+  removedNames.forEach((name) => state.nodes.delete(name) || names.delete(name));
+  removedNames.forEach((name) => names.add(name));
   const changes = { nodes: names, pending: false, history: false };
-  for (const [name, read] of [['pending', readPending], ['history', readEvent]]) {
+  for (const [name, readItem] of [['pending', readPending], ['history', readEvent]]) {
     if (!isComplete && document[name] === undefined) continue;
-    const items = list(document[name]).map(read);
+    const items = list(document[name]).map(readItem);
     // A document with changes has only the new events.
     state[name] = isComplete || name !== 'history' ? items : [...state.history, ...items].slice(-MAX_EVENTS);
     changes[name] = true;
@@ -42,14 +43,14 @@ export function apply(document) {
   const time = Date.parse(text(document.time));
   if (!Number.isNaN(time)) state.clockOffset = time - Date.now();
   state.isLoaded = true;
-  index = undefined;
+  holdingsByName = undefined;
   return changes;
 }
 
 /** The server's time in ms, because this machine's clock may be wrong. */
 export const now = () => Date.now() + state.clockOffset;
 
-function compare(before, after) {
+function markChanged(before, after) {
   const previous = new Map(before.devices.map((device) => [device.id, device.fingerprint]));
   for (const device of after.devices) {
     if (previous.get(device.id) !== device.fingerprint) changed.add(device);
@@ -59,7 +60,7 @@ function compare(before, after) {
 const text = (value) => (typeof value === 'string' ? value : typeof value === 'number' ? String(value) : '');
 const list = (value) => (Array.isArray(value) ? value : []);
 const amount = (value) => (Number.isFinite(value) && value >= 0 ? value : undefined);
-const part = (value) => (amount(value) === undefined ? undefined : Math.min(1, value));
+const fraction = (value) => (amount(value) === undefined ? undefined : Math.min(1, value));
 const object = (value) => (value && typeof value === 'object' ? value : {});
 const numbers = (value) => Object.fromEntries(Object.entries(object(value)).map(([key, it]) => [key, amount(it)]));
 
@@ -73,11 +74,11 @@ export function readNode(raw) {
     else device.isWhole = true;
   }
   const { idleGpus, freeGpus, fragmentedGpus, cpuFree, memoryFreeBytes } = numbers(raw);
-  const usable = devices.filter((device) => device.isWhole && device.kind === 'gpu');
-  const idle = idleGpus ?? usable.reduce((sum, device) => sum + (device.health === 'healthy' ? device.idle : 0), 0);
+  const wholeGpus = devices.filter((device) => device.isWhole && device.kind === 'gpu');
+  const idle = idleGpus ?? wholeGpus.reduce((sum, device) => sum + (device.health === 'healthy' ? device.idle : 0), 0);
   return {
     name: text(raw.name), hasAgent: raw.agent !== false, devices, idle,
-    free: freeGpus ?? usable.filter((it) => it.health === 'healthy' && it.idle === 1).length,
+    free: freeGpus ?? wholeGpus.filter((it) => it.health === 'healthy' && it.idle === 1).length,
     fragmented: fragmentedGpus, cpuFree, memoryFree: memoryFreeBytes,
     links: list(raw.links).map(readLink).filter(({ a, b }) => devices[a] && devices[b] && a !== b),
     unhealthy: devices.filter((it) => it.health === 'unhealthy').length,
@@ -97,9 +98,9 @@ function readDevice(raw, position) {
     position, id: text(raw.id), index: amount(raw.index), kind: text(raw.kind), product: text(raw.product),
     health, reason: text(raw.reason), action: text(raw.action), resource: text(raw.resource),
     enforcement: text(raw.enforcement), memory: amount(raw.memoryBytes), memoryUsed: amount(raw.memoryUsedBytes),
-    utilization: part(raw.utilization), celsius: amount(raw.temperatureCelsius), watts: amount(raw.powerWatts),
+    utilization: fraction(raw.utilization), celsius: amount(raw.temperatureCelsius), watts: amount(raw.powerWatts),
     numa: amount(raw.numaNode), pci: text(raw.pciAddress), parent: text(raw.parent),
-    idle: part(raw.idle) ?? (holders.length ? 0 : 1), holders, parts: [], isWhole: false,
+    idle: fraction(raw.idle) ?? (holders.length ? 0 : 1), holders, parts: [], isWhole: false,
     fingerprint: `${health} ${holders.map(holderName).join(' ')}`,
   };
 }
@@ -137,22 +138,22 @@ function readEvent(raw) {
   return { ...event, kind: event.kind || '?' };
 }
 
-let index;
+let holdingsByName;
 
 /** Devices of each pod or claim: name -> [{ node, device, holder }]. Computed on demand. */
 export function holdings() {
-  if (index) return index;
-  index = new Map();
+  if (holdingsByName) return holdingsByName;
+  holdingsByName = new Map();
   for (const node of state.nodes.values()) {
     for (const device of node.devices) {
       for (const holder of device.holders) {
         const name = holderName(holder);
-        if (!index.has(name)) index.set(name, []);
-        index.get(name).push({ node, device, holder });
+        if (!holdingsByName.has(name)) holdingsByName.set(name, []);
+        holdingsByName.get(name).push({ node, device, holder });
       }
     }
   }
-  return index;
+  return holdingsByName;
 }
 
 /** Totals over all nodes. */

@@ -54,7 +54,9 @@ export const titles = () =>
 
 export function group(node) {
   const row = (attributes, ...cells) => h('div.row', { role: 'row', ...attributes },
-    cells.map((it, at) => h('span', { role: 'cell', 'data-label': BARS.includes(COLUMNS[at]) && t(COLUMNS[at]) }, it)));
+    cells.map((content, index) => h('span', {
+      role: 'cell', 'data-label': BARS.includes(COLUMNS[index]) && t(COLUMNS[index]),
+    }, content)));
   const noHolder = (device) => h('span.dim', {}, device.parts.length ? '' : t('noHolder'));
   const rows = node.devices.map((device) => row(
     { 'data-at': device.position, 'data-id': clip(device.id, 300), 'data-health': device.health },
@@ -63,7 +65,7 @@ export function group(node) {
     [health(device), device.reason && h('span.dim', {}, ' ', untrusted(device.reason))],
     memoryBar(device), useBar(device), number(device.idle, 2),
     device.holders.length ? device.holders.map(holderLine) : noHolder(device)));
-  const none = () => row({}, nodeLink(node.name), '–', t('noDevices'));
+  const emptyRow = () => row({}, nodeLink(node.name), '–', t('noDevices'));
   return h('div.group', { role: 'rowgroup', 'data-key': node.name, 'data-node': node.name },
-    rows.length ? rows : none());
+    rows.length ? rows : emptyRow());
 }

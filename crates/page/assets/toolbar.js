@@ -31,7 +31,7 @@ const select = (name) => h('select', { 'data-option': name, 'aria-label': t(name
 const OPTIONAL = ['none', 'others', 'unknown'];
 
 /** The legend. `shown` is the number of nodes that pass the filter and the search. */
-export function legendLine(shown) {
+export function legendLine(shownCount) {
   const mode = option('colour');
   const total = legend(mode);
   const keys = legendKeys(mode, total).filter(([key]) => total.has(key) || !OPTIONAL.includes(key));
@@ -39,13 +39,15 @@ export function legendLine(shown) {
     keys.map(([key, name]) => h('span.entry', { 'data-entry': name },
       h(`i.swatch.${key.slice(0, 1) === '@' ? 'hue' : key}`, { style: { background: colour(key) } }),
       untrusted(name, 40), ' ', h('b', {}, number(total.get(key) ?? 0)))),
-    shown < state.nodes.size && h('strong', {}, t('shownOf', { n: number(shown), all: number(state.nodes.size) })));
+    shownCount < state.nodes.size
+      && h('strong', {}, t('shownOf', { n: number(shownCount), all: number(state.nodes.size) })));
 }
 
 /** Keys of the legend with their names, in order. */
 function legendKeys(mode, total) {
   const word = (key) => [key, t(`entry_${key}`)];
-  const classes = (prefix) => CLASSES.map((bound, at) => [prefix + at, `${bound}–${CLASSES[at + 1] ?? 100} %`]);
+  const classes = (prefix) =>
+    CLASSES.map((bound, index) => [prefix + index, `${bound}–${CLASSES[index + 1] ?? 100} %`]);
   switch (mode) {
     case 'health': return ['held', 'idle', 'unhealthy', 'unknown'].map(word);
     case 'holder': {

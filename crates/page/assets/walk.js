@@ -12,21 +12,21 @@ export function resetFocus(exists, first) {
 
 /** Moves the focus by an arrow key in a list with `columns` columns. Returns false if no cell has the focus. */
 export function moveFocus(key, list, columns) {
-  const from = document.activeElement?.closest('.cell');
-  const container = from?.closest('.tile, .row');
+  const focusedCell = document.activeElement?.closest('.cell');
+  const container = focusedCell?.closest('.tile, .row');
   if (!container) return false;
-  const inTable = container.matches('.row');
-  const down = inTable ? 1 : columns;
+  const isTable = container.matches('.row');
+  const down = isTable ? 1 : columns;
   const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -down, ArrowDown: down }[key];
-  const isSideways = ['ArrowLeft', 'ArrowRight'].includes(key) && !inTable;
-  const at = [...container.querySelectorAll('.cell')].indexOf(from);
-  const neighbour = isSideways && container.querySelectorAll('.cell')[at + step];
+  const isSideways = ['ArrowLeft', 'ArrowRight'].includes(key) && !isTable;
+  const position = [...container.querySelectorAll('.cell')].indexOf(focusedCell);
+  const neighbour = isSideways && container.querySelectorAll('.cell')[position + step];
   if (neighbour) return focus(neighbour);
   // Enter the next tile with a cell, at its near end or at the same position.
-  const containers = [...list.querySelectorAll(inTable ? '.row' : '.tile')];
+  const containers = [...list.querySelectorAll(isTable ? '.row' : '.tile')];
   for (let next = containers.indexOf(container) + step; containers[next]; next += Math.sign(step)) {
     const cells = [...containers[next].querySelectorAll('.cell')];
-    const entry = isSideways ? cells.at(step > 0 ? 0 : -1) : cells[Math.min(at, cells.length - 1)];
+    const entry = isSideways ? cells.at(step > 0 ? 0 : -1) : cells[Math.min(position, cells.length - 1)];
     if (entry) return focus(entry);
   }
   return true;
@@ -35,11 +35,11 @@ export function moveFocus(key, list, columns) {
 /** Moves the focus to the next unhealthy device. */
 export function nextUnhealthy() {
   const cells = [...document.querySelectorAll('.cell[data-health="unhealthy"]')];
-  const all = cells.filter((cell) => !cell.closest('[hidden], .place'));
-  if (!all.length) return false;
-  const here = document.activeElement;
-  const isAfter = (cell) => here.compareDocumentPosition(cell) & Node.DOCUMENT_POSITION_FOLLOWING;
-  return focus((here.matches('.cell') && all.find(isAfter)) || all[0]);
+  const visibleCells = cells.filter((cell) => !cell.closest('[hidden], .place'));
+  if (!visibleCells.length) return false;
+  const activeElement = document.activeElement;
+  const isAfter = (cell) => activeElement.compareDocumentPosition(cell) & Node.DOCUMENT_POSITION_FOLLOWING;
+  return focus((activeElement.matches('.cell') && visibleCells.find(isAfter)) || visibleCells[0]);
 }
 
 function focus(cellElement) {

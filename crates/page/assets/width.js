@@ -7,8 +7,8 @@ export const width = { ofMain: document.documentElement.clientWidth };
 /** Schedules `draw` whenever the width changes. */
 export function watchWidth(draw) {
   new ResizeObserver(([{ borderBoxSize }]) => {
-    const now = Math.round(borderBoxSize[0].inlineSize);
-    if (now !== width.ofMain) schedule('view', draw);
-    width.ofMain = now;
+    const newWidth = Math.round(borderBoxSize[0].inlineSize);
+    if (newWidth !== width.ofMain) schedule('view', draw);
+    width.ofMain = newWidth;
   }).observe(document.getElementById('main'));
 }

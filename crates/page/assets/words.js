@@ -177,8 +177,8 @@ export function setLanguage(name) {
 export function t(key, values = {}) {
   if (!Object.hasOwn(words, key)) return key;
   const [one, many = one] = words[key][column].split('|');
-  const chosen = values.n === 1 || values.n === '1' ? one : many;
-  return chosen.replace(/\{(\w+)\}/g, (placeholder, name) => values[name] ?? placeholder);
+  const form = values.n === 1 || values.n === '1' ? one : many;
+  return form.replace(/\{(\w+)\}/g, (placeholder, name) => values[name] ?? placeholder);
 }
 
 /** The text of a server's value in a family of keys. A value without a text is shown unchanged. */

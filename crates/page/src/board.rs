@@ -3,8 +3,8 @@
 //! # Guarantees
 //!
 //! A request with the revision of the last answer gets exactly the nodes that have changed since. A request with the
-//! revision of another board, such as the board before a restart of the server, gets the complete document. An equal
-//! view of a node does not count as a change.
+//! revision of another instance, such as the instance before a restart of the server, gets the complete document. An
+//! equal view of a node does not count as a change.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -45,7 +45,7 @@ pub struct Snapshot {
 pub struct PageState {
     source: Source,
     version: &'static str,
-    /// Distinguishes this board from the boards of earlier processes.
+    /// Distinguishes this instance from the instances of earlier processes.
     id: i64,
     /// Number of the last change.
     last_change: u64,
@@ -75,7 +75,7 @@ struct Versioned<T> {
 // === impl PageState ===
 
 impl PageState {
-    /// Creates an empty board.
+    /// Creates a state without nodes.
     pub fn new(source: Source, version: &'static str, now: Timestamp) -> Self {
         Self {
             source,
@@ -105,17 +105,17 @@ impl PageState {
         let mut events = Vec::new();
         let mut has_changed = false;
         for view in snapshot.changed {
-            let known = self.nodes.get(&view.name).map(|known| &known.value);
-            if known == Some(&view) {
+            let previous = self.nodes.get(&view.name).map(|previous| &previous.value);
+            if previous == Some(&view) {
                 continue;
             }
-            append_changes(time, known, Some(&view), &mut events);
+            append_changes(time, previous, Some(&view), &mut events);
             self.nodes.insert(view.name.clone(), Versioned { change: next, value: view });
             has_changed = true;
         }
         for name in snapshot.removed {
-            if let Some(known) = self.nodes.remove(&name) {
-                append_changes(time, Some(&known.value), None, &mut events);
+            if let Some(previous) = self.nodes.remove(&name) {
+                append_changes(time, Some(&previous.value), None, &mut events);
                 self.removed.push_back(Versioned { change: next, value: name });
                 has_changed = true;
             }
@@ -136,7 +136,7 @@ impl PageState {
             self.events.pop_front();
         }
         while self.removed.len() > MAX_REMOVED {
-            self.dropped = self.removed.pop_front().map_or(0, |gone| gone.change);
+            self.dropped = self.removed.pop_front().map_or(0, |removed| removed.change);
         }
         if has_changed {
             self.summary = Summary::of(self.nodes.values().map(|node| &node.value));
@@ -169,7 +169,8 @@ impl PageState {
     fn document_after(&self, number: Option<u64>) -> Document {
         let is_new = |changed: u64| number.is_none_or(|number| changed > number);
         let nodes = self.nodes.values().filter(|node| is_new(node.change));
-        let gone = self.removed.iter().filter(|_| number.is_some()).filter(|it| is_new(it.change));
+        let removed =
+            self.removed.iter().filter(|_| number.is_some()).filter(|it| is_new(it.change));
         let events = self.events.iter().filter(|event| is_new(event.change));
         Document {
             revision: self.revision(),
@@ -181,8 +182,8 @@ impl PageState {
             summary: self.summary.clone(),
             nodes: nodes.map(|node| node.value.clone()).collect(),
             // A node that was removed and has returned is in `nodes` already.
-            gone: gone
-                .map(|gone| gone.value.clone())
+            gone: removed
+                .map(|it| it.value.clone())
                 .filter(|name| !self.nodes.contains_key(name))
                 .collect(),
             pending: is_new(self.pending.change).then(|| self.pending.value.clone()),
@@ -190,10 +191,10 @@ impl PageState {
         }
     }
 
-    /// Number of a revision; `None` if this board does not have all changes since.
+    /// Number of a revision; `None` if this instance does not have all changes since.
     fn number_of(&self, text: &str) -> Option<u64> {
-        let Revision { instance: board, number } = Revision::read(text)?;
-        let is_known = board == self.id && (self.dropped..=self.last_change).contains(&number);
+        let Revision { instance, number } = Revision::read(text)?;
+        let is_known = instance == self.id && (self.dropped..=self.last_change).contains(&number);
         is_known.then_some(number)
     }
 }
@@ -203,7 +204,7 @@ mod tests {
     use super::*;
     use crate::document::{DeviceView, Health, HolderView};
 
-    fn board() -> PageState {
+    fn empty_state() -> PageState {
         PageState::new(Source::Cluster, "0.0.0", Timestamp::UNIX_EPOCH)
     }
 
@@ -211,15 +212,15 @@ mod tests {
         NodeView { name: name.to_owned(), free_gpus, ..NodeView::default() }
     }
 
-    fn update(board: &mut PageState, changed: &[NodeView], gone: &[&str]) {
-        let gone = gone.iter().map(|&name| name.to_owned()).collect();
-        let snapshot = Snapshot { changed: changed.to_vec(), removed: gone, ..Snapshot::default() };
-        board.update(Timestamp::UNIX_EPOCH, snapshot);
+    fn update(state: &mut PageState, changed: &[NodeView], removed: &[&str]) {
+        let removed = removed.iter().map(|&name| name.to_owned()).collect();
+        let snapshot = Snapshot { changed: changed.to_vec(), removed, ..Snapshot::default() };
+        state.update(Timestamp::UNIX_EPOCH, snapshot);
     }
 
     /// Nodes and removed nodes of the document, in one line.
-    fn shown(board: &PageState, after: Option<&str>) -> String {
-        let document = board.document(after);
+    fn summary_of(state: &PageState, after: Option<&str>) -> String {
+        let document = state.document(after);
         let nodes = document.nodes.iter().map(|node| format!("{}={}", node.name, node.free_gpus));
         let nodes: Vec<_> = nodes.collect();
         let scope = if document.complete { "all" } else { "new" };
@@ -228,117 +229,122 @@ mod tests {
 
     #[test]
     fn a_reader_gets_everything_once_and_then_the_changes() {
-        let mut board = board();
-        update(&mut board, &[node("a", 1), node("b", 2)], &[]);
-        assert_eq!(shown(&board, None), "all [a=1 b=2] gone []");
-        let first = board.revision().to_string();
-        assert_eq!(shown(&board, Some(&first)), "new [] gone []");
-        update(&mut board, &[node("b", 3), node("a", 1)], &[]);
-        assert_eq!(shown(&board, Some(&first)), "new [b=3] gone []");
-        update(&mut board, &[], &["a"]);
-        assert_eq!(shown(&board, Some(&first)), "new [b=3] gone [a]");
-        update(&mut board, &[node("a", 9)], &[]);
-        assert_eq!(shown(&board, Some(&first)), "new [a=9 b=3] gone []");
+        let mut state = empty_state();
+        update(&mut state, &[node("a", 1), node("b", 2)], &[]);
+        assert_eq!(summary_of(&state, None), "all [a=1 b=2] gone []");
+        let first = state.revision().to_string();
+        assert_eq!(summary_of(&state, Some(&first)), "new [] gone []");
+        update(&mut state, &[node("b", 3), node("a", 1)], &[]);
+        assert_eq!(summary_of(&state, Some(&first)), "new [b=3] gone []");
+        update(&mut state, &[], &["a"]);
+        assert_eq!(summary_of(&state, Some(&first)), "new [b=3] gone [a]");
+        update(&mut state, &[node("a", 9)], &[]);
+        assert_eq!(summary_of(&state, Some(&first)), "new [a=9 b=3] gone []");
     }
 
     #[test]
     fn readers_of_one_revision_share_one_copy_until_the_next() {
-        let mut board = board();
-        update(&mut board, &[node("a", 1)], &[]);
-        let first = board.revision().to_string();
-        update(&mut board, &[node("a", 2)], &[]);
+        let mut state = empty_state();
+        update(&mut state, &[node("a", 1)], &[]);
+        let first = state.revision().to_string();
+        update(&mut state, &[node("a", 2)], &[]);
         for after in [None, Some(first.as_str())] {
-            let (one, other) = (board.json(after), board.json(after));
-            assert_eq!(one.as_ptr(), other.as_ptr(), "{after:?}");
-            let expected = serde_json::to_vec(&board.document(after)).expect("JSON");
-            assert_eq!(one, expected, "{after:?}");
-            update(&mut board, &[node("a", 3)], &[]);
-            assert_ne!(board.json(after), one, "{after:?}");
-            update(&mut board, &[node("a", 2)], &[]);
+            let (first_copy, second_copy) = (state.json(after), state.json(after));
+            assert_eq!(first_copy.as_ptr(), second_copy.as_ptr(), "{after:?}");
+            let expected = serde_json::to_vec(&state.document(after)).expect("JSON");
+            assert_eq!(first_copy, expected, "{after:?}");
+            update(&mut state, &[node("a", 3)], &[]);
+            assert_ne!(state.json(after), first_copy, "{after:?}");
+            update(&mut state, &[node("a", 2)], &[]);
         }
     }
 
     #[test]
     fn a_document_reads_back_as_it_was_written() {
-        let mut board =
+        let mut state =
             PageState::new(Source::Node, "0.0.0", "1969-12-31T00:00:00Z".parse().expect("a time"));
-        update(&mut board, &[node("a", 1)], &[]);
-        let first = board.revision().to_string();
+        update(&mut state, &[node("a", 1)], &[]);
+        let first = state.revision().to_string();
         let device = DeviceView { health: Health::Unhealthy, ..DeviceView::default() };
-        update(&mut board, &[NodeView { devices: vec![device], ..node("a", 0) }], &[]);
+        update(&mut state, &[NodeView { devices: vec![device], ..node("a", 0) }], &[]);
         for after in [None, Some(first.as_str())] {
-            let read = serde_json::from_slice::<Document>(&board.json(after)).expect("a document");
-            assert_eq!(read, board.document(after));
-            assert_eq!(read.complete, after.is_none(), "a clock before 1970 too");
+            let parsed =
+                serde_json::from_slice::<Document>(&state.json(after)).expect("a document");
+            assert_eq!(parsed, state.document(after));
+            assert_eq!(
+                parsed.complete,
+                after.is_none(),
+                "a revision is found even if the clock was before 1970"
+            );
         }
     }
 
     #[test]
     fn the_number_of_cached_documents_is_bounded() {
-        let mut board = board();
+        let mut state = empty_state();
         for free in 0..100 {
-            update(&mut board, &[node("a", free)], &[]);
+            update(&mut state, &[node("a", free)], &[]);
         }
         for number in 0..100 {
-            board.json(Some(&Revision { number, ..board.revision() }.to_string()));
+            state.json(Some(&Revision { number, ..state.revision() }.to_string()));
         }
-        let complete = board.json(None);
+        let complete = state.json(None);
         assert_eq!(
-            board.json(None).as_ptr(),
+            state.json(None).as_ptr(),
             complete.as_ptr(),
-            "it is cached apart from the others"
+            "the complete document is cached apart from the others"
         );
-        assert_eq!(board.cached.len(), MAX_CACHED + 1);
+        assert_eq!(state.cached.len(), MAX_CACHED + 1);
     }
 
     #[test]
     fn an_unchanged_state_has_the_same_revision() {
-        let mut board = board();
-        update(&mut board, &[node("a", 1)], &[]);
-        let first = board.revision();
-        update(&mut board, &[node("a", 1)], &["never there"]);
-        assert_eq!(board.revision(), first);
+        let mut state = empty_state();
+        update(&mut state, &[node("a", 1)], &[]);
+        let first = state.revision();
+        update(&mut state, &[node("a", 1)], &["never there"]);
+        assert_eq!(state.revision(), first);
     }
 
     #[test]
     fn a_revision_of_another_board_gets_everything() {
-        let mut board = board();
-        update(&mut board, &[node("a", 1)], &[]);
+        let mut state = empty_state();
+        update(&mut state, &[node("a", 1)], &[]);
         for unknown in ["", "-", "1-1", "0-99", "0-x", "\u{1F980}", "0"] {
-            assert!(shown(&board, Some(unknown)).starts_with("all [a=1]"), "{unknown}");
+            assert!(summary_of(&state, Some(unknown)).starts_with("all [a=1]"), "{unknown}");
         }
-        assert!(shown(&board, Some("0-1")).starts_with("new"));
+        assert!(summary_of(&state, Some("0-1")).starts_with("new"));
     }
 
     #[test]
     fn a_reader_with_a_revision_before_the_dropped_names_gets_everything() {
-        let mut board = board();
+        let mut state = empty_state();
         let names: Vec<_> = (0..=MAX_REMOVED).map(|it| format!("n{it}")).collect();
         let nodes: Vec<_> = names.iter().map(|name| node(name, 0)).collect();
-        update(&mut board, &nodes, &[]);
-        let first = board.revision().to_string();
+        update(&mut state, &nodes, &[]);
+        let first = state.revision().to_string();
         for name in &names {
-            update(&mut board, &[], &[name]);
+            update(&mut state, &[], &[name]);
         }
-        assert!(shown(&board, Some(&first)).starts_with("all []"));
-        let newer = format!("{}-{}", board.id, 2);
-        assert!(shown(&board, Some(&newer)).starts_with("new [] gone [n1 n2 "));
+        assert!(summary_of(&state, Some(&first)).starts_with("all []"));
+        let newer = format!("{}-{}", state.id, 2);
+        assert!(summary_of(&state, Some(&newer)).starts_with("new [] gone [n1 n2 "));
     }
 
     #[test]
     fn the_history_begins_after_the_first_state_and_keeps_the_newest_events() {
-        let mut board = board();
-        update(&mut board, &[node("a", 1)], &[]);
-        assert_eq!(board.document(None).history, []);
+        let mut state = empty_state();
+        update(&mut state, &[node("a", 1)], &[]);
+        assert_eq!(state.document(None).history, []);
         for round in 0..MAX_EVENTS {
-            update(&mut board, &[node(&format!("n{round}"), 0)], &[]);
+            update(&mut state, &[node(&format!("n{round}"), 0)], &[]);
         }
-        let before = board.revision().to_string();
-        update(&mut board, &[], &["a"]);
-        let history = board.document(None).history;
+        let before = state.revision().to_string();
+        update(&mut state, &[], &["a"]);
+        let history = state.document(None).history;
         assert_eq!(history.len(), MAX_EVENTS);
         assert_eq!(history.last().expect("events").node, "a");
-        assert_eq!(board.document(Some(&before)).history.len(), 1);
+        assert_eq!(state.document(Some(&before)).history.len(), 1);
     }
 
     #[test]
@@ -353,19 +359,19 @@ mod tests {
             ..DeviceView::default()
         };
         let view = |device| NodeView { devices: vec![device], ..node("a", 1) };
-        let mut board = board();
-        update(&mut board, &[view(device(None, Health::Healthy))], &[]);
+        let mut state = empty_state();
+        update(&mut state, &[view(device(None, Health::Healthy))], &[]);
         let changed = vec![view(device(Some("x/a"), Health::Unhealthy))];
         let first = Snapshot { has_first_holders: true, changed, ..Snapshot::default() };
-        board.update(Timestamp::UNIX_EPOCH, first);
-        update(&mut board, &[view(device(Some("x/b"), Health::Unhealthy))], &[]);
-        let kinds: Vec<_> = board.document(None).history.iter().map(|it| it.kind).collect();
+        state.update(Timestamp::UNIX_EPOCH, first);
+        update(&mut state, &[view(device(Some("x/b"), Health::Unhealthy))], &[]);
+        let kinds: Vec<_> = state.document(None).history.iter().map(|it| it.kind).collect();
         assert_eq!(kinds, [EventKind::Fault, EventKind::Ended, EventKind::Placed]);
     }
 
     #[test]
     fn pending_pods_are_in_the_document_when_they_change() {
-        let mut board = board();
+        let mut state = empty_state();
         let pod = PendingPod {
             pod: "x/a".to_owned(),
             since: Timestamp::UNIX_EPOCH,
@@ -374,11 +380,11 @@ mod tests {
             help: None,
         };
         let pending = Snapshot { pending: vec![pod], ..Snapshot::default() };
-        board.update(Timestamp::UNIX_EPOCH, pending.clone());
-        let first = board.revision().to_string();
-        board.update(Timestamp::UNIX_EPOCH, pending);
-        assert_eq!(board.document(Some(&first)).pending, None);
-        board.update(Timestamp::UNIX_EPOCH, Snapshot::default());
-        assert_eq!(board.document(Some(&first)).pending, Some(Vec::new()));
+        state.update(Timestamp::UNIX_EPOCH, pending.clone());
+        let first = state.revision().to_string();
+        state.update(Timestamp::UNIX_EPOCH, pending);
+        assert_eq!(state.document(Some(&first)).pending, None);
+        state.update(Timestamp::UNIX_EPOCH, Snapshot::default());
+        assert_eq!(state.document(Some(&first)).pending, Some(Vec::new()));
     }
 }

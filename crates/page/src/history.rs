@@ -30,7 +30,7 @@ pub(crate) fn append_changes(
             events.push(event(node, EventKind::Gone, devices(node.devices.len())));
         }
         (Some(before), Some(after)) => {
-            let about = |device: &DeviceView, pod: Option<&str>, kind, text: String| Event {
+            let device_event = |device: &DeviceView, pod: Option<&str>, kind, text: String| Event {
                 device: Some(device.id.clone()),
                 pod: pod.map(str::to_owned),
                 ..event(after, kind, text)
@@ -40,20 +40,25 @@ pub(crate) fn append_changes(
             for device in &after.devices {
                 match previous.get(device.id.as_str()) {
                     None => {
-                        events.push(about(device, None, EventKind::Appeared, description(device)));
+                        events.push(device_event(
+                            device,
+                            None,
+                            EventKind::Appeared,
+                            description(device),
+                        ));
                     }
-                    Some(known) => {
-                        compare_health(known, device, |kind, text| {
-                            events.push(about(device, None, kind, text));
+                    Some(old_device) => {
+                        compare_health(old_device, device, |kind, text| {
+                            events.push(device_event(device, None, kind, text));
                         });
-                        compare_holders(known, device, |pod, kind, text| {
-                            events.push(about(device, Some(pod), kind, text));
+                        compare_holders(old_device, device, |pod, kind, text| {
+                            events.push(device_event(device, Some(pod), kind, text));
                         });
                     }
                 }
             }
             for device in before.devices.iter().filter(|it| !current.contains_key(it.id.as_str())) {
-                events.push(about(device, None, EventKind::Gone, description(device)));
+                events.push(device_event(device, None, EventKind::Gone, description(device)));
             }
         }
     }
@@ -96,8 +101,9 @@ fn compare_holders(
     after: &DeviceView,
     mut report: impl FnMut(&str, EventKind, String),
 ) {
-    let is_one_of =
-        |all: &[HolderView], one: &HolderView| all.iter().any(|it| it.name() == one.name());
+    let is_one_of = |holders: &[HolderView], holder: &HolderView| {
+        holders.iter().any(|it| it.name() == holder.name())
+    };
     for holder in before.holders.iter().filter(|it| !is_one_of(&after.holders, it)) {
         report(holder.name(), EventKind::Ended, holder.amounts());
     }
@@ -176,15 +182,15 @@ mod tests {
 
     #[test]
     fn a_fault_has_its_reason_and_a_recovery_has_the_previous_reason() {
-        let (healthy, lost) = (node(vec![gpu("1")]), node(vec![unhealthy("1", "XID 79")]));
-        check(Some(healthy.clone()), Some(lost.clone()), &["Fault 1 - XID 79"]);
+        let (healthy, failed) = (node(vec![gpu("1")]), node(vec![unhealthy("1", "XID 79")]));
+        check(Some(healthy.clone()), Some(failed.clone()), &["Fault 1 - XID 79"]);
         check(
-            Some(lost.clone()),
+            Some(failed.clone()),
             Some(node(vec![unhealthy("1", "XID 48")])),
             &["Fault 1 - XID 48"],
         );
-        check(Some(lost.clone()), Some(lost.clone()), &[]);
-        check(Some(lost), Some(healthy), &["Recovery 1 - XID 79"]);
+        check(Some(failed.clone()), Some(failed.clone()), &[]);
+        check(Some(failed), Some(healthy), &["Recovery 1 - XID 79"]);
         let unknown = DeviceView { health: Health::Unknown, ..gpu("1") };
         check(
             Some(node(vec![gpu("1")])),
@@ -195,12 +201,17 @@ mod tests {
 
     #[test]
     fn changes_of_holders_are_events_and_changes_of_use_are_not() {
-        let (one, other) = (node(vec![held("1", &["x/a"])]), node(vec![held("1", &["x/b"])]));
-        check(Some(one.clone()), Some(other), &["Ended 1 x/a 8192 MiB", "Placed 1 x/b 8192 MiB"]);
-        let mut busy = one.clone();
+        let (held_by_a, held_by_b) =
+            (node(vec![held("1", &["x/a"])]), node(vec![held("1", &["x/b"])]));
+        check(
+            Some(held_by_a.clone()),
+            Some(held_by_b),
+            &["Ended 1 x/a 8192 MiB", "Placed 1 x/b 8192 MiB"],
+        );
+        let mut busy = held_by_a.clone();
         busy.devices[0].holders[0].memory_used_bytes = Some(1);
         busy.devices[0].utilization = Some(0.5);
-        check(Some(one), Some(busy), &[]);
+        check(Some(held_by_a), Some(busy), &[]);
     }
 
     #[test]

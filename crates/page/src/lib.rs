@@ -1,9 +1,9 @@
 //! Web page that shows nodes, their devices and the holders of devices.
 //!
 //! ```text
-//!  cluster half ──┐                  ┌─ assets: HTML, CSS, JavaScript modules
-//!                 ├─ NodeView ─> Board ─> Document, or its changes ─> page in a browser
-//!  agent ─────────┘                  └─ history: the differences between two views
+//!  cluster half ──┐                      ┌─ assets: HTML, CSS, JavaScript modules
+//!                 ├─ NodeView ─> PageState ─> Document, or its changes ─> page in a browser
+//!  agent ─────────┘                      └─ history: the differences between two views
 //! ```
 //!
 //! A server answers three requests below any prefix: for the page's files, for `state`, and for `state?after=REVISION`.

@@ -1,13 +1,13 @@
-//! Revision of a board's state, which readers send with their requests.
+//! Revision of the page's state, which readers send with their requests.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// A numbered state of one board. Its text is opaque to readers.
+/// Number of a state of one [`PageState`](crate::PageState). Its text is opaque to readers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
-    /// Distinguishes the board from the boards of earlier processes.
+    /// Distinguishes the instance of the page's state from the instances of earlier processes.
     pub(crate) instance: i64,
     pub(crate) number: u64,
 }
@@ -21,8 +21,8 @@ impl Revision {
     }
 
     pub(crate) fn read(text: &str) -> Option<Self> {
-        let (board, number) = text.rsplit_once('-')?;
-        Some(Self { instance: board.parse().ok()?, number: number.parse().ok()? })
+        let (instance, number) = text.rsplit_once('-')?;
+        Some(Self { instance: instance.parse().ok()?, number: number.parse().ok()? })
     }
 }
 

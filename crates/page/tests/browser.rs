@@ -38,7 +38,7 @@ struct Words {
     nav: &'static str,
     health_summary: &'static str,
     over_limit: &'static str,
-    of: &'static str,
+    separator: &'static str,
     whole: &'static str,
     simulated: &'static str,
     fault: &'static str,
@@ -50,7 +50,7 @@ const LANGUAGES: [Words; 2] = [
         nav: "Pending2",
         health_summary: "1 device unhealthy on 1 node",
         over_limit: "over its limit",
-        of: " of ",
+        separator: " of ",
         whole: "whole device",
         simulated: "SIMULATED",
         fault: "fault",
@@ -60,7 +60,7 @@ const LANGUAGES: [Words; 2] = [
         nav: "等待中2",
         health_summary: "1 个设备不健康（1 个节点）",
         over_limit: "超出上限",
-        of: " / ",
+        separator: " / ",
         whole: "整个设备",
         simulated: "模拟",
         fault: "故障",
@@ -105,7 +105,7 @@ fn one_view(browser: &mut Browser, (view, check): &(&str, Check), state: &State,
         "state?after=2" => Answer::json(UNCHANGED).delayed(LONG_POLL_DELAY),
         asset => Answer::asset(&assets(), asset),
     });
-    // The page asks for what follows a change once the change is applied.
+    // The page requests the state after a change once it has applied the change.
     let url = server.url(&format!("#/{view}?lang={}", words.language));
     let page = browser.page(&url, &has_responses("state?after=2", 1));
     header(&page, state, words);
@@ -131,8 +131,8 @@ fn a_reader_without_a_token_is_asked_for_one() {
         "state" => Answer::refusal("401 Unauthorized"),
         asset => Answer::asset(&assets(), asset),
     });
-    let asked = "document.getElementById('token-form')";
-    let page = browser.page(&server.url("#/?lang=en"), asked);
+    let has_token_form = "document.getElementById('token-form')";
+    let page = browser.page(&server.url("#/?lang=en"), has_token_form);
     let form = page.single_with_value("id", "token-form");
     assert!(form.text().contains("kubectl create token"), "{}", form.text());
     assert_eq!(form.single_with_value("id", "token").attribute("type"), Some("password"));
@@ -146,8 +146,9 @@ fn a_reader_without_permission_gets_the_reason() {
         "state" => Answer::refusal("403 Forbidden"),
         asset => Answer::asset(&assets(), asset),
     });
-    let told = "document.getElementById('header')?.textContent.includes('the reason in words')";
-    browser.page(&server.url("#/?lang=en"), told);
+    let has_reason =
+        "document.getElementById('header')?.textContent.includes('the reason in words')";
+    browser.page(&server.url("#/?lang=en"), has_reason);
     browser.end();
 }
 
@@ -173,22 +174,22 @@ fn a_state_of_wrong_types_and_long_names_breaks_nothing() {
         "state" => Answer::json(&state).delayed(LONG_POLL_DELAY),
         asset => Answer::asset(&assets(), asset),
     });
-    let mut shown = |view: &str| browser.page(&server.url(view), &has_responses("state", 2));
+    let mut page_of = |view: &str| browser.page(&server.url(view), &has_responses("state", 2));
     assert_eq!(
-        shown("#/table").with_attribute("data-health").len(),
+        page_of("#/table").with_attribute("data-health").len(),
         8,
         "four devices, each with its cell"
     );
     assert_eq!(
-        shown("#/node/__proto__")
+        page_of("#/node/__proto__")
             .single_with_value("data-section", "devices")
             .with_attribute("data-id")
             .len(),
         4
     );
-    assert_eq!(shown("#/history").with_attribute("data-kind").len(), 3);
+    assert_eq!(page_of("#/history").with_attribute("data-kind").len(), 3);
     assert_eq!(
-        shown("#/%E0%A4/x?colour=constructor").with_attribute_value("role", "listitem").len(),
+        page_of("#/%E0%A4/x?colour=constructor").with_attribute_value("role", "listitem").len(),
         2
     );
     browser.end();
@@ -320,8 +321,9 @@ fn tiles(page: &Element, state: &State, _: &Words) {
         let cells = tile.with_attribute("data-health");
         assert_eq!(cells.len(), whole_device_count(node), "{}", node["name"]);
         for cell in cells {
-            let at: usize = cell.attribute("data-at").expect("a place").parse().expect("a number");
-            let device = &node["devices"][at];
+            let position: usize =
+                cell.attribute("data-at").expect("a place").parse().expect("a number");
+            let device = &node["devices"][position];
             assert_eq!(cell.attribute("data-health"), device["health"].as_str());
             let label = cell.attribute("aria-label").expect("a label");
             for part in [&node["name"], &device["product"], &device["reason"]] {
@@ -370,8 +372,8 @@ fn node(page: &Element, state: &State, words: &Words) {
         }
     }
     let events = page.single_with_value("data-section", "history").with_attribute("data-kind");
-    let here = state.events().filter(|event| event["node"] == node["name"]);
-    assert_eq!(events.len(), here.count());
+    let node_events = state.events().filter(|event| event["node"] == node["name"]);
+    assert_eq!(events.len(), node_events.count());
 }
 
 /// Checks the rows of a node's devices: exactly one row per device, with its health, amounts and holders.
@@ -384,8 +386,8 @@ fn devices(rows: &Element, node: &Value, words: &Words) {
         let mut expected =
             vec![text(&device["product"]).to_owned(), text(&device["reason"]).to_owned()];
         let amounts = (gib(&device["memoryUsedBytes"]), gib(&device["memoryBytes"]));
-        if let (Some(used), Some(all)) = amounts {
-            expected.push(format!("{used}{}{all}", words.of));
+        if let (Some(used), Some(total)) = amounts {
+            expected.push(format!("{used}{}{total}", words.separator));
         }
         if let Some(part) = device["utilization"].as_f64() {
             expected.push(format!("{:.0} %", 100.0 * part));
@@ -435,7 +437,7 @@ fn pod(page: &Element, state: &State, words: &Words) {
         }
     }
     assert_eq!((page.with_attribute("data-id").len(), count), (2, 2));
-    assert_eq!(page.with_attribute("data-kind").len(), 1, "its event");
+    assert_eq!(page.with_attribute("data-kind").len(), 1, "the pod has one event");
 }
 
 fn pending(page: &Element, state: &State, _: &Words) {
@@ -474,17 +476,18 @@ fn history(page: &Element, state: &State, words: &Words) {
 fn check_no_injection(page: &Element) {
     let images: Vec<_> = page.named("img").iter().filter_map(|it| it.attribute("src")).collect();
     assert_eq!(images, ["icon.svg"]);
-    assert_eq!(page.named("script").len(), 1, "main.js");
+    assert_eq!(page.named("script").len(), 1, "main.js is the only script");
     assert!(page.with_attribute_value("onerror", "document.title='owned'").is_empty());
 }
 
 /// A browser, if this machine has one.
 #[expect(clippy::print_stderr, reason = "a test that is left out says so")]
 fn browser() -> Option<Browser> {
-    let named = env::var_os("WINDLASS_CHROMIUM").map(PathBuf::from);
+    let configured = env::var_os("WINDLASS_CHROMIUM").map(PathBuf::from);
     let paths = env::var_os("PATH").unwrap_or_default();
-    let found = || env::split_paths(&paths).map(|dir| dir.join("chromium")).find(|it| it.is_file());
-    let program = named.or_else(found);
+    let in_path =
+        || env::split_paths(&paths).map(|dir| dir.join("chromium")).find(|it| it.is_file());
+    let program = configured.or_else(in_path);
     if program.is_none() {
         eprintln!("left out: no chromium in PATH, and WINDLASS_CHROMIUM names none");
     }

@@ -41,10 +41,10 @@ struct Cluster {
 fn main() -> io::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let cluster = cluster();
-    let (pools, each) = timed(NODES, |node| {
+    let (pools, time) = timed(NODES, |node| {
         Pools::new(&[Arc::new(cluster.slices[node].clone())], &cluster.nodes[node])
     });
-    writeln!(out, "preparing a node: p50 {:.1} us, p99 {:.1} us", micros(each.0), micros(each.1))?;
+    writeln!(out, "preparing a node: p50 {:.1} us, p99 {:.1} us", micros(time.0), micros(time.1))?;
     let mut allocated = AllocatedDevices::of(&cluster.claims);
     let (p50, p99) = change(&mut allocated, &cluster.claims);
     writeln!(out, "removing and adding an allocation: p50 {p50:.1} us, p99 {p99:.1} us")?;
@@ -59,15 +59,15 @@ fn main() -> io::Result<ExitCode> {
         let claims = Claims::new(&claim, &cluster.classes).expect("valid claims");
         let preparation = start.elapsed();
         let (answers, (p50, p99)) = timed(NODES, |node| claims.allocate(&pools[node], &allocated));
-        let wrong =
+        let invalid =
             answers.iter().find(|answer| matches!(answer, Err(AllocationError::Invalid(_))));
-        assert!(wrong.is_none(), "{wrong:?}");
+        assert!(invalid.is_none(), "{invalid:?}");
         let fitting = answers.iter().filter(|answer| answer.is_ok()).count();
         let Cluster { nodes, classes, slices, claims } = &cluster;
-        let supply = AllocationInput { classes, slices, claims };
-        let (same, (unprepared, _)) =
-            timed(UNPREPARED_NODES, |node| allocate(&claim, supply, &nodes[node]));
-        assert_eq!(same, answers[..UNPREPARED_NODES], "both functions have equal results");
+        let input = AllocationInput { classes, slices, claims };
+        let (repeated, (unprepared, _)) =
+            timed(UNPREPARED_NODES, |node| allocate(&claim, input, &nodes[node]));
+        assert_eq!(repeated, answers[..UNPREPARED_NODES], "both functions have equal results");
         let is_within_budget = p99 <= BUDGET;
         all_within_budget &= is_within_budget;
         writeln!(
@@ -152,13 +152,13 @@ fn cluster() -> Cluster {
     }
 }
 
-fn allocated((index, gpu): (usize, usize), more: &Value) -> ResourceClaim {
+fn allocated((index, gpu): (usize, usize), fields: &Value) -> ResourceClaim {
     let mut result = json!({
         "request": "r", "driver": "windlass.dev", "pool": format!("{}/nvidia", name(index)),
         "device": device_name(index, gpu),
     });
-    let more = more.as_object().expect("fields").clone();
-    result.as_object_mut().expect("made above").extend(more);
+    let fields = fields.as_object().expect("fields").clone();
+    result.as_object_mut().expect("an object").extend(fields);
     typed(json!({
         "metadata": {"name": format!("c-{index}-{gpu}"), "namespace": "jobs"}, "spec": {},
         "status": {"allocation": {"devices": {"results": [result]}}},
@@ -213,7 +213,7 @@ fn claims() -> [(&'static str, ResourceClaim); 3] {
     let claim = |fields: Value, constraints: Value| {
         let mut exactly = json!({"deviceClassName": "gpu"});
         let fields = fields.as_object().expect("fields").clone();
-        exactly.as_object_mut().expect("made above").extend(fields);
+        exactly.as_object_mut().expect("an object").extend(fields);
         typed(json!({
             "metadata": {"name": "wanted", "namespace": "jobs", "uid": "wanted"},
             "spec": {"devices": {

@@ -89,11 +89,11 @@ const MAX_RESULTS: usize = 32;
 /// values instead.
 pub fn allocate(
     claims: &[ResourceClaim],
-    supply: AllocationInput<'_>,
+    input: AllocationInput<'_>,
     node: &Node,
 ) -> Result<Vec<AllocationResult>, AllocationError> {
-    let claims = Claims::new(claims, supply.classes)?;
-    claims.allocate(&Pools::of_cluster(supply.slices, node), &AllocatedDevices::of(supply.claims))
+    let claims = Claims::new(claims, input.classes)?;
+    claims.allocate(&Pools::of_cluster(input.slices, node), &AllocatedDevices::of(input.claims))
 }
 
 // === impl PoolId ===

@@ -117,22 +117,24 @@ fn gpus(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit
     if request.gpus != Gpus::None && !node.gpus.iter().any(is_accepted) {
         return Err(Misfit::Model);
     }
-    let serving = node.gpus_where(|gpu| serves(catalog, gpu, request));
+    let serving_gpus = node.gpus_where(|gpu| serves(catalog, gpu, request));
     match request.gpus {
         Gpus::None => Ok(Fit::NoGpu),
         Gpus::Whole(count) => {
             let count = u32::from(count);
-            let suffices = serving.len() >= count;
+            let suffices = serving_gpus.len() >= count;
             suffices
-                .then_some(Fit::Whole { free: serving, count })
-                .ok_or(Misfit::Whole { requested: count, free: serving.len() })
+                .then_some(Fit::Whole { free: serving_gpus, count })
+                .ok_or(Misfit::Whole { requested: count, free: serving_gpus.len() })
         }
-        Gpus::Share { count, compute_milli: milli, memory } => {
-            let (requested, free) = (u32::from(count), serving.len());
+        Gpus::Share { count, compute_milli, memory } => {
+            let (requested, free) = (u32::from(count), serving_gpus.len());
             match requested {
-                _ if free >= requested.max(1) => Ok(Fit::Share { gpus: serving, count: requested }),
-                0 | 1 => Err(Misfit::Share { compute_milli: milli, memory }),
-                _ => Err(Misfit::Shares { compute_milli: milli, memory, requested, free }),
+                _ if free >= requested.max(1) => {
+                    Ok(Fit::Share { gpus: serving_gpus, count: requested })
+                }
+                0 | 1 => Err(Misfit::Share { compute_milli, memory }),
+                _ => Err(Misfit::Shares { compute_milli, memory, requested, free }),
             }
         }
         Gpus::Partition(profile) => {
@@ -143,7 +145,7 @@ fn gpus(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit
                     move |place| Part { gpus: GpuSet::single(position), memory_slices: *place },
                 )
             };
-            let places: Vec<_> = serving.iter().flat_map(places).collect();
+            let places: Vec<_> = serving_gpus.iter().flat_map(places).collect();
             (!places.is_empty()).then_some(Fit::Partition(places)).ok_or(Misfit::Partition)
         }
     }

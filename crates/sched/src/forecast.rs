@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::HashMap};
 use crate::{request::Request, view::ClusterView};
 
 /// Typical requests are the most frequent requests that together make up this fraction of all pods, as in FGD.
-const POPULAR_SHARE: f64 = 0.95;
+const TYPICAL_FRACTION: f64 = 0.95;
 
 /// Counts of requests. Requests that differ only in main memory count as equal.
 #[derive(Clone, Debug, Default)]
@@ -70,17 +70,17 @@ impl Forecast {
 
 /// The most frequent requests that together make up 95 % of all pods, in the order of `counts`.
 pub fn typical_requests(counts: &[Count]) -> Vec<TypicalRequest> {
-    let target = POPULAR_SHARE * counts.iter().map(|it| it.pods).sum::<f64>();
+    let target = TYPICAL_FRACTION * counts.iter().map(|count| count.pods).sum::<f64>();
     let mut covered = 0.0;
-    let is_popular = |it: &&Count| {
-        let is_popular = covered < target;
-        covered += if is_popular { it.pods } else { 0.0 };
-        is_popular
+    let is_typical = |count: &&Count| {
+        let is_typical = covered < target;
+        covered += if is_typical { count.pods } else { 0.0 };
+        is_typical
     };
-    let popular: Vec<_> = counts.iter().filter(is_popular).collect();
-    popular
+    let typical: Vec<_> = counts.iter().filter(is_typical).collect();
+    typical
         .into_iter()
-        .map(|it| TypicalRequest { request: it.request, weight: it.pods / covered })
+        .map(|count| TypicalRequest { request: count.request, weight: count.pods / covered })
         .collect()
 }
 

@@ -125,41 +125,49 @@ impl RequestMix {
     ) -> f64 {
         let change =
             |position: usize| Change::of(&node.gpus[position], request, part.memory_slices);
-        let mut all = part.gpus.iter().filter_map(change);
+        let mut gpu_changes = part.gpus.iter().filter_map(change);
         // Most parts have one GPU. Their change needs no `Vec`.
-        let (first, mut rest) = (all.next(), Vec::<Change>::new());
-        for change in all {
-            match rest.last_mut() {
+        let (first, mut grouped_changes) = (gpu_changes.next(), Vec::<Change>::new());
+        for change in gpu_changes {
+            match grouped_changes.last_mut() {
                 Some(last) if last.old == change.old => last.count += 1,
-                _ => rest.push(change),
+                _ => grouped_changes.push(change),
             }
         }
-        if !rest.is_empty() {
-            rest.extend(first);
+        if !grouped_changes.is_empty() {
+            grouped_changes.extend(first);
         }
-        let changes = if rest.is_empty() { first.as_slice() } else { &rest };
-        let lost = |it: &Change| it.count * (it.old_idle - it.new_idle);
-        let idle = before.idle_milli - changes.iter().map(lost).sum::<u32>();
+        let changes = if grouped_changes.is_empty() { first.as_slice() } else { &grouped_changes };
+        let lost_milli = |it: &Change| it.count * (it.old_idle - it.new_idle);
+        let idle = before.idle_milli - changes.iter().map(lost_milli).sum::<u32>();
         let cpu = node.cpu_milli.free.saturating_sub(request.cpu_milli);
-        let uses = self.kinds.iter().zip(&before.kinds);
-        let uses = uses.map(|(kind, before)| before.after(catalog, kind, changes));
-        before.fragmentation - self.weighted_unusable_milli(idle, cpu, uses)
+        let usabilities = self.kinds.iter().zip(&before.kinds);
+        let usabilities = usabilities.map(|(kind, before)| before.after(catalog, kind, changes));
+        before.fragmentation - self.weighted_unusable_milli(idle, cpu, usabilities)
     }
 
     fn weighted_unusable_milli(
         &self,
         idle: u32,
         cpu_milli: u32,
-        uses: impl Iterator<Item = GpuUsability>,
+        usabilities: impl Iterator<Item = GpuUsability>,
     ) -> f64 {
         let idle = f64::from(idle);
-        let served = &self.served_weight[self.cpus.partition_point(|cpu| *cpu <= cpu_milli)];
-        let of_kind = |((kind, served), usability): ((&RequestKind, &f64), GpuUsability)| {
-            let served = if usability.serving >= kind.count { *served } else { 0.0 };
-            served * f64::from(usability.unusable_milli) + (kind.weight - served) * idle
-        };
+        let served_weights =
+            &self.served_weight[self.cpus.partition_point(|cpu| *cpu <= cpu_milli)];
+        let kind_unusable_milli =
+            |((kind, served), usability): ((&RequestKind, &f64), GpuUsability)| {
+                let served = if usability.serving >= kind.count { *served } else { 0.0 };
+                served * f64::from(usability.unusable_milli) + (kind.weight - served) * idle
+            };
         self.unusable_weight * idle
-            + self.kinds.iter().zip(served).zip(uses).map(of_kind).sum::<f64>()
+            + self
+                .kinds
+                .iter()
+                .zip(served_weights)
+                .zip(usabilities)
+                .map(kind_unusable_milli)
+                .sum::<f64>()
     }
 }
 
@@ -174,8 +182,8 @@ struct Change {
 }
 
 impl Change {
-    fn of(gpu: &Gpu, request: &Request, slices: u8) -> Option<Self> {
-        let new = Gpu { state: state_after_allocation(gpu, request, slices)?, ..*gpu };
+    fn of(gpu: &Gpu, request: &Request, memory_slices: u8) -> Option<Self> {
+        let new = Gpu { state: state_after_allocation(gpu, request, memory_slices)?, ..*gpu };
         let [old_idle, new_idle] = [gpu, &new].map(|gpu| u32::from(gpu.idle_milli()));
         Some(Self { old: *gpu, old_idle, new, new_idle, count: 1 })
     }
@@ -207,11 +215,11 @@ impl GpuUsability {
 
     /// The value after some GPUs have changed.
     fn after(mut self, catalog: &Catalog, kind: &RequestKind, changes: &[Change]) -> Self {
-        for it in changes {
-            let old = Self::of(catalog, kind, &it.old, it.old_idle);
-            self.serving -= it.count * old.serving;
-            self.unusable_milli -= it.count * old.unusable_milli;
-            self = self.plus(it.count, Self::of(catalog, kind, &it.new, it.new_idle));
+        for change in changes {
+            let old = Self::of(catalog, kind, &change.old, change.old_idle);
+            self.serving -= change.count * old.serving;
+            self.unusable_milli -= change.count * old.unusable_milli;
+            self = self.plus(change.count, Self::of(catalog, kind, &change.new, change.new_idle));
         }
         self
     }

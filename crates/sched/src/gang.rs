@@ -47,48 +47,48 @@ struct Search<'a> {
 }
 
 /// Finds a placement for each member, in the order of the members; `None` if they do not fit at the same time. The
-/// nodes of the view are unchanged afterwards, but their versions may be newer. `tries` is the remaining number of
-/// backtracking steps; at zero the search does not backtrack.
+/// nodes of the view are unchanged afterwards, but their versions may be newer. At zero `remaining_backtracks` the
+/// search does not backtrack.
 pub fn place_gang(
     view: &mut ClusterView,
     scheduler: &mut Scheduler,
     members: &[Member<'_>],
-    tries: &mut usize,
+    remaining_backtracks: &mut usize,
 ) -> Option<Vec<Placement>> {
     let mut order: Vec<usize> = (0..members.len()).collect();
-    order.sort_by_key(|at| {
-        let Member { request, nodes } = members[*at];
+    order.sort_by_key(|position| {
+        let Member { request, nodes } = members[*position];
         let gpus = (request.gpu_count(), view.average_milli(&request));
         (Reverse((gpus, request)), nodes.len())
     });
-    let ordered: Vec<_> = order.iter().map(|at| members[*at]).collect();
+    let ordered_members: Vec<_> = order.iter().map(|position| members[*position]).collect();
     let mut search = Search {
-        is_uniform: uniform(&ordered, view.nodes().len()),
-        placed: Vec::with_capacity(ordered.len()),
-        members: ordered,
-        remaining_backtracks: tries,
+        is_uniform: uniform(&ordered_members, view.nodes().len()),
+        placed: Vec::with_capacity(ordered_members.len()),
+        members: ordered_members,
+        remaining_backtracks,
         view,
         scheduler,
     };
     if !search.place_from(0) {
         return None;
     }
-    let mut found: Vec<_> = order.into_iter().zip(search.placed).collect();
-    found.sort_by_key(|(at, _)| *at);
-    Some(found.into_iter().map(|(_, placement)| placement).collect())
+    let mut placements: Vec<_> = order.into_iter().zip(search.placed).collect();
+    placements.sort_by_key(|(position, _)| *position);
+    Some(placements.into_iter().map(|(_, placement)| placement).collect())
 }
 
 impl Search<'_> {
     /// Places the members from the `nth` on. Returns true on success. The view's nodes are unchanged afterwards.
     fn place_from(&mut self, nth: usize) -> bool {
         let Some(Member { request, nodes }) = self.members.get(nth).copied() else { return true };
-        let mut failed: Vec<NodeIndex> = Vec::new();
+        let mut failed_nodes: Vec<NodeIndex> = Vec::new();
         for node in self.candidates(nth, &request, nodes) {
-            if failed.iter().any(|other| self.are_equal(nth, *other, node)) {
+            if failed_nodes.iter().any(|other| self.are_equal(nth, *other, node)) {
                 continue;
             }
             // The first choice is free: only backtracking is expensive.
-            if !failed.is_empty() {
+            if !failed_nodes.is_empty() {
                 if *self.remaining_backtracks == 0 {
                     return false;
                 }
@@ -108,7 +108,7 @@ impl Search<'_> {
                 return true;
             }
             self.placed.pop();
-            failed.push(node);
+            failed_nodes.push(node);
         }
         false
     }
@@ -117,11 +117,11 @@ impl Search<'_> {
     fn candidates(&mut self, nth: usize, request: &Request, nodes: &[NodeIndex]) -> Vec<NodeIndex> {
         let ranks = self.ranks(request, nodes);
         let ranked = ranks.into_iter().enumerate();
-        let ranked = ranked.filter_map(|(at, rank)| Some((rank?, Reverse(at))));
+        let ranked = ranked.filter_map(|(position, rank)| Some((rank?, Reverse(position))));
         let mut ranked: BinaryHeap<_> = ranked.collect();
         let limit = if self.is_uniform[nth] { 1 } else { MAX_NODES };
         let best = std::iter::from_fn(|| ranked.pop()).take(limit);
-        best.map(|(_, Reverse(at))| nodes[at]).collect()
+        best.map(|(_, Reverse(position))| nodes[position]).collect()
     }
 
     /// The rank of each of these nodes; `None` if the member does not fit. Ranks of few nodes are computed, ranks of
@@ -142,10 +142,10 @@ impl Search<'_> {
     }
 
     /// True if the two nodes are interchangeable for the members from the `nth` on.
-    fn are_equal(&self, nth: usize, one: NodeIndex, other: NodeIndex) -> bool {
+    fn are_equal(&self, nth: usize, first: NodeIndex, second: NodeIndex) -> bool {
         let members = &self.members[nth..];
-        self.view.node(one) == self.view.node(other)
-            && members.iter().all(|it| it.nodes.contains(&one) == it.nodes.contains(&other))
+        self.view.node(first) == self.view.node(second)
+            && members.iter().all(|it| it.nodes.contains(&first) == it.nodes.contains(&second))
     }
 }
 
@@ -162,10 +162,10 @@ fn uniform(members: &[Member<'_>], nodes: usize) -> Vec<bool> {
     uniform
 }
 
-fn is_subset(some: &[NodeIndex], all: &[NodeIndex], node_count: usize) -> bool {
+fn is_subset(subset: &[NodeIndex], superset: &[NodeIndex], node_count: usize) -> bool {
     let mut is_member = vec![false; node_count];
-    for node in all {
+    for node in superset {
         is_member[node.0 as usize] = true;
     }
-    some.iter().all(|node| is_member[node.0 as usize])
+    subset.iter().all(|node| is_member[node.0 as usize])
 }

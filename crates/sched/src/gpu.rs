@@ -60,13 +60,13 @@ impl Gpu {
         match self.state {
             _ if !self.is_usable => 0,
             GpuState::Shared { free_milli, free_mib } if self.memory_mib > 0 => {
-                let of_memory =
+                let memory_milli =
                     u64::from(free_mib) * u64::from(WHOLE_MILLI) / u64::from(self.memory_mib);
-                free_milli.min(u16::try_from(of_memory).unwrap_or(WHOLE_MILLI))
+                free_milli.min(u16::try_from(memory_milli).unwrap_or(WHOLE_MILLI))
             }
             GpuState::Shared { free_milli, .. } => free_milli,
-            GpuState::Partitioned { memory_slices: slices } => {
-                u16::try_from(slices.count_zeros()).unwrap_or(0) * (WHOLE_MILLI / 8)
+            GpuState::Partitioned { memory_slices } => {
+                u16::try_from(memory_slices.count_zeros()).unwrap_or(0) * (WHOLE_MILLI / 8)
             }
             GpuState::Whole => 0,
         }

@@ -1,4 +1,4 @@
-//! Knowledge of a policy: values derived from the forecast and from each node's state.
+//! Values that policies derive from the forecast and from each node's state.
 
 use crate::{
     blocks::MultiGpuDemand,

@@ -1,8 +1,9 @@
 //! Scheduling core of the cluster half: chooses the node and the GPUs for a pod.
 //!
-//! A [`ClusterView`](view::ClusterView) holds the free and used devices of every node. A [`Scheduler`](scheduler::Scheduler) ranks
-//! the nodes for a [`Request`](request::Request) by its [`Policy`](policy::Policy). A
-//! [simulation](simulation::Simulation) runs the pods of a [trace] through the same scheduler.
+//! A [`ClusterView`](view::ClusterView) holds the free and used devices of every node. A
+//! [`Scheduler`](scheduler::Scheduler) ranks the nodes for a [`Request`](request::Request) by its
+//! [`Policy`](policy::Policy). A [simulation](simulation::Simulation) runs the pods of a [trace] through the same
+//! scheduler.
 //!
 //! For Dynamic Resource Allocation, the [allocator] chooses the devices of a node for a pod's claims as kube-scheduler
 //! does.

@@ -67,7 +67,8 @@ impl ResourceUsage {
         1.0 - f64::from(self.free) / f64::from(self.total)
     }
 
-    /// Takes the amount. The part above `free` becomes excess: pods of other schedulers may hold more than the total.
+    /// Allocates the amount. The part above `free` becomes excess: pods of other schedulers may hold more than the
+    /// total.
     fn allocate(&mut self, amount: u32) {
         let from_free = amount.min(self.free);
         self.free -= from_free;
@@ -94,14 +95,15 @@ impl Node {
         if part.gpus.len() != request.gpu_count() || !all_exist {
             return Err(conflict);
         }
-        let mut after = [None; 64];
+        let mut states = [None; 64];
         for position in part.gpus.iter() {
             let gpu = &self.gpus[position];
-            after[position] =
+            states[position] =
                 Some(state_after_allocation(gpu, request, part.memory_slices).ok_or(conflict)?);
         }
         for position in part.gpus.iter() {
-            self.gpus[position].state = after[position].expect("set for each position of the part");
+            self.gpus[position].state =
+                states[position].expect("set for each position of the part");
         }
         self.cpu_milli.allocate(request.cpu_milli);
         self.memory_mib.allocate(request.memory_mib);
@@ -137,13 +139,16 @@ impl Node {
 
     /// The first GPU of each state among these GPUs. GPUs in the same state are interchangeable.
     pub fn representatives(&self, gpus: GpuSet) -> GpuSet {
-        let mut found = GpuSet::default();
+        let mut representatives = GpuSet::default();
         for position in gpus.iter() {
-            if !found.iter().any(|first| self.gpus[first] == self.gpus[position]) {
-                found = found.union(GpuSet::single(position));
+            if !representatives
+                .iter()
+                .any(|representative| self.gpus[representative] == self.gpus[position])
+            {
+                representatives = representatives.union(GpuSet::single(position));
             }
         }
-        found
+        representatives
     }
 
     /// GPUs that satisfy a condition.
@@ -154,43 +159,46 @@ impl Node {
 }
 
 /// State of the GPU once it serves the request; `None` if the GPU cannot serve it.
-pub(crate) fn state_after_allocation(gpu: &Gpu, request: &Request, slices: u8) -> Option<GpuState> {
+pub(crate) fn state_after_allocation(
+    gpu: &Gpu,
+    request: &Request,
+    memory_slices: u8,
+) -> Option<GpuState> {
     match (request.gpus, gpu.state) {
         (Gpus::Whole(_), _) => gpu.has_no_holder().then_some(GpuState::Whole),
-        (
-            Gpus::Share { compute_milli: milli, memory, .. },
-            GpuState::Shared { free_milli, free_mib },
-        ) => Some(GpuState::Shared {
-            free_milli: free_milli.checked_sub(milli)?,
-            free_mib: free_mib.checked_sub(memory.mib_of(gpu.memory_mib)?)?,
-        }),
-        (Gpus::Partition(_), _) if slices == 0 => None,
+        (Gpus::Share { compute_milli, memory, .. }, GpuState::Shared { free_milli, free_mib }) => {
+            Some(GpuState::Shared {
+                free_milli: free_milli.checked_sub(compute_milli)?,
+                free_mib: free_mib.checked_sub(memory.mib_of(gpu.memory_mib)?)?,
+            })
+        }
+        (Gpus::Partition(_), _) if memory_slices == 0 => None,
         (Gpus::Partition(_), GpuState::Partitioned { memory_slices: used }) => {
-            (used & slices == 0).then_some(GpuState::Partitioned { memory_slices: used | slices })
+            (used & memory_slices == 0)
+                .then_some(GpuState::Partitioned { memory_slices: used | memory_slices })
         }
         (Gpus::Partition(_), _) => {
-            gpu.has_no_holder().then_some(GpuState::Partitioned { memory_slices: slices })
+            gpu.has_no_holder().then_some(GpuState::Partitioned { memory_slices })
         }
         _ => None,
     }
 }
 
 /// State of the GPU once it no longer serves the request.
-fn state_after_release(gpu: &Gpu, request: &Request, slices: u8) -> GpuState {
+fn state_after_release(gpu: &Gpu, request: &Request, memory_slices: u8) -> GpuState {
     let free = Gpu::free(gpu.model, gpu.memory_mib).state;
     match (request.gpus, gpu.state) {
-        (
-            Gpus::Share { compute_milli: milli, memory, .. },
-            GpuState::Shared { free_milli, free_mib },
-        ) => {
+        (Gpus::Share { compute_milli, memory, .. }, GpuState::Shared { free_milli, free_mib }) => {
             let mib = memory.mib_of(gpu.memory_mib).unwrap_or(0);
             GpuState::Shared {
-                free_milli: (free_milli + milli).min(WHOLE_MILLI),
+                free_milli: (free_milli + compute_milli).min(WHOLE_MILLI),
                 free_mib: (free_mib + mib).min(gpu.memory_mib),
             }
         }
-        (Gpus::Partition(_), GpuState::Partitioned { memory_slices: used }) if used != slices => {
-            GpuState::Partitioned { memory_slices: used & !slices }
+        (Gpus::Partition(_), GpuState::Partitioned { memory_slices: used })
+            if used != memory_slices =>
+        {
+            GpuState::Partitioned { memory_slices: used & !memory_slices }
         }
         (Gpus::Partition(_), GpuState::Partitioned { .. }) | (Gpus::Whole(_), GpuState::Whole) => {
             free

@@ -129,7 +129,7 @@ impl fmt::Display for Explanation {
 /// Input of a rank: a node, the request, and precomputed values.
 pub(crate) struct RankInput<'a> {
     pub(crate) catalog: &'a Catalog,
-    pub(crate) knowledge: &'a ForecastValues,
+    pub(crate) forecast_values: &'a ForecastValues,
     pub(crate) node: &'a Node,
     pub(crate) summary: &'a NodeSummary,
     pub(crate) request: &'a Request,
@@ -202,8 +202,8 @@ pub(crate) fn best(input: &RankInput<'_>, fit: &Fit, score: impl Fn(Part) -> i32
             (1..*count).fold(first, |best, _| {
                 let chosen = best?.1.gpus;
                 let representatives = input.node.representatives(gpus.difference(chosen));
-                let with = |gpu: usize| Part::of(chosen.union(GpuSet::single(gpu)));
-                best_of(representatives.iter().map(with), &score)
+                let extended = |gpu: usize| Part::of(chosen.union(GpuSet::single(gpu)));
+                best_of(representatives.iter().map(extended), &score)
             })
         }
         Fit::Partition(places) => best_of(places.iter().copied(), &score),

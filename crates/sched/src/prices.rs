@@ -11,7 +11,7 @@ use crate::{forecast::Count, gpu::WHOLE_MILLI, request::Gpus};
 const WHOLE: usize = WHOLE_MILLI as usize;
 /// Maximum number of sizes with a price. The most frequent sizes are kept.
 const MAX_SIZES: usize = 64;
-/// The simplex method ends once no pattern is worth more than one GPU by more than this.
+/// The simplex method ends once no pattern is worth more than one GPU plus this tolerance.
 const TOLERANCE: f64 = 1e-9;
 
 /// Value of each remainder of a GPU, from 0 to 1 GPU.
@@ -46,11 +46,11 @@ impl Prices {
         Self { value }
     }
 
-    /// Value, in GPUs, that is lost when a share is allocated from a GPU with `left_milli` free; never negative.
-    pub fn regret(&self, left_milli: u16, share_milli: u16) -> f64 {
+    /// Value, in GPUs, that is lost when a share is allocated from a GPU with `free_milli` free; never negative.
+    pub fn regret(&self, free_milli: u16, share_milli: u16) -> f64 {
         let value = |milli: u16| self.value[usize::from(milli).min(WHOLE)];
-        let after = left_milli.saturating_sub(share_milli);
-        (value(left_milli) - value(after) - value(share_milli)).max(0.0)
+        let after = free_milli.saturating_sub(share_milli);
+        (value(free_milli) - value(after) - value(share_milli)).max(0.0)
     }
 }
 
@@ -61,12 +61,12 @@ struct Size {
 }
 
 /// The most frequent sizes of shares, largest first.
-fn sizes(all: &[Count]) -> Vec<Size> {
+fn sizes(request_counts: &[Count]) -> Vec<Size> {
     let mut counts = [0.0; WHOLE + 1];
-    for it in all {
-        if let Gpus::Share { count: gpus @ 1.., .. } = it.request.gpus {
-            let milli = it.gpu_milli / u32::from(gpus);
-            counts[(milli as usize).min(WHOLE)] += it.pods * f64::from(gpus);
+    for request_count in request_counts {
+        if let Gpus::Share { count: gpus @ 1.., .. } = request_count.request.gpus {
+            let milli = request_count.gpu_milli / u32::from(gpus);
+            counts[(milli as usize).min(WHOLE)] += request_count.pods * f64::from(gpus);
         }
     }
     let mut sizes: Vec<_> = (1..=WHOLE).filter(|milli| counts[*milli] > 0.0).collect();
@@ -83,10 +83,10 @@ fn duals(sizes: &[Size]) -> Vec<f64> {
     let rows = sizes.len();
     // The first basis fills a GPU with one size each.
     let mut inverse = vec![vec![0.0; rows]; rows];
-    let mut used = vec![0.0; rows];
+    let mut usage = vec![0.0; rows];
     for (row, size) in sizes.iter().enumerate() {
         inverse[row][row] = 1.0 / copies(WHOLE / size.milli);
-        used[row] = size.count * inverse[row][row];
+        usage[row] = size.count * inverse[row][row];
     }
     // Each pattern costs one GPU, so the prices are the column sums of the inverse basis.
     let prices = |inverse: &[Vec<f64>]| -> Vec<f64> {
@@ -101,19 +101,20 @@ fn duals(sizes: &[Size]) -> Vec<f64> {
         }
         let entering: Vec<f64> =
             inverse.iter().map(|row| row.iter().zip(&pattern).map(|(a, b)| a * b).sum()).collect();
-        let ratio = |row: usize| used[row] / entering[row];
+        let ratio = |row: usize| usage[row] / entering[row];
         let leaving = (0..rows).filter(|row| entering[*row] > TOLERANCE);
         let Some(leaving) = leaving.min_by(|a, b| ratio(*a).total_cmp(&ratio(*b))) else { break };
         let pivot = ratio(leaving);
-        let scaled: Vec<f64> = inverse[leaving].iter().map(|it| it / entering[leaving]).collect();
+        let pivot_row: Vec<f64> =
+            inverse[leaving].iter().map(|it| it / entering[leaving]).collect();
         for row in (0..rows).filter(|row| *row != leaving) {
-            used[row] -= pivot * entering[row];
-            for (cell, of_leaving) in inverse[row].iter_mut().zip(&scaled) {
-                *cell -= entering[row] * of_leaving;
+            usage[row] -= pivot * entering[row];
+            for (cell, pivot_cell) in inverse[row].iter_mut().zip(&pivot_row) {
+                *cell -= entering[row] * pivot_cell;
             }
         }
-        used[leaving] = pivot;
-        inverse[leaving] = scaled;
+        usage[leaving] = pivot;
+        inverse[leaving] = pivot_row;
     }
     prices(&inverse).into_iter().map(|price| price.max(0.0)).collect()
 }
@@ -121,22 +122,22 @@ fn duals(sizes: &[Size]) -> Vec<f64> {
 /// The most valuable pattern of a GPU at these prices: its worth, and the number of shares of each size.
 fn best_pattern(sizes: &[Size], prices: &[f64]) -> (f64, Vec<f64>) {
     let mut worth = [0.0; WHOLE + 1];
-    let mut last: [Option<usize>; WHOLE + 1] = [None; WHOLE + 1];
+    let mut last_size: [Option<usize>; WHOLE + 1] = [None; WHOLE + 1];
     for remainder in 1..=WHOLE {
         worth[remainder] = worth[remainder - 1];
         for (position, size) in sizes.iter().enumerate().filter(|(_, size)| size.milli <= remainder)
         {
-            let with = worth[remainder - size.milli] + prices[position];
-            if with > worth[remainder] + TOLERANCE / 2.0 {
-                worth[remainder] = with;
-                last[remainder] = Some(position);
+            let candidate = worth[remainder - size.milli] + prices[position];
+            if candidate > worth[remainder] + TOLERANCE / 2.0 {
+                worth[remainder] = candidate;
+                last_size[remainder] = Some(position);
             }
         }
     }
     let mut pattern = vec![0.0; sizes.len()];
     let mut remainder = WHOLE;
     while remainder > 0 {
-        match last[remainder] {
+        match last_size[remainder] {
             Some(position) => {
                 pattern[position] += 1.0;
                 remainder -= sizes[position].milli;

@@ -47,9 +47,9 @@ impl Random {
         // Precision of an f64.
         const BITS: u32 = 53;
         #[expect(clippy::cast_precision_loss, reason = "as many bits as the type has")]
-        let [numerator, all] =
+        let [numerator, denominator] =
             [(self.next_u64() >> (64 - BITS)) + 1, 1 << BITS].map(|it| it as f64);
-        numerator / all
+        numerator / denominator
     }
 
     /// A number from the exponential distribution with this mean.

@@ -75,16 +75,16 @@ impl SizeClass {
 
 impl Gpus {
     /// A share of one GPU, in thousandths of its compute and in MiB of its memory.
-    pub fn share(compute_milli: u16, mib: u32) -> Self {
-        Self::Share { count: 1, compute_milli, memory: ShareMemory::Mib(mib) }
+    pub fn share(compute_milli: u16, memory_mib: u32) -> Self {
+        Self::Share { count: 1, compute_milli, memory: ShareMemory::Mib(memory_mib) }
     }
 
     /// Compute in thousandths and memory in MiB of a share, on a GPU with `gpu_mib` of memory. `None` if the request is
     /// not for a share.
     pub fn share_of(self, gpu_mib: u32) -> Option<(u16, u32)> {
         match self {
-            Self::Share { compute_milli: milli, memory, .. } => {
-                Some((milli, memory.mib_of(gpu_mib).unwrap_or(0)))
+            Self::Share { compute_milli, memory, .. } => {
+                Some((compute_milli, memory.mib_of(gpu_mib).unwrap_or(0)))
             }
             _ => None,
         }
@@ -94,8 +94,8 @@ impl Gpus {
     #[must_use]
     pub fn with_count(self, count: u8) -> Self {
         match self {
-            Self::Share { compute_milli: milli, memory, .. } => {
-                Self::Share { count, compute_milli: milli, memory }
+            Self::Share { compute_milli, memory, .. } => {
+                Self::Share { count, compute_milli, memory }
             }
             other => other,
         }
@@ -129,18 +129,18 @@ impl Request {
         match self.gpus {
             Gpus::None | Gpus::Partition(_) => 0,
             Gpus::Whole(count) => u32::from(count) * u32::from(WHOLE_MILLI),
-            Gpus::Share { count, compute_milli: milli, .. } => u32::from(count) * u32::from(milli),
+            Gpus::Share { count, compute_milli, .. } => u32::from(count) * u32::from(compute_milli),
         }
     }
 }
 
 /// Size of a share on a GPU with `memory_mib`, in thousandths of the GPU: the larger of its compute and its memory.
-pub fn share_of(memory_mib: u32, milli: u16, memory: ShareMemory) -> u16 {
+pub fn share_of(memory_mib: u32, compute_milli: u16, memory: ShareMemory) -> u16 {
     let whole = u64::from(WHOLE_MILLI);
-    let of_memory = match memory {
+    let memory_milli = match memory {
         ShareMemory::Percent(percent) => u64::from(percent) * whole / 100,
         ShareMemory::Mib(_) if memory_mib == 0 => 0,
         ShareMemory::Mib(mib) => (u64::from(mib) * whole).div_ceil(u64::from(memory_mib)),
     };
-    milli.max(u16::try_from(of_memory.min(whole)).unwrap_or(WHOLE_MILLI))
+    compute_milli.max(u16::try_from(memory_milli.min(whole)).unwrap_or(WHOLE_MILLI))
 }

@@ -23,17 +23,17 @@ impl Scarcity {
         let number_of = |set: ModelSet| -> f64 {
             (0..64).filter(|id| set.contains(ModelId(*id))).map(|id| gpus[usize::from(id)]).sum()
         };
-        let all = number_of(ModelSet::ANY);
+        let gpu_total = number_of(ModelSet::ANY);
         let total: f64 = counts.iter().map(Count::demand_milli).sum();
         let mut by_model = vec![0.0; 64];
-        for it in counts.iter().filter(|it| it.demand_milli() > 0.0) {
-            let eligible = number_of(it.request.models);
-            if eligible == 0.0 || eligible >= all {
+        for count in counts.iter().filter(|count| count.demand_milli() > 0.0) {
+            let eligible = number_of(count.request.models);
+            if eligible == 0.0 || eligible >= gpu_total {
                 continue;
             }
-            let demand = it.demand_milli() / total * all;
+            let demand = count.demand_milli() / total * gpu_total;
             for (id, scarcity) in (0..).zip(&mut by_model) {
-                if it.request.models.contains(ModelId(id)) {
+                if count.request.models.contains(ModelId(id)) {
                     *scarcity += demand / eligible;
                 }
             }

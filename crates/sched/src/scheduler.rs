@@ -16,7 +16,7 @@ use crate::{
 
 /// Maximum number of cached ranks, one per node and request: 50 MB, or 280 requests in a cluster of 15,000 nodes.
 const MAX_RANKS: usize = 1 << 22;
-/// The knowledge is computed again each time the number of observed requests has grown by `1 / RELEARN_DIVISOR`.
+/// The forecast values are computed again each time the number of observed requests has grown by `1 / RELEARN_DIVISOR`.
 const RELEARN_DIVISOR: u64 = 2;
 
 /// Chooses nodes by a policy, and caches the ranks of nodes that have not changed.
@@ -113,10 +113,11 @@ impl Scheduler {
         let shape = Request { memory_mib: 0, ..*request };
         self.make_room_for(view, &shape);
         self.rank(view, &shape);
-        let ranked = &self.rank_cache[&shape];
+        let cached_ranks = &self.rank_cache[&shape];
         let memory_mib = request.memory_mib;
-        let ranked = (0..).map(NodeIndex).zip(ranked.ranks.iter().zip(&self.memory_mib));
-        ranked.filter_map(move |(node, (rank, free_mib))| {
+        let cached_ranks =
+            (0..).map(NodeIndex).zip(cached_ranks.ranks.iter().zip(&self.memory_mib));
+        cached_ranks.filter_map(move |(node, (rank, free_mib))| {
             let rank = (*rank)?;
             (*free_mib >= memory_mib).then_some((node, rank))
         })
@@ -124,18 +125,18 @@ impl Scheduler {
 
     /// Ranks the nodes that have changed since their cached rank.
     fn rank(&mut self, view: &ClusterView, shape: &Request) {
-        let ranked = self.rank_cache.entry(*shape).or_default();
-        ranked.ranks.resize(view.nodes().len(), None);
+        let cached_ranks = self.rank_cache.entry(*shape).or_default();
+        cached_ranks.ranks.resize(view.nodes().len(), None);
         let versions = (0..).map(NodeIndex).zip(view.versions());
-        for ((node, version), rank) in versions.zip(&mut ranked.ranks) {
-            if *version > ranked.changes {
+        for ((node, version), rank) in versions.zip(&mut cached_ranks.ranks) {
+            if *version > cached_ranks.changes {
                 *rank = fit(view.catalog(), view.node(node), shape).ok().map(|fit| {
                     let input = input(&mut self.forecast_values, view, node, shape);
                     policy::rank(self.policy, &input, &fit).0
                 });
             }
         }
-        ranked.changes = view.changes();
+        cached_ranks.changes = view.changes();
     }
 
     /// Evicts the least recently ranked requests until one more request fits the cache.
@@ -144,7 +145,8 @@ impl Scheduler {
             return;
         }
         while (self.rank_cache.len() + 1) * view.nodes().len() > MAX_RANKS {
-            let oldest = self.rank_cache.iter().min_by_key(|(_, ranked)| ranked.changes);
+            let oldest =
+                self.rank_cache.iter().min_by_key(|(_, cached_ranks)| cached_ranks.changes);
             let Some(oldest) = oldest.map(|(shape, _)| *shape) else { return };
             self.rank_cache.remove(&oldest);
         }
@@ -270,12 +272,12 @@ impl Scheduler {
 }
 
 fn input<'a>(
-    knowledge: &'a mut ForecastValues,
+    forecast_values: &'a mut ForecastValues,
     view: &'a ClusterView,
     node: NodeIndex,
     request: &'a Request,
 ) -> RankInput<'a> {
-    knowledge.refresh(view, node);
-    let summary = knowledge.summary(node);
-    RankInput { catalog: view.catalog(), knowledge, node: view.node(node), summary, request }
+    forecast_values.refresh(view, node);
+    let summary = forecast_values.summary(node);
+    RankInput { catalog: view.catalog(), forecast_values, node: view.node(node), summary, request }
 }

@@ -82,13 +82,13 @@ impl ClassCounts {
     }
 
     fn count(&mut self, request: &Request, is_refused: bool) {
-        let (count, milli) =
+        let (tally, milli) =
             (&mut self.0[request.class() as usize], u64::from(request.gpu_milli()));
-        count.arrived += 1;
-        count.arrived_milli += milli;
+        tally.arrived += 1;
+        tally.arrived_milli += milli;
         if is_refused {
-            count.refused += 1;
-            count.refused_milli += milli;
+            tally.refused += 1;
+            tally.refused_milli += milli;
         }
     }
 }

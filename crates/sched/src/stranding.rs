@@ -32,7 +32,7 @@ impl Stranding {
         if self.cpu_milli_per_gpu == 0.0 {
             return 0.0;
         }
-        let served = f64::from(cpu_milli) / self.cpu_milli_per_gpu;
-        (f64::from(idle_milli) / 1000.0 - served).max(0.0)
+        let served_gpus = f64::from(cpu_milli) / self.cpu_milli_per_gpu;
+        (f64::from(idle_milli) / 1000.0 - served_gpus).max(0.0)
     }
 }

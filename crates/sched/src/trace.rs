@@ -60,8 +60,13 @@ impl<'a> Table<'a> {
     }
 }
 
-fn number(line: usize, cells: &[&str], at: usize, column: &'static str) -> Result<u32, TraceError> {
-    let text = cells.get(at).copied().unwrap_or_default();
+fn number(
+    line: usize,
+    cells: &[&str],
+    index: usize,
+    column: &'static str,
+) -> Result<u32, TraceError> {
+    let text = cells.get(index).copied().unwrap_or_default();
     text.parse().map_err(|_| TraceError::Cell {
         line,
         column,
@@ -74,13 +79,13 @@ fn number(line: usize, cells: &[&str], at: usize, column: &'static str) -> Resul
 fn gpu_count(
     line: usize,
     cells: &[&str],
-    at: usize,
+    index: usize,
     column: &'static str,
 ) -> Result<u8, TraceError> {
-    if let Ok(count @ ..=64) = u8::try_from(number(line, cells, at, column)?) {
+    if let Ok(count @ ..=64) = u8::try_from(number(line, cells, index, column)?) {
         return Ok(count);
     }
-    let (text, expected) = (cells[at].to_owned(), "a number up to 64");
+    let (text, expected) = (cells[index].to_owned(), "a number up to 64");
     Err(TraceError::Cell { line, column, text, expected })
 }
 
@@ -123,7 +128,7 @@ pub fn pods(text: &str, catalog: &Catalog) -> Result<Vec<Request>, TraceError> {
     for (line, cells) in &table.lines {
         let count = gpu_count(*line, cells, count, "num_gpu")?;
         let milli = number(*line, cells, milli, "gpu_milli")?;
-        let spec = models.and_then(|at| cells.get(at)).copied().unwrap_or_default();
+        let spec = models.and_then(|index| cells.get(index)).copied().unwrap_or_default();
         pods.push(Request {
             cpu_milli: number(*line, cells, cpu, "cpu_milli")?,
             memory_mib: number(*line, cells, memory, "memory_mib")?,
@@ -134,10 +139,10 @@ pub fn pods(text: &str, catalog: &Catalog) -> Result<Vec<Request>, TraceError> {
     Ok(pods)
 }
 
-fn gpus(count: u8, milli: u32) -> Gpus {
-    match (count, u16::try_from(milli).unwrap_or(WHOLE_MILLI)) {
+fn gpus(count: u8, gpu_milli: u32) -> Gpus {
+    match (count, u16::try_from(gpu_milli).unwrap_or(WHOLE_MILLI)) {
         (0, _) => Gpus::None,
-        (1, milli @ 1..WHOLE_MILLI) => Gpus::share(milli, 0),
+        (1, gpu_milli @ 1..WHOLE_MILLI) => Gpus::share(gpu_milli, 0),
         (count, _) => Gpus::Whole(count),
     }
 }

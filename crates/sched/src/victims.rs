@@ -81,8 +81,8 @@ pub fn victims(
         (Reverse(violates_budget), Reverse(priority), request, part)
     });
     let mut node = node.clone();
-    for at in &order {
-        node.release(&pods[*at].request, pods[*at].part);
+    for position in &order {
+        node.release(&pods[*position].request, pods[*position].part);
     }
     fit(catalog, &node, request).ok()?;
     let steps = MAX_STEPS + order.len();
@@ -132,7 +132,7 @@ impl Search<'_> {
             return;
         }
         self.steps -= 1;
-        let Some(at) = self.order.get(nth).copied() else {
+        let Some(position) = self.order.get(nth).copied() else {
             let mut pods = self.victims.clone();
             pods.sort_unstable();
             self.best = Some(Victims { pods, cost });
@@ -142,19 +142,19 @@ impl Search<'_> {
         // Of equal pods the first ones stay, so equal choices are tried once.
         let previous = nth.checked_sub(1).map(|previous| self.order[previous]);
         let equals_victim = self.victims.last().copied() == previous
-            && previous.is_some_and(|previous| pods[previous] == pods[at]);
-        if !equals_victim && self.try_keep(at) {
+            && previous.is_some_and(|previous| pods[previous] == pods[position]);
+        if !equals_victim && self.try_keep(position) {
             self.decide(nth + 1, cost);
-            self.node.release(&pods[at].request, pods[at].part);
+            self.node.release(&pods[position].request, pods[position].part);
         }
-        self.victims.push(at);
-        self.decide(nth + 1, cost.plus(&pods[at]));
+        self.victims.push(position);
+        self.decide(nth + 1, cost.plus(&pods[position]));
         self.victims.pop();
     }
 
     /// Puts the pod back on the node if the request then still fits. Returns true if it did.
-    fn try_keep(&mut self, at: usize) -> bool {
-        let Pod { request, part, .. } = &self.pods[at];
+    fn try_keep(&mut self, position: usize) -> bool {
+        let Pod { request, part, .. } = &self.pods[position];
         if self.node.allocate(request, *part).is_err() {
             return false;
         }
@@ -169,13 +169,15 @@ impl Search<'_> {
     fn reprieve(mut self, mut victims: Victims) -> Victims {
         let order = std::mem::take(&mut self.order);
         let (evicted, kept): (Vec<_>, Vec<_>) =
-            order.into_iter().partition(|at| victims.pods.contains(at));
-        for at in kept {
-            self.try_keep(at);
+            order.into_iter().partition(|position| victims.pods.contains(position));
+        for position in kept {
+            self.try_keep(position);
         }
-        let reprieved: Vec<_> = evicted.into_iter().filter(|at| self.try_keep(*at)).collect();
-        victims.pods.retain(|at| !reprieved.contains(at));
-        let cost = victims.pods.iter().fold(Cost::NONE, |cost, at| cost.plus(&self.pods[*at]));
+        let reprieved: Vec<_> =
+            evicted.into_iter().filter(|position| self.try_keep(*position)).collect();
+        victims.pods.retain(|position| !reprieved.contains(position));
+        let cost =
+            victims.pods.iter().fold(Cost::NONE, |cost, position| cost.plus(&self.pods[*position]));
         Victims { cost, ..victims }
     }
 }

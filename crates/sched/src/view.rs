@@ -101,8 +101,9 @@ impl Catalog {
     /// Number of memory slices of an instance of the profile, on the first product that offers it; else zero.
     fn slice_count(&self, profile: ProfileId) -> u32 {
         let places = self.models.iter().flat_map(|model| &model.places);
-        let mut of_profile = places.filter(|(id, _)| *id == profile).flat_map(|(_, places)| places);
-        of_profile.next().map_or(0, |place| place.count_ones())
+        let mut profile_places =
+            places.filter(|(id, _)| *id == profile).flat_map(|(_, places)| places);
+        profile_places.next().map_or(0, |place| place.count_ones())
     }
 
     /// The products and their names.
@@ -140,9 +141,9 @@ impl ClusterView {
         self.gpu_memory.add(&node);
         self.nodes.push(node);
         self.versions.push(0);
-        let ix = NodeIndex(u32::try_from(self.nodes.len() - 1).expect("fewer nodes than numbers"));
-        self.record_change(ix);
-        ix
+        let index = NodeIndex(u32::try_from(self.nodes.len() - 1).expect("fewer than 2^32 nodes"));
+        self.record_change(index);
+        index
     }
 
     /// Replaces a node's state. A deleted node is replaced by an empty one, which fits no pod.
@@ -196,9 +197,9 @@ impl ClusterView {
     pub fn average_milli(&self, request: &Request) -> u32 {
         match request.gpus {
             Gpus::None | Gpus::Whole(_) => request.gpu_milli(),
-            Gpus::Share { count, compute_milli: milli, memory } => {
-                let each = share_of(self.gpu_memory.mean_mib(), milli, memory);
-                u32::from(count) * u32::from(each)
+            Gpus::Share { count, compute_milli, memory } => {
+                let share_milli = share_of(self.gpu_memory.mean_mib(), compute_milli, memory);
+                u32::from(count) * u32::from(share_milli)
             }
             Gpus::Partition(profile) => self.catalog.slice_count(profile) * 1000 / u8::BITS,
         }

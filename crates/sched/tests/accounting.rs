@@ -12,11 +12,11 @@ use windlass_sched::{
 
 use crate::world::{catalog, idle_clusters, large_node, mib_of, request, requests};
 
-/// A change to a cluster. [`Step::Take`] is a pod of another scheduler, with an arbitrary placement.
+/// A change to a cluster. [`Step::ForeignAllocation`] is a pod of another scheduler, with an arbitrary placement.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Decide(Request),
-    Take { request: Request, node: u32, gpus: u64, slices: u8 },
+    Schedule(Request),
+    ForeignAllocation { request: Request, node: u32, gpus: u64, slices: u8 },
     Release(usize),
 }
 
@@ -28,9 +28,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let anywhere = (requests(), 0..12_u32, positions, prop_oneof![Just(0), any::<u8>()]);
     let step = prop_oneof![
-        4 => requests().prop_map(Step::Decide),
+        4 => requests().prop_map(Step::Schedule),
         2 => anywhere.prop_map(|(request, node, gpus, slices)| {
-            Step::Take { request, node, gpus, slices }
+            Step::ForeignAllocation { request, node, gpus, slices }
         }),
         3 => (0..1000_usize).prop_map(Step::Release),
     ];
@@ -47,16 +47,16 @@ struct Ledger {
 impl Ledger {
     fn apply(&mut self, scheduler: &mut Scheduler, step: Step) {
         match step {
-            Step::Decide(request) => {
+            Step::Schedule(request) => {
                 if let Some(placement) = scheduler.choose_placement(&self.view, &request) {
                     self.view.allocate(&request, placement).expect("a decision fits");
                     self.running.push((request, placement));
                 }
             }
-            Step::Take { request, node, gpus, slices } => {
+            Step::ForeignAllocation { request, node, gpus, slices } => {
                 let count = u32::try_from(self.view.nodes().len()).expect("at most twelve");
                 let part = Part { gpus: GpuSet(gpus), memory_slices: slices };
-                self.take(request, Placement { node: NodeIndex(node % count), part });
+                self.allocate_foreign(request, Placement { node: NodeIndex(node % count), part });
             }
             Step::Release(nth) if !self.running.is_empty() => {
                 let (request, placement) = self.running.remove(nth % self.running.len());
@@ -66,8 +66,8 @@ impl Ledger {
         }
     }
 
-    /// Takes a part that may not be free. A conflict must leave the view unchanged.
-    fn take(&mut self, request: Request, placement: Placement) {
+    /// Allocates a part that may not be free. A conflict must leave the view unchanged.
+    fn allocate_foreign(&mut self, request: Request, placement: Placement) {
         let before = self.view.clone();
         match self.view.allocate(&request, placement) {
             Ok(()) => self.running.push((request, placement)),
@@ -86,8 +86,9 @@ impl Ledger {
             rebuilt.allocate(request, *placement).expect("the running pods fit each other");
         }
         assert_eq!(self.view.nodes(), rebuilt.nodes());
-        for (ix, (node, empty)) in (0..).zip(self.view.nodes().iter().zip(self.empty.nodes())) {
-            let pods = self.running.iter().filter(|(_, placement)| placement.node == NodeIndex(ix));
+        for (index, (node, empty)) in (0..).zip(self.view.nodes().iter().zip(self.empty.nodes())) {
+            let pods =
+                self.running.iter().filter(|(_, placement)| placement.node == NodeIndex(index));
             let pods: Vec<_> =
                 pods.map(|(request, placement)| (*request, placement.part)).collect();
             check_node(node, empty, &pods);
@@ -96,8 +97,8 @@ impl Ledger {
 }
 
 fn check_node(node: &Node, empty: &Node, pods: &[(Request, Part)]) {
-    let free = |total: u32, each: fn(&Request) -> u32| {
-        let allocated: u32 = pods.iter().map(|(request, _)| each(request)).sum();
+    let free = |total: u32, amount_of: fn(&Request) -> u32| {
+        let allocated: u32 = pods.iter().map(|(request, _)| amount_of(request)).sum();
         total.saturating_sub(allocated)
     };
     assert_eq!(node.cpu_milli.free, free(empty.cpu_milli.total, |it| it.cpu_milli));
@@ -113,13 +114,13 @@ fn check_node(node: &Node, empty: &Node, pods: &[(Request, Part)]) {
 
 /// The state of a GPU with these holders, which together fit on it.
 fn state_of(gpu: &Gpu, holders: &[(Gpus, u8)]) -> GpuState {
-    let (mut milli, mut mib, mut slices, mut whole_holders) = (0, 0, 0, 0);
+    let (mut allocated_milli, mut mib, mut slices, mut whole_holders) = (0, 0, 0, 0);
     for (gpus, place) in holders {
         match *gpus {
             Gpus::None => panic!("a pod without GPUs holds one"),
             Gpus::Whole(_) => whole_holders += 1,
-            Gpus::Share { compute_milli: more, memory, .. } => {
-                milli += more;
+            Gpus::Share { compute_milli, memory, .. } => {
+                allocated_milli += compute_milli;
                 mib += mib_of(gpu, memory);
             }
             Gpus::Partition(_) => {
@@ -129,14 +130,16 @@ fn state_of(gpu: &Gpu, holders: &[(Gpus, u8)]) -> GpuState {
             }
         }
     }
-    let kinds = [whole_holders > 0, milli > 0 || mib > 0, slices > 0];
-    assert!(kinds.iter().filter(|has| **has).count() <= 1, "two kinds of use: {holders:?}");
+    let kinds = [whole_holders > 0, allocated_milli > 0 || mib > 0, slices > 0];
+    assert!(kinds.iter().filter(|is_used| **is_used).count() <= 1, "two kinds of use: {holders:?}");
     assert!(
-        milli <= 1000 && mib <= gpu.memory_mib && whole_holders <= 1,
+        allocated_milli <= 1000 && mib <= gpu.memory_mib && whole_holders <= 1,
         "over 100 %: {holders:?}"
     );
     match (whole_holders, slices) {
-        (0, 0) => GpuState::Shared { free_milli: 1000 - milli, free_mib: gpu.memory_mib - mib },
+        (0, 0) => {
+            GpuState::Shared { free_milli: 1000 - allocated_milli, free_mib: gpu.memory_mib - mib }
+        }
         (0, slices) => GpuState::Partitioned { memory_slices: slices },
         _ => GpuState::Whole,
     }
@@ -178,8 +181,8 @@ fn a_part_that_is_not_free_or_not_of_the_right_size_is_refused() {
             node.allocate(&request(gpus), part).expect("the node is empty");
         }
         let before = node.clone();
-        let refused = node.allocate(&request(gpus), part).expect_err("it cannot be allocated");
-        assert_eq!(refused, Conflict { gpus: part.gpus }, "{allocated:?}, {gpus:?} {part:?}");
+        let conflict = node.allocate(&request(gpus), part).expect_err("it cannot be allocated");
+        assert_eq!(conflict, Conflict { gpus: part.gpus }, "{allocated:?}, {gpus:?} {part:?}");
         assert_eq!(node, before);
     };
     let first = only_gpu(0, 0);
@@ -230,10 +233,12 @@ fn pods_on_a_gpu_that_failed_later_are_still_counted() {
     {
         let healthy = Gpu::free(ModelId(0), 40_960);
         let mut before = large_node(vec![healthy]);
-        before.allocate(&request(gpus), only_gpu(0, slices)).expect("it is free");
+        before.allocate(&request(gpus), only_gpu(0, slices)).expect("the part is free");
         before.gpus[0].is_usable = false;
         let mut rebuilt = large_node(vec![Gpu { is_usable: false, ..healthy }]);
-        rebuilt.allocate(&request(gpus), only_gpu(0, slices)).expect("the pod has it already");
+        rebuilt
+            .allocate(&request(gpus), only_gpu(0, slices))
+            .expect("the pod already holds the GPU");
         assert_eq!(rebuilt, before, "{gpus:?}");
     }
 }
@@ -255,16 +260,16 @@ fn instances_are_allocated_and_released_in_any_order() {
     let mut view =
         ClusterView::new(catalog(), vec![large_node(vec![Gpu::free(ModelId(0), 40_960)])]);
     let empty = view.clone();
-    let at = |slices| Placement { node: NodeIndex(0), part: only_gpu(0, slices) };
+    let placement_of = |slices| Placement { node: NodeIndex(0), part: only_gpu(0, slices) };
     for places in [[0b11, 0b1100, 0b11_0000], [0b11_0000, 0b11, 0b1100]] {
         for place in places {
-            view.allocate(&partition, at(place)).expect("it is free");
+            view.allocate(&partition, placement_of(place)).expect("the part is free");
         }
         let state = GpuState::Partitioned { memory_slices: 0b11_1111 };
         assert_eq!(view.nodes()[0].gpus[0].state, state);
         assert_eq!(view.nodes()[0].gpus[0].idle_milli(), 250);
         for place in [0b1100, 0b11, 0b11_0000] {
-            view.release(&partition, at(place));
+            view.release(&partition, placement_of(place));
         }
         assert_eq!(view.nodes(), empty.nodes());
     }

@@ -25,7 +25,10 @@ struct Case {
 }
 
 fn typed<T: DeserializeOwned>(documents: &[Value]) -> Vec<T> {
-    documents.iter().map(|d| serde_json::from_value(d.clone()).expect("a document")).collect()
+    documents
+        .iter()
+        .map(|document| serde_json::from_value(document.clone()).expect("a document"))
+        .collect()
 }
 
 /// Slice of pool `p` on node `n1`, one of `count`.
@@ -71,9 +74,9 @@ fn claim(requests: Value) -> Value {
 }
 
 /// Request of class `gpu` with more fields.
-fn request(name: &str, more: Value) -> Value {
+fn request(name: &str, fields: Value) -> Value {
     let mut exactly = json!({"deviceClassName": "gpu"});
-    exactly.as_object_mut().expect("made above").extend(more.as_object().expect("fields").clone());
+    exactly.as_object_mut().expect("an object").extend(fields.as_object().expect("fields").clone());
     json!({"name": name, "exactly": exactly})
 }
 
@@ -110,13 +113,13 @@ impl Case {
             (typed(&self.slices), typed(&self.classes));
         let (allocated, claims): (Vec<ResourceClaim>, Vec<ResourceClaim>) =
             (typed(&self.allocated), typed(&self.claims));
-        let supply = AllocationInput { classes: &classes, slices: &slices, claims: &allocated };
+        let input = AllocationInput { classes: &classes, slices: &slices, claims: &allocated };
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {"name": "n1", "labels": {"zone": "a"}},
         });
         let node: Node = serde_json::from_value(node).expect("a node");
-        let results = allocate(&claims, supply, &node)?;
+        let results = allocate(&claims, input, &node)?;
         Ok(serde_json::to_value(results).expect("JSON"))
     }
 
@@ -204,7 +207,7 @@ fn a_request_for_all_devices_gets_all_selected_devices_or_none() {
         let mut fields = json!({"allocationMode": "All"});
         fields
             .as_object_mut()
-            .expect("made above")
+            .expect("an object")
             .extend(more.as_object().expect("fields").clone());
         json!([request("r", fields)])
     };
@@ -227,7 +230,7 @@ fn devices_of_other_claims_are_available_only_for_admin_access() {
         let mut result = json!({"request": "r", "driver": "d.com", "pool": "p", "device": "a"});
         result
             .as_object_mut()
-            .expect("made above")
+            .expect("an object")
             .extend(more.as_object().expect("fields").clone());
         json!([result])
     };
@@ -259,7 +262,7 @@ fn an_expression_with_an_error_ends_the_search() {
 
 #[test]
 fn the_first_alternative_that_fits_is_chosen() {
-    let sub = |name: &str, count: i64, expression: &str| {
+    let subrequest = |name: &str, count: i64, expression: &str| {
         json!({
             "name": name, "deviceClassName": "gpu", "count": count,
             "selectors": [{"cel": {"expression": expression}}],
@@ -267,7 +270,7 @@ fn the_first_alternative_that_fits_is_chosen() {
     };
     let model = |model: &str| format!("device.attributes['d.com'].model == '{model}'");
     let list = json!([{
-        "name": "r", "firstAvailable": [sub("big", 2, &model("A")), sub("small", 1, &model("B"))],
+        "name": "r", "firstAvailable": [subrequest("big", 2, &model("A")), subrequest("small", 1, &model("B"))],
     }]);
     check(&Case::of(&["a", "b", "c"], list.clone()), "r/big=a r/big=c");
     check(&Case::of(&["a", "b"], list), "r/small=b");

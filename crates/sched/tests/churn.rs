@@ -30,10 +30,10 @@ fn settings(policy: Policy, seed: u64) -> Settings {
 fn no_pod_is_refused_or_waits_at_low_load() {
     let pods = vec![request(Gpus::Whole(1)), request(Gpus::share(500, 0))];
     let simulation = Simulation::new(cluster(10, 8), pods).expect("GPUs and demand");
-    for (policy, queues) in
+    for (policy, has_queue) in
         [(Policy::Windlass, false), (Policy::Windlass, true), (Policy::Random, true)]
     {
-        let load = Load { offered: 0.1, has_queue: queues };
+        let load = Load { offered: 0.1, has_queue };
         let run = churn(&simulation, &settings(policy, 5), load);
         let counts = SizeClass::ALL.map(|class| run.classes.of(class));
         assert!(counts.iter().map(|count| count.arrived).sum::<u64>() > 10);
@@ -70,7 +70,7 @@ struct Pod {
 fn second_simulation(node_gpus: u8, sizes: &[u8], offered: f64, seed: u64) -> Vec<Pod> {
     let mut random = Random::new(seed);
     let mean = sizes.iter().map(|gpus| f64::from(*gpus)).sum::<f64>()
-        / f64::from(u8::try_from(sizes.len()).expect("few"));
+        / f64::from(u8::try_from(sizes.len()).expect("a small number"));
     let spacing = mean / (offered * f64::from(node_gpus));
     let (mut pods, mut now): (Vec<Pod>, f64) = (Vec::new(), 0.0);
     loop {
@@ -143,20 +143,20 @@ fn waiting_pods_start_in_order_of_arrival_except_those_that_do_not_fit_yet() {
         let run: ChurnResult = churn(&simulation, &settings(Policy::Windlass, seed), load);
         let expected = second_simulation(node_gpus, sizes, offered, seed);
         assert!(expected.len() > 5, "{} pods are too few to compare", expected.len());
-        let (found, of) = (
+        let (waits_of, expected_waits) = (
             |class: SizeClass| &run.waits[class as usize],
             |range: (u8, u8)| waits(&expected, |gpus| (range.0..=range.1).contains(&gpus)),
         );
         let case = format!("{sizes:?} on {node_gpus} at {offered}, seed {seed}");
-        assert_eq!(*found(SizeClass::One), of((1, 1)), "{case}");
-        assert_eq!(*found(SizeClass::TwoToSeven), of((2, 7)), "{case}");
-        assert_eq!(*found(SizeClass::Eight), of((8, 255)), "{case}");
+        assert_eq!(*waits_of(SizeClass::One), expected_waits((1, 1)), "{case}");
+        assert_eq!(*waits_of(SizeClass::TwoToSeven), expected_waits((2, 7)), "{case}");
+        assert_eq!(*waits_of(SizeClass::Eight), expected_waits((8, 255)), "{case}");
         assert!((run.allocated - allocated(&expected, node_gpus)).abs() < 1e-9, "{case}");
         let counts = SizeClass::ALL.map(|class| run.classes.of(class));
         assert!(counts.iter().all(|count| count.refused == 0), "{case}");
         for class in SizeClass::ALL {
             let arrived = run.classes.of(class).arrived;
-            assert_eq!(found(class).len() as u64, arrived, "{case}: each pod has one wait");
+            assert_eq!(waits_of(class).len() as u64, arrived, "{case}: each pod has one wait");
         }
     };
     for seed in 0..10 {

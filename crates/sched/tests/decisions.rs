@@ -55,7 +55,7 @@ enum Step {
     /// One of the running pods terminates.
     End(usize),
     /// A spare node replaces a node, whose pods terminate.
-    Replace { node: usize, by: usize },
+    Replace { node: usize, replacement: usize },
     /// A spare node joins the cluster.
     Join(usize),
 }
@@ -65,7 +65,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         12 => nth().prop_map(Step::Arrive),
         8 => nth().prop_map(Step::End),
-        2 => (nth(), nth()).prop_map(|(node, by)| Step::Replace { node, by }),
+        2 => (nth(), nth()).prop_map(|(node, replacement)| Step::Replace { node, replacement }),
         1 => nth().prop_map(Step::Join),
     ];
     vec(step, 1..60)
@@ -94,14 +94,14 @@ proptest! {
                     // Ranks of a shape are valid for every amount of memory.
                     let memory_mib = u32::try_from(nth).expect("below 100") * 256;
                     let pod = Request { memory_mib, ..shapes[nth % shapes.len()] };
-                    let mut fresh = Scheduler::with_forecast(policy, &forecast, &initial_view, 0);
+                    let mut uncached = Scheduler::with_forecast(policy, &forecast, &initial_view, 0);
                     let ranks: Vec<_> = scheduler.ranks(&view, &pod).collect();
-                    prop_assert_eq!(&ranks, &fresh.ranks(&view, &pod).collect::<Vec<_>>());
+                    prop_assert_eq!(&ranks, &uncached.ranks(&view, &pod).collect::<Vec<_>>());
                     for (node, _) in ranks {
                         prop_assert!(fits(view.catalog(), view.node(node), &pod));
                     }
                     let placement = scheduler.choose_placement(&view, &pod);
-                    prop_assert_eq!(placement, fresh.choose_placement(&view, &pod));
+                    prop_assert_eq!(placement, uncached.choose_placement(&view, &pod));
                     if let Some(placement) = placement {
                         view.allocate(&pod, placement).expect("a decision fits");
                         running.push((pod, placement));
@@ -112,11 +112,11 @@ proptest! {
                     view.release(&pod, placement);
                 }
                 Step::End(_) => {}
-                Step::Replace { node, by } => {
+                Step::Replace { node, replacement } => {
                     let node = node % view.nodes().len();
                     let node = NodeIndex(u32::try_from(node).expect("below 100"));
                     running.retain(|(_, placement)| placement.node != node);
-                    view.replace(node, spare(by));
+                    view.replace(node, spare(replacement));
                 }
                 Step::Join(nth) => drop(view.add(spare(nth))),
             }

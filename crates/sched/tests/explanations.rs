@@ -26,13 +26,13 @@ proptest! {
         for pod in &pods {
             let ranks: Vec<_> = scheduler.ranks(&view, pod).collect();
             let mut explained = Vec::new();
-            for (ix, node) in (0..).map(NodeIndex).zip(view.nodes()) {
-                match scheduler.explain(&view, ix, pod) {
+            for (index, node) in (0..).map(NodeIndex).zip(view.nodes()) {
+                match scheduler.explain(&view, index, pod) {
                     Ok(Explanation { rank, part, terms }) => {
                         let sum: i32 = terms.iter().map(|term| term.points).sum();
                         prop_assert_eq!(sum, rank.score, "{:?}", terms);
-                        prop_assert_eq!(scheduler.choose_part(&view, ix, pod), Some(part));
-                        explained.push((ix, rank));
+                        prop_assert_eq!(scheduler.choose_part(&view, index, pod), Some(part));
+                        explained.push((index, rank));
                     }
                     Err(misfit) => {
                         prop_assert_eq!(fit(view.catalog(), node, pod), Err(misfit));

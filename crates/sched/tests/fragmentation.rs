@@ -18,7 +18,7 @@ use crate::world::{
 /// The paper's definition, in thousandths of a GPU. If the node cannot serve a request, all its idle capacity is
 /// fragmented for the request, else the idle capacity of the GPUs that cannot serve it.
 fn by_definition(catalog: &Catalog, node: &Node, typical: &[TypicalRequest]) -> f64 {
-    let of = |TypicalRequest { request, weight }: &TypicalRequest| {
+    let fragmented_milli = |TypicalRequest { request, weight }: &TypicalRequest| {
         let serves = |gpu: &&Gpu| gpu_serves(catalog, gpu, request);
         let is_served = requested_gpus(request) > 0
             && node.cpu_milli.free >= request.cpu_milli
@@ -26,7 +26,7 @@ fn by_definition(catalog: &Catalog, node: &Node, typical: &[TypicalRequest]) -> 
         let fragmented = node.gpus.iter().filter(|gpu| !is_served || !serves(gpu));
         weight * fragmented.map(|gpu| f64::from(gpu.idle_milli())).sum::<f64>()
     };
-    typical.iter().map(of).sum()
+    typical.iter().map(fragmented_milli).sum()
 }
 
 fn fragmentation(catalog: &Catalog, node: &Node, typical: &[TypicalRequest]) -> f64 {
@@ -105,7 +105,7 @@ fn fragmentation_equals_values_computed_by_hand() {
         for (position, milli) in allocated_milli.iter().enumerate().filter(|(_, milli)| **milli > 0)
         {
             let part = Part { gpus: GpuSet::single(position), memory_slices: 0 };
-            node.allocate(&share(*milli), part).expect("it is free");
+            node.allocate(&share(*milli), part).expect("the part is free");
         }
         node.cpu_milli = ResourceUsage::free(cpu_milli);
         let found = fragmentation(&catalog(), &node, &typical);

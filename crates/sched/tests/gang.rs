@@ -80,23 +80,23 @@ proptest! {
     ) {
         let mut view = ClusterView::new(catalog(), nodes);
         let mut scheduler = Scheduler::learning(Policy::Windlass, 0);
-        let all: Vec<_> = (0..).map(NodeIndex).take(view.nodes().len()).collect();
-        let allowed = |bits: u32| all.iter().copied().filter(|it| bits >> it.0 & 1 == 1).collect();
+        let all_nodes: Vec<_> = (0..).map(NodeIndex).take(view.nodes().len()).collect();
+        let allowed = |bits: u32| all_nodes.iter().copied().filter(|it| bits >> it.0 & 1 == 1).collect();
         let mut requests: Vec<(Request, Vec<NodeIndex>)> =
             requests.into_iter().map(|(request, bits)| (request, allowed(bits))).collect();
         let members: Vec<_> =
             requests.iter().map(|(request, nodes)| Member { request: *request, nodes }).collect();
         let before = view.clone();
-        let found = place(&mut view, &mut scheduler, &members);
+        let result = place(&mut view, &mut scheduler, &members);
         prop_assert_eq!(before.nodes(), view.nodes());
-        if let Some(placements) = &found {
+        if let Some(placements) = &result {
             allocate(&mut view.clone(), &members, placements);
         }
         requests.sort_by_key(|(request, nodes)| {
             let gpus = (request.gpu_count(), view.average_milli(request));
             (std::cmp::Reverse((gpus, *request)), nodes.len())
         });
-        prop_assert_eq!(found.is_some(), is_possible(&mut view, &mut scheduler, &requests));
+        prop_assert_eq!(result.is_some(), is_possible(&mut view, &mut scheduler, &requests));
     }
 
     #[test]
@@ -111,11 +111,11 @@ proptest! {
         let capacity: usize = nodes.iter().map(capacity_of).sum();
         let mut view = ClusterView::new(catalog(), nodes);
         let mut scheduler = Scheduler::learning(Policy::Windlass, 0);
-        let all: Vec<_> = (0..).map(NodeIndex).take(view.nodes().len()).collect();
-        let member = Member { request: request(Gpus::Whole(gpus)), nodes: &all };
-        let found = place(&mut view, &mut scheduler, &vec![member; capacity]);
-        let found = found.expect("as many members as fit");
-        allocate(&mut view.clone(), &vec![member; capacity], &found);
+        let all_nodes: Vec<_> = (0..).map(NodeIndex).take(view.nodes().len()).collect();
+        let member = Member { request: request(Gpus::Whole(gpus)), nodes: &all_nodes };
+        let placements = place(&mut view, &mut scheduler, &vec![member; capacity]);
+        let placements = placements.expect("as many members as fit");
+        allocate(&mut view.clone(), &vec![member; capacity], &placements);
         prop_assert_eq!(place(&mut view, &mut scheduler, &vec![member; capacity + 1]), None);
     }
 }
@@ -125,12 +125,12 @@ fn members_that_allow_one_node_are_placed_before_members_that_allow_two() {
     // The members that allow both nodes rank the first one best, which is the only one that the others allow.
     let mut view = ClusterView::new(catalog(), vec![node(4, 0, 5), node(8, 1, 2)]);
     let mut scheduler = Scheduler::learning(Policy::Windlass, 0);
-    let all = [NodeIndex(0), NodeIndex(1)];
+    let all_nodes = [NodeIndex(0), NodeIndex(1)];
     let (first, second) = ([NodeIndex(0)], [NodeIndex(0), NodeIndex(1)]);
     let flexible = Member { request: request(Gpus::Whole(2)), nodes: &second };
     let fixed = Member { request: request(Gpus::Whole(2)), nodes: &first };
     let members = [flexible, fixed, flexible, fixed];
-    let found = place(&mut view, &mut scheduler, &members).expect("they fit");
-    let nodes: Vec<_> = found.iter().map(|placement| placement.node).collect();
-    assert_eq!(nodes, [all[1], all[0], all[1], all[0]]);
+    let placements = place(&mut view, &mut scheduler, &members).expect("they fit");
+    let nodes: Vec<_> = placements.iter().map(|placement| placement.node).collect();
+    assert_eq!(nodes, [all_nodes[1], all_nodes[0], all_nodes[1], all_nodes[0]]);
 }

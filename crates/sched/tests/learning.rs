@@ -82,11 +82,14 @@ proptest! {
         pods in vec(requests(), 1..20),
     ) {
         let forecast = forecast(&pods[..1]);
-        let mut one = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 3);
-        let mut other = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 3);
+        let mut without_arrivals = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 3);
+        let mut with_arrivals = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 3);
         for pod in &pods {
-            other.observe(&view, pod);
-            prop_assert_eq!(one.choose_placement(&view, pod), other.choose_placement(&view, pod));
+            with_arrivals.observe(&view, pod);
+            prop_assert_eq!(
+                without_arrivals.choose_placement(&view, pod),
+                with_arrivals.choose_placement(&view, pod)
+            );
         }
     }
 }
@@ -106,8 +109,8 @@ proptest! {
         pods.push(request(Gpus::Whole(1)));
         let simulation = Simulation::new(ClusterView::new(catalog(), nodes), pods).expect("GPUs and demand");
         for policy in Policy::ALL {
-            for knowledge in [ForecastSource::Trace, ForecastSource::History] {
-                let settings = Settings { policy, forecast_source: knowledge, seed };
+            for forecast_source in [ForecastSource::Trace, ForecastSource::History] {
+                let settings = Settings { policy, forecast_source, seed };
                 let filling = || format!("{:?}", fill(&simulation, &settings, 1.1));
                 prop_assert_eq!(filling(), filling());
                 let load = Load { offered: 0.2, has_queue: seed % 2 == 0 };

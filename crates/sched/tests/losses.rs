@@ -39,7 +39,7 @@ fn a_share_is_placed_where_the_remainder_keeps_its_value() {
     // and two after.
     let mut node = node(2);
     let first = Part { gpus: GpuSet::single(0), memory_slices: 0 };
-    node.allocate(&share(100), first).expect("it is free");
+    node.allocate(&share(100), first).expect("the part is free");
     check(&ClusterView::new(catalog(), vec![node]), &[share(300)], share(100), (0, 1));
 }
 

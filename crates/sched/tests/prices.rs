@@ -26,8 +26,8 @@ fn counts(shares: &[(u16, u32)]) -> Vec<Count> {
 /// The regret of the smallest share is `v(r) - v(r - 10) - v(10)`, so its sum to `r` is `v(r)` less a multiple of
 /// `v(10)`. A whole GPU is worth one, which gives `v(10)`.
 fn values(prices: &Prices) -> Vec<f64> {
-    let sums = (0..=1000_u16).step_by(10).scan(0.0, |sum, left| {
-        *sum += if left > 0 { prices.regret(left, 10) } else { 0.0 };
+    let sums = (0..=1000_u16).step_by(10).scan(0.0, |sum, free_milli| {
+        *sum += if free_milli > 0 { prices.regret(free_milli, 10) } else { 0.0 };
         Some(*sum)
     });
     let sums: Vec<f64> = sums.collect();
@@ -88,11 +88,11 @@ fn prices_equal_known_solutions() {
 
 #[test]
 fn a_regret_is_the_value_that_a_share_destroys() {
-    let check = |shares: &[(u16, u32)], left: u16, share: u16, expected: f64| {
-        let found = Prices::of(&counts(shares)).regret(left, share);
+    let check = |shares: &[(u16, u32)], free_milli: u16, share: u16, expected: f64| {
+        let found = Prices::of(&counts(shares)).regret(free_milli, share);
         assert!(
             (found - expected).abs() < TOLERANCE,
-            "{share} of {left}: {found}, expected {expected}"
+            "{share} of {free_milli}: {found}, expected {expected}"
         );
     };
     let halves = [(500, 10)];

@@ -36,17 +36,22 @@ fn simulation() -> Option<Simulation> {
     Some(Simulation::new(view, pods.expect("the trace's pods")).expect("GPUs and demand"))
 }
 
-fn allocated(simulation: &Simulation, policy: Policy, knowledge: ForecastSource) -> Allocated {
+fn allocated(
+    simulation: &Simulation,
+    policy: Policy,
+    forecast_source: ForecastSource,
+) -> Allocated {
     let seeds = if policy == Policy::Random { &RANDOM_POLICY_SEEDS[..] } else { &SEEDS[..] };
     let run = |seed: &u64| {
-        let settings = Settings { policy, forecast_source: knowledge, seed: *seed };
+        let settings = Settings { policy, forecast_source, seed: *seed };
         fill(simulation, &settings, 1.3).allocated
     };
     let runs: Vec<_> = seeds.iter().map(run).collect();
     let mean = |column: usize| {
         // The arrivals may end just below the last percent. The column before it is used then.
-        let of = |run: &Vec<Option<f64>>| run.get(column).copied().flatten().or(run[column - 1]);
-        let found: Vec<f64> = runs.iter().filter_map(of).collect();
+        let value_of =
+            |run: &Vec<Option<f64>>| run.get(column).copied().flatten().or(run[column - 1]);
+        let found: Vec<f64> = runs.iter().filter_map(value_of).collect();
         assert_eq!(found.len(), runs.len(), "pods arrive at each percent");
         found.iter().sum::<f64>() / f64::from(u32::try_from(found.len()).expect("few seeds"))
     };
@@ -69,13 +74,13 @@ fn the_windlass_policy_allocates_more_than_fgd() {
     let Some(simulation) = simulation() else {
         return eprintln!("skipped: WINDLASS_OPENB names no folder with the public trace");
     };
-    for knowledge in [ForecastSource::Trace, ForecastSource::History] {
-        let fgd = allocated(&simulation, Policy::Fgd, knowledge);
-        let own = allocated(&simulation, Policy::Windlass, knowledge);
-        let leads = [own.at_100 - fgd.at_100, own.at_130 - fgd.at_130];
+    for forecast_source in [ForecastSource::Trace, ForecastSource::History] {
+        let fgd = allocated(&simulation, Policy::Fgd, forecast_source);
+        let windlass = allocated(&simulation, Policy::Windlass, forecast_source);
+        let leads = [windlass.at_100 - fgd.at_100, windlass.at_130 - fgd.at_130];
         assert!(
             leads.iter().all(|lead| *lead >= MIN_LEAD),
-            "{knowledge:?}: {own:?} against {fgd:?}"
+            "{forecast_source:?}: {windlass:?} against {fgd:?}"
         );
     }
 }

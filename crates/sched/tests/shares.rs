@@ -16,8 +16,8 @@ use crate::world::{catalog, forecast, large_node, request};
 
 const A100: ModelId = ModelId(0);
 
-fn shares(count: u8, milli: u16, memory: ShareMemory) -> Request {
-    request(Gpus::Share { count, compute_milli: milli, memory })
+fn shares(count: u8, compute_milli: u16, memory: ShareMemory) -> Request {
+    request(Gpus::Share { count, compute_milli, memory })
 }
 
 fn compute(count: u8, milli: u16) -> Request {
@@ -28,7 +28,8 @@ fn compute(count: u8, milli: u16) -> Request {
 fn node(allocated_milli: &[u16]) -> Node {
     let mut node = large_node(vec![Gpu::free(A100, 40_000); allocated_milli.len()]);
     for (position, milli) in allocated_milli.iter().enumerate().filter(|(_, milli)| **milli > 0) {
-        node.allocate(&compute(1, *milli), Part::of(GpuSet::single(position))).expect("it is free");
+        node.allocate(&compute(1, *milli), Part::of(GpuSet::single(position)))
+            .expect("the part is free");
     }
     node
 }

@@ -21,11 +21,11 @@ fn catalog() -> Catalog {
 }
 
 fn summary(view: &ClusterView) -> Vec<(u32, u32, Vec<u8>)> {
-    let of = |node: &windlass_sched::node::Node| {
+    let node_summary = |node: &windlass_sched::node::Node| {
         let models = node.gpus.iter().map(|gpu| gpu.model.0).collect();
         (node.cpu_milli.total, node.memory_mib.total, models)
     };
-    view.nodes().iter().map(of).collect()
+    view.nodes().iter().map(node_summary).collect()
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn line_endings_spaces_and_the_order_of_columns_do_not_matter() {
 #[test]
 fn a_pod_requests_the_gpus_of_its_line() {
     let any = ModelSet::ANY;
-    let of = |ids: &[u8]| ids.iter().fold(ModelSet::NONE, |set, id| set.with(ModelId(*id)));
+    let models_of = |ids: &[u8]| ids.iter().fold(ModelSet::NONE, |set, id| set.with(ModelId(*id)));
     let check = |line: &str, gpus: Gpus, models: ModelSet| {
         let pods = trace::pods(&format!("{PODS}\n{line}\n"), &catalog()).expect(line);
         let expected = Request { cpu_milli: 6000, memory_mib: 12_288, gpus, models };
@@ -80,9 +80,9 @@ fn a_pod_requests_the_gpus_of_its_line() {
     check("p,6000,12288,1,70000,", Gpus::Whole(1), any);
     check("p,6000,12288,8,1000,", Gpus::Whole(8), any);
     check("p,6000,12288,64,1000,", Gpus::Whole(64), any);
-    check("p,6000,12288,1,460,T4", share(460), of(&[1]));
-    check("p,6000,12288,1,460,P100|T4", share(460), of(&[0, 1]));
-    check("p,6000,12288,1,460,V100M16|T4|", share(460), of(&[1]));
+    check("p,6000,12288,1,460,T4", share(460), models_of(&[1]));
+    check("p,6000,12288,1,460,P100|T4", share(460), models_of(&[0, 1]));
+    check("p,6000,12288,1,460,V100M16|T4|", share(460), models_of(&[1]));
     check("p,6000,12288,1,460,V100M16|V100M32", share(460), ModelSet::NONE);
     check("p,6000,12288,1,460,,LS,Running,0,1,2", share(460), any);
 }

@@ -14,10 +14,10 @@ use windlass_sched::{
 
 use crate::world::{catalog, idle_nodes, large_node, request, requests};
 
-fn without(node: &Node, pods: &[Pod], evicted: &[usize]) -> Node {
+fn node_without(node: &Node, pods: &[Pod], evicted: &[usize]) -> Node {
     let mut node = node.clone();
-    for at in evicted {
-        node.release(&pods[*at].request, pods[*at].part);
+    for position in evicted {
+        node.release(&pods[*position].request, pods[*position].part);
     }
     node
 }
@@ -51,7 +51,7 @@ fn least_cost(
         .map(|bits| -> Vec<usize> { (0..pods.len()).filter(|it| bits >> it & 1 == 1).collect() });
     let is_possible = |evicted: &Vec<usize>| {
         evicted.iter().all(|it| pods[*it].priority < priority)
-            && fit(catalog, &without(node, pods, evicted), newcomer).is_ok()
+            && fit(catalog, &node_without(node, pods, evicted), newcomer).is_ok()
     };
     choices.filter(is_possible).map(|evicted| cost(pods, &evicted)).min()
 }
@@ -97,10 +97,10 @@ proptest! {
         let found = victims(&catalog, &node, &pods, &newcomer, priority);
         let least = least_cost(&catalog, &node, &pods, &newcomer, priority);
         prop_assert_eq!(found.as_ref().map(|it| it.cost), least);
-        let Some(Victims { pods: evicted, cost: of }) = found else { return Ok(()) };
-        prop_assert_eq!(of, cost(&pods, &evicted));
+        let Some(Victims { pods: evicted, cost: found_cost }) = found else { return Ok(()) };
+        prop_assert_eq!(found_cost, cost(&pods, &evicted));
         prop_assert!(evicted.is_sorted());
-        prop_assert!(fit(&catalog, &without(&node, &pods, &evicted), &newcomer).is_ok());
+        prop_assert!(fit(&catalog, &node_without(&node, &pods, &evicted), &newcomer).is_ok());
     }
 }
 
@@ -120,10 +120,10 @@ proptest! {
         let catalog = catalog();
         let found = victims(&catalog, &node, &pods, &newcomer, 3);
         let Some(Victims { pods: evicted, .. }) = found else { return Ok(()) };
-        prop_assert!(fit(&catalog, &without(&node, &pods, &evicted), &newcomer).is_ok());
+        prop_assert!(fit(&catalog, &node_without(&node, &pods, &evicted), &newcomer).is_ok());
         for kept in &evicted {
             let others: Vec<_> = evicted.iter().copied().filter(|it| it != kept).collect();
-            let node = without(&node, &pods, &others);
+            let node = node_without(&node, &pods, &others);
             prop_assert!(fit(&catalog, &node, &newcomer).is_err(), "{} need not be evicted", kept);
         }
     }
@@ -131,7 +131,7 @@ proptest! {
 
 #[test]
 fn the_cheapest_victims_are_those_of_kube_scheduler() {
-    let of = |gpus, part, priority| Pod {
+    let pod_of = |gpus, part, priority| Pod {
         request: request(gpus),
         part,
         priority,
@@ -147,26 +147,26 @@ fn the_cheapest_victims_are_those_of_kube_scheduler() {
     };
     let one = Gpus::Whole(1);
     // The pod fits without eviction.
-    check(&[of(one, on(0), 0)], one, 5, Some(&[]));
+    check(&[pod_of(one, on(0), 0)], one, 5, Some(&[]));
     // Pods of the same priority are not evicted.
-    check(&[of(one, on(0), 5), of(one, on(1), 5)], one, 5, None);
-    check(&[of(one, on(0), 5), of(one, on(1), 4)], one, 5, Some(&[1]));
-    check(&[of(one, on(0), 3), of(one, on(1), 3)], Gpus::Whole(2), 5, Some(&[0, 1]));
+    check(&[pod_of(one, on(0), 5), pod_of(one, on(1), 5)], one, 5, None);
+    check(&[pod_of(one, on(0), 5), pod_of(one, on(1), 4)], one, 5, Some(&[1]));
+    check(&[pod_of(one, on(0), 3), pod_of(one, on(1), 3)], Gpus::Whole(2), 5, Some(&[0, 1]));
     // Pods of lower priority are evicted first, whatever their number.
-    let halves = [of(one, on(0), 3), of(half, on(1), 2), of(half, on(1), 2)];
+    let halves = [pod_of(one, on(0), 3), pod_of(half, on(1), 2), pod_of(half, on(1), 2)];
     check(&halves, one, 5, Some(&[1, 2]));
     // Among equal priorities the fewest pods are evicted.
-    let halves = [of(half, on(0), 2), of(half, on(0), 2), of(one, on(1), 2)];
+    let halves = [pod_of(half, on(0), 2), pod_of(half, on(0), 2), pod_of(one, on(1), 2)];
     check(&halves, one, 5, Some(&[2]));
     // A violated disruption budget costs more than a higher priority.
-    let protected = Pod { violates_budget: true, ..of(one, on(0), 1) };
-    check(&[protected, of(one, on(1), 4)], one, 5, Some(&[1]));
+    let protected = Pod { violates_budget: true, ..pod_of(one, on(0), 1) };
+    check(&[protected, pod_of(one, on(1), 4)], one, 5, Some(&[1]));
     // Only MIG instances that overlap the place of the larger instance are evicted.
     let instance = |gpu, slices, priority| {
-        of(Gpus::Partition(ProfileId(2)), Part { memory_slices: slices, ..on(gpu) }, priority)
+        pod_of(Gpus::Partition(ProfileId(2)), Part { memory_slices: slices, ..on(gpu) }, priority)
     };
     let instances = [instance(0, 0b11, 1), instance(0, 0b1100, 1), instance(0, 0b11_0000, 1)];
-    let whole = of(one, on(1), 9);
+    let whole = pod_of(one, on(1), 9);
     let large = Gpus::Partition(ProfileId(3));
     check(&[&instances[..], &[whole]].concat(), large, 5, Some(&[2]));
 }
@@ -186,6 +186,6 @@ fn a_search_with_many_pods_is_limited_and_deterministic() {
     let newcomer = Request { cpu_milli: 20_000, ..request(Gpus::None) };
     let catalog = catalog();
     let found = victims(&catalog, &node, &pods, &newcomer, 1).expect("they suffice");
-    assert!(fit(&catalog, &without(&node, &pods, &found.pods), &newcomer).is_ok());
+    assert!(fit(&catalog, &node_without(&node, &pods, &found.pods), &newcomer).is_ok());
     assert_eq!(victims(&catalog, &node, &pods, &newcomer, 1), Some(found));
 }

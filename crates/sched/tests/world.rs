@@ -139,7 +139,7 @@ pub(crate) fn requests() -> impl Strategy<Value = Request> {
         2 => (0..=1000_u16, 0..=40_000_u32).prop_map(|(milli, mib)| Gpus::share(milli, mib)),
         1 => Just(Gpus::share(0, 0)),
         3 => (1..=5_u8, 0..=700_u16, memories())
-            .prop_map(|(count, milli, memory)| Gpus::Share { count, compute_milli: milli, memory }),
+            .prop_map(|(count, compute_milli, memory)| Gpus::Share { count, compute_milli, memory }),
         4 => (0..5_u8).prop_map(|profile| Gpus::Partition(ProfileId(profile))),
     ];
     let models = prop_oneof![
@@ -202,16 +202,13 @@ fn gpu_serves_at(catalog: &Catalog, gpu: &Gpu, request: &Request, slices: u8) ->
     let unallocated = GpuState::Shared { free_milli: 1000, free_mib: gpu.memory_mib };
     let is_free = match (request.gpus, gpu.state) {
         (Gpus::Whole(_), state) => slices == 0 && state == unallocated,
-        (
-            Gpus::Share { compute_milli: milli, memory, .. },
-            GpuState::Shared { free_milli, free_mib },
-        ) => {
+        (Gpus::Share { compute_milli, memory, .. }, GpuState::Shared { free_milli, free_mib }) => {
             let has_memory = match memory {
                 ShareMemory::Percent(0) => true,
                 ShareMemory::Percent(_) if gpu.memory_mib == 0 => false,
                 memory => mib_of(gpu, memory) <= free_mib,
             };
-            slices == 0 && milli <= free_milli && has_memory
+            slices == 0 && compute_milli <= free_milli && has_memory
         }
         (Gpus::None | Gpus::Share { .. }, _) => false,
         (Gpus::Partition(profile), state) => {

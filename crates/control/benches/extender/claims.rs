@@ -37,7 +37,7 @@ pub(super) async fn measure(budget: Budget) -> bool {
     let claims = fill(&server, nodes);
     let (mut extender, started) = Extender::start(&server).await;
     let client = &mut extender.client;
-    let idle = client.measure("GET", "/healthz", "").await.0;
+    let baseline = client.measure("GET", "/healthz", "").await.0;
     let names: Vec<_> = (0..nodes).map(name).collect();
     let mut within_budget = true;
     for (case, spec) in cases() {
@@ -48,7 +48,7 @@ pub(super) async fn measure(budget: Budget) -> bool {
             toggle(&server, request * 7 % nodes);
             times.push(client.time("POST", "/prioritize", &body).await.0);
         }
-        within_budget &= row(nodes, case, percentiles(times), Some(answer), idle);
+        within_budget &= row(nodes, case, percentiles(times), Some(answer), baseline);
     }
     let mut times = Vec::with_capacity(NEW_SHAPES);
     for gib in 1..=NEW_SHAPES {
@@ -59,7 +59,7 @@ pub(super) async fn measure(budget: Budget) -> bool {
         wait_for_claims(client, claims + cases().len() + gib + 1).await;
         times.push(client.time("POST", "/prioritize", &body).await.0);
     }
-    within_budget &= row(nodes, "claims, new", percentiles(times), Some(new_shape), idle);
+    within_budget &= row(nodes, "claims, new", percentiles(times), Some(new_shape), baseline);
     extender.report(nodes, started, (None, &format!("slices and {claims} claims")));
     extender.stop().await;
     within_budget

@@ -82,17 +82,17 @@ async fn measure(budget: Budget) -> bool {
     let names: Vec<_> = (0..nodes).map(name).collect();
     let body = json!({"Pod": pod("ranked", &share(6)), "NodeNames": names}).to_string();
     let client = &mut extender.client;
-    let idle = client.measure("GET", "/healthz", "").await.0;
+    let baseline = client.measure("GET", "/healthz", "").await.0;
     let mut within_budget = true;
     // Filter returns every name, which takes most of its time. It has no budget.
     for (verb, limit) in [("filter", None), ("prioritize", Some(answer))] {
         let times = client.measure("POST", &format!("/{verb}"), &body).await;
-        within_budget &= row(nodes, verb, times, limit, idle);
+        within_budget &= row(nodes, verb, times, limit, baseline);
     }
     // Filter for one member plans all of them.
     let body = json!({"Pod": member(0), "NodeNames": names}).to_string();
     let times = client.measure("POST", "/filter", &body).await;
-    row(nodes, &format!("filter, gang {GANG}"), times, None, idle);
+    row(nodes, &format!("filter, gang {GANG}"), times, None, baseline);
     within_budget &= started <= budget.start;
     extender.report(nodes, started, (Some(budget.start), &format!("{} pods", nodes * PODS)));
     extender.stop().await;
@@ -114,7 +114,7 @@ impl Extender {
         let kubeconfig = folder.path().join("kubeconfig");
         fs::write(&kubeconfig, server.kubeconfig()).expect("written");
         let before = resident_mib();
-        let (stop, (bound, address)) = (CancellationToken::new(), oneshot::channel());
+        let (stop, (address_sender, address)) = (CancellationToken::new(), oneshot::channel());
         let config = Config {
             listen: ([127, 0, 0, 1], 0).into(),
             metrics: None,
@@ -128,7 +128,8 @@ impl Extender {
         };
         let start = Instant::now();
         let mut running = JoinSet::new();
-        let ready = move |address| bound.send(address).expect("awaited below");
+        let ready =
+            move |address| address_sender.send(address).expect("the receiver is awaited below");
         running.spawn(run(config, stop.clone(), ready));
         let mut client = Client::connect(address.await.expect("it listens")).await;
         while client.request("GET", "/readyz", "").await.0 != 200 {
@@ -140,13 +141,19 @@ impl Extender {
     }
 
     /// Prints the duration of the start.
-    fn report(&self, nodes: usize, took: Duration, (limit, with): (Option<Duration>, &str)) {
-        let of = limit.map_or_else(String::new, |limit| format!(" of {} s", limit.as_secs()));
-        let missed = if limit.is_some_and(|limit| took > limit) { "  MISSED" } else { "" };
+    fn report(
+        &self,
+        nodes: usize,
+        duration: Duration,
+        (limit, contents): (Option<Duration>, &str),
+    ) {
+        let budget_text =
+            limit.map_or_else(String::new, |limit| format!(" of {} s", limit.as_secs()));
+        let missed = if limit.is_some_and(|limit| duration > limit) { "  MISSED" } else { "" };
         print(&format!(
-            "{nodes:<5}  start             {:.2} s{of} with {with}; {} MiB more, the lists of the embedded API server \
+            "{nodes:<5}  start             {:.2} s{budget_text} with {contents}; {} MiB more, the lists of the embedded API server \
              included{missed}",
-            took.as_secs_f64(),
+            duration.as_secs_f64(),
             self.memory_mib,
         ));
     }
@@ -161,18 +168,18 @@ impl Extender {
 /// Prints a row. Returns true if its budget is met.
 fn row(
     nodes: usize,
-    title: &str,
+    request: &str,
     (p50, p99): (Duration, Duration),
     limit: Option<Duration>,
-    idle: Duration,
+    baseline: Duration,
 ) -> bool {
     let is_within_budget = limit.is_none_or(|limit| p99 <= limit);
-    let ratio = p50.as_secs_f64() / idle.as_secs_f64();
+    let ratio = p50.as_secs_f64() / baseline.as_secs_f64();
     let missed = if is_within_budget { "" } else { "  MISSED" };
     let (p50, p99) = (p50.as_secs_f64() * 1e3, p99.as_secs_f64() * 1e3);
     let budget = limit.map_or_else(String::new, |limit| limit.as_millis().to_string());
     print(&format!(
-        "{nodes:<5}  {title:<16}  {p50:>6.2}   {p99:>6.2}   {budget:>9}  {ratio:>5.1}{missed}"
+        "{nodes:<5}  {request:<16}  {p50:>6.2}   {p99:>6.2}   {budget:>9}  {ratio:>5.1}{missed}"
     ));
     is_within_budget
 }

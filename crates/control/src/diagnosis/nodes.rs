@@ -11,14 +11,14 @@ pub(super) fn check(index: &mut Index) -> Vec<Finding> {
     let mut findings = vec![check_gpu_count(&nodes)];
     for node in &nodes {
         let subject = format!("node {}", node.facts.name);
-        let mistakes = node.facts.annotation_errors.iter();
-        findings.extend(mistakes.map(|mistake| {
-            Finding::warning(AREA, subject.clone(), mistake.clone()).with_remedy(
+        let errors = node.facts.annotation_errors.iter();
+        findings.extend(errors.map(|error| {
+            Finding::warning(AREA, subject.clone(), error.clone()).with_remedy(
                 "its agent and the cluster half are of different versions: update both",
             )
         }));
-        let failed = node.facts.gpus.iter().filter(|gpu| gpu.has_failed);
-        let obstacles = failed.filter_map(|gpu| Some((gpu, gpu.obstacle.as_ref()?)));
+        let failed_gpus = node.facts.gpus.iter().filter(|gpu| gpu.has_failed);
+        let obstacles = failed_gpus.filter_map(|gpu| Some((gpu, gpu.obstacle.as_ref()?)));
         findings.extend(obstacles.map(|(gpu, obstacle)| {
             let id = gpu.id.as_ref().map_or("a GPU", |id| id.as_str());
             Finding::warning(AREA, subject.clone(), format!("{id}: {obstacle}"))
@@ -49,12 +49,12 @@ fn check_conflicts(node: &NodeSnapshot<'_>) -> Option<Finding> {
 }
 
 fn check_gpu_count(nodes: &[NodeSnapshot<'_>]) -> Finding {
-    let with_gpus: Vec<_> = nodes.iter().filter(|node| !node.facts.gpus.is_empty()).collect();
-    let gpus: usize = with_gpus.iter().map(|node| node.facts.gpus.len()).sum();
+    let gpu_nodes: Vec<_> = nodes.iter().filter(|node| !node.facts.gpus.is_empty()).collect();
+    let gpus: usize = gpu_nodes.iter().map(|node| node.facts.gpus.len()).sum();
     if gpus == 0 {
         let detail = "no node publishes a GPU";
         return Finding::skipped(AREA, "GPUs", detail)
             .with_remedy("agents publish them with `labels: {devices: true}`, or for claims");
     }
-    Finding::ok(AREA, "GPUs", format!("{gpus} in all, nodes with GPUs: {}", with_gpus.len()))
+    Finding::ok(AREA, "GPUs", format!("{gpus} in all, nodes with GPUs: {}", gpu_nodes.len()))
 }

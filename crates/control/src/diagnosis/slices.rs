@@ -37,11 +37,11 @@ fn newest<'a>(slices: &'a [&'a ResourceSlice]) -> impl Iterator<Item = &'a Resou
 /// Checks that all slices of the newest generation exist: kube-scheduler allocates nothing from an incomplete pool.
 fn check_completeness(driver: &str, pool: &str, slices: &[&ResourceSlice]) -> Finding {
     let subject = format!("pool {pool} of {driver}");
-    let found = newest(slices).count();
+    let existing = newest(slices).count();
     let expected = newest(slices).map(|slice| slice.spec.pool.resource_slice_count).max();
     let expected = expected.and_then(|count| usize::try_from(count).ok()).unwrap_or_default();
-    if found < expected {
-        return Finding::problem(AREA, subject, format!("{found} of {expected} slices exist"))
+    if existing < expected {
+        return Finding::problem(AREA, subject, format!("{existing} of {expected} slices exist"))
             .with_remedy(
                 "the driver on this node does not run, or lacks the right to write slices: see its log",
             );
@@ -69,23 +69,23 @@ fn check_taints(pool: &str, device: &Device) -> Option<Finding> {
 /// Findings about classes: those that claims name and that do not exist, or a cluster without any class.
 fn check_classes(objects: &Objects) -> Vec<Finding> {
     let names = objects.classes().iter().filter_map(|class| class.metadata.name.as_deref());
-    let existing: BTreeSet<_> = names.collect();
+    let existing_classes: BTreeSet<_> = names.collect();
     let requests = objects.claims().iter().flat_map(|claim| {
         let devices = claim.spec.devices.iter();
         devices.flat_map(|devices| devices.requests.iter().flatten())
     });
     let names = requests.flat_map(|request| {
         let exact = request.exactly.iter().map(|exact| exact.device_class_name.as_str());
-        let first = request.first_available.iter().flatten();
-        exact.chain(first.map(|sub| sub.device_class_name.as_str()))
+        let alternatives = request.first_available.iter().flatten();
+        exact.chain(alternatives.map(|sub| sub.device_class_name.as_str()))
     });
-    let named: BTreeSet<_> = names.collect();
-    let missing = named.difference(&existing).map(|name| {
+    let named_classes: BTreeSet<_> = names.collect();
+    let missing = named_classes.difference(&existing_classes).map(|name| {
         Finding::problem(AREA, format!("class {name}"), "claims name it, but it does not exist")
             .with_remedy("apply deploy/options/claims/deviceclasses.yaml, or correct the claims")
     });
     let mut findings: Vec<_> = missing.collect();
-    if existing.is_empty() && findings.is_empty() {
+    if existing_classes.is_empty() && findings.is_empty() {
         findings.push(
             Finding::warning(AREA, "classes", "no DeviceClass: no claim can name a device")
                 .with_remedy("apply deploy/options/claims/deviceclasses.yaml"),

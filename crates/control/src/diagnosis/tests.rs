@@ -12,7 +12,7 @@ fn evidence(items: Value, workloads: Workloads) -> Evidence {
 }
 
 /// Findings that need action, as `severity subject: detail`.
-fn found(evidence: &Evidence) -> Vec<String> {
+fn actionable_findings(evidence: &Evidence) -> Vec<String> {
     let findings = evidence.findings().into_iter().filter(|it| it.severity > Severity::Skipped);
     findings
         .map(|it| {
@@ -23,13 +23,13 @@ fn found(evidence: &Evidence) -> Vec<String> {
 }
 
 fn agents(desired: i32, ready: i32) -> Workloads {
-    let set = json!({
+    let daemon_set = json!({
         "metadata": {"namespace": "windlass-system", "name": "windlass-node"},
         "spec": {"selector": {}, "template": {}},
         "status": {"desiredNumberScheduled": desired, "numberReady": ready,
             "currentNumberScheduled": desired, "numberMisscheduled": 0},
     });
-    let daemon_sets = vec![serde_json::from_value(set).expect("a DaemonSet")];
+    let daemon_sets = vec![serde_json::from_value(daemon_set).expect("a DaemonSet")];
     Workloads { daemon_sets, deployments: Vec::new() }
 }
 
@@ -45,7 +45,7 @@ fn slice(pool: &str, generation: i64, count: i64, devices: Value) -> Value {
 #[test]
 fn the_remedy_for_a_cluster_without_agents_is_an_installation() {
     let expected = ["Problem agents: no DaemonSet of Windlass"];
-    assert_eq!(found(&evidence(json!([]), Workloads::default())), expected);
+    assert_eq!(actionable_findings(&evidence(json!([]), Workloads::default())), expected);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn an_agent_that_is_not_ready_and_a_node_without_one_are_named_with_the_reason()
         "Problem windlass-system/windlass-x: container node: ErrImageNeverPull, on a",
         "Warning node a: has GPUs, but no ready agent",
     ];
-    assert_eq!(found(&evidence(items, agents(2, 1))), expected);
+    assert_eq!(actionable_findings(&evidence(items, agents(2, 1))), expected);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn incomplete_pools_tainted_devices_and_missing_classes_are_found() {
         "Warning device gpu-0 of n: windlass.dev/unhealthy=xid:NoExecute",
         "Problem class gpu.x: claims name it, but it does not exist",
     ];
-    assert_eq!(found(&evidence(items, agents(1, 1))), expected);
+    assert_eq!(actionable_findings(&evidence(items, agents(1, 1))), expected);
 }
 
 #[test]
@@ -108,9 +108,9 @@ fn a_pending_pod_has_its_reason_and_a_pod_to_delete_as_the_remedy() {
         pod("waiting", None),
     ]);
     let evidence = evidence(items, agents(1, 1));
-    let found = found(&evidence);
-    assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].starts_with("Warning pod d/waiting: waits for 1 GPU"), "{found:?}");
+    let findings = actionable_findings(&evidence);
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(findings[0].starts_with("Warning pod d/waiting: waits for 1 GPU"), "{findings:?}");
     let remedies: Vec<_> = evidence.findings().into_iter().filter_map(|it| it.remedy).collect();
     assert_eq!(remedies, ["n can serve it once pod d/holder is gone"]);
 }
@@ -138,7 +138,7 @@ fn pods_that_hold_more_than_their_node_has_are_named_with_the_likely_cause() {
         "Warning node agentless: publishes no GPU, but GPUs are held: d/held",
         "Problem node full: more GPUs are held than it has: d/two",
     ];
-    assert_eq!(found(&evidence(items, agents(1, 1))), expected);
+    assert_eq!(actionable_findings(&evidence(items, agents(1, 1))), expected);
 }
 
 #[test]

@@ -38,8 +38,8 @@ pub(super) fn check(workloads: Option<&Workloads>, objects: &Objects) -> Vec<Fin
     let windlass_pods = objects.pods().iter().filter(|pod| is_windlass_pod(pod));
     findings.extend(windlass_pods.clone().filter_map(check_pod));
     let ready_agents = windlass_pods.filter(|pod| is_agent(pod) && is_ready(pod));
-    let served: Vec<_> = ready_agents.filter_map(node_of).collect();
-    findings.extend(objects.nodes().iter().filter_map(|node| check_node(node, &served)));
+    let served_nodes: Vec<_> = ready_agents.filter_map(node_of).collect();
+    findings.extend(objects.nodes().iter().filter_map(|node| check_node(node, &served_nodes)));
     findings
 }
 
@@ -48,9 +48,10 @@ fn namespaced_name(namespace: Option<&String>, name: Option<&String>) -> String 
     format!("{}/{}", text(namespace), text(name))
 }
 
-fn check_agents(set: &DaemonSet) -> Finding {
-    let subject = namespaced_name(set.metadata.namespace.as_ref(), set.metadata.name.as_ref());
-    let status = set.status.as_ref();
+fn check_agents(daemon_set: &DaemonSet) -> Finding {
+    let subject =
+        namespaced_name(daemon_set.metadata.namespace.as_ref(), daemon_set.metadata.name.as_ref());
+    let status = daemon_set.status.as_ref();
     let desired = status.map_or(0, |it| it.desired_number_scheduled);
     let ready = status.map_or(0, |it| it.number_ready);
     let detail = format!("{ready} of {desired} agents are ready");
@@ -106,14 +107,14 @@ fn check_pod(pod: &Pod) -> Option<Finding> {
     let status = pod.status.as_ref()?;
     let init_containers = status.init_container_statuses.iter().flatten();
     let containers = init_containers.chain(status.container_statuses.iter().flatten());
-    let named = containers.filter_map(|it| Some((&it.name, it.state.as_ref()?)));
-    let mut reasons = named.filter_map(|(name, state)| {
+    let states = containers.filter_map(|it| Some((&it.name, it.state.as_ref()?)));
+    let mut reasons = states.filter_map(|(name, state)| {
         // `PodInitializing` means that an init container runs or waits. That container has the reason.
         let waiting = state.waiting.as_ref().and_then(|it| it.reason.clone());
         let waiting = waiting.filter(|reason| reason != "PodInitializing");
-        let ended = state.terminated.as_ref().filter(|it| it.exit_code != 0);
-        let ended = ended.map(|it| format!("ended with {}", it.exit_code));
-        Some(format!("container {name}: {}", waiting.or(ended)?))
+        let terminated = state.terminated.as_ref().filter(|it| it.exit_code != 0);
+        let terminated = terminated.map(|it| format!("ended with {}", it.exit_code));
+        Some(format!("container {name}: {}", waiting.or(terminated)?))
     });
     let node = node_of(pod).unwrap_or("no node");
     let reason = reasons.next().unwrap_or_else(|| "not ready".to_owned());
@@ -126,12 +127,12 @@ fn check_pod(pod: &Pod) -> Option<Finding> {
 }
 
 /// A finding about a node whose labels mark GPUs and that has no ready agent.
-fn check_node(node: &Node, served: &[&str]) -> Option<Finding> {
+fn check_node(node: &Node, served_nodes: &[&str]) -> Option<Finding> {
     let name = node.metadata.name.as_deref()?;
     let labels = node.metadata.labels.as_ref()?;
     let has_devices =
         GPU_LABELS.iter().any(|label| labels.get(*label).is_some_and(|it| it == "true"));
-    if !has_devices || served.contains(&name) {
+    if !has_devices || served_nodes.contains(&name) {
         return None;
     }
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());

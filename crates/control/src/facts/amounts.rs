@@ -23,19 +23,19 @@ pub(super) const NANOS_PER_MIB: i128 = NANOS_PER_UNIT * 1024 * 1024;
 /// `restartPolicy: Always`) runs until the pod ends (KEP-753). A pod-level request replaces its containers' requests
 /// (KEP-2837).
 pub(crate) fn of_pod(spec: &PodSpec, resource: &str) -> i128 {
-    let overhead = spec.overhead.as_ref().map_or(0, |all| amount(all, resource));
+    let overhead = spec.overhead.as_ref().map_or(0, |quantities| amount(quantities, resource));
     let pod_level = spec.resources.as_ref().and_then(|it| it.requests.as_ref());
     if let Some(quantities) = pod_level.filter(|it| it.contains_key(resource)) {
         return amount(quantities, resource) + overhead;
     }
     let (mut sidecars, mut largest) = (0, 0);
     for init in spec.init_containers.iter().flatten() {
-        let own = of_container(init, resource);
+        let request = of_container(init, resource);
         if init.restart_policy.as_deref() == Some("Always") {
-            sidecars += own;
+            sidecars += request;
             largest = largest.max(sidecars);
         } else {
-            largest = largest.max(sidecars + own);
+            largest = largest.max(sidecars + request);
         }
     }
     let running: i128 = spec.containers.iter().map(|it| of_container(it, resource)).sum();
@@ -49,12 +49,16 @@ fn of_container(container: &Container, resource: &str) -> i128 {
 /// The request of a container, or else its limit: the API server's defaulting copies limits to missing requests.
 pub(super) fn quantity<'a>(container: &'a Container, resource: &str) -> Option<&'a Quantity> {
     let resources = container.resources.as_ref()?;
-    resources.requests.iter().chain(&resources.limits).find_map(|all| all.get(resource))
+    resources
+        .requests
+        .iter()
+        .chain(&resources.limits)
+        .find_map(|quantities| quantities.get(resource))
 }
 
-/// Converts nano-units to multiples of `per`, rounded up.
-pub(super) fn rounded_up(nano_units: i128, per: i128) -> i128 {
-    (nano_units + per - 1) / per
+/// Converts nano-units to multiples of `unit`, rounded up.
+pub(super) fn rounded_up(nano_units: i128, unit: i128) -> i128 {
+    (nano_units + unit - 1) / unit
 }
 
 fn amount(quantities: &Quantities, resource: &str) -> i128 {

@@ -118,8 +118,8 @@ fn mib(amount: Amount) -> u32 {
 /// Value of a string attribute, in any domain.
 fn string_attribute<'a>(device: &'a Device, attribute: &str) -> Option<&'a str> {
     let attributes = device.attributes.iter().flatten();
-    let mut named = attributes.filter(|(name, _)| unqualified(name) == attribute);
-    named.find_map(|(_, attribute)| attribute.string.as_deref())
+    let mut matches = attributes.filter(|(name, _)| unqualified(name) == attribute);
+    matches.find_map(|(_, attribute)| attribute.string.as_deref())
 }
 
 /// The name without its domain.
@@ -157,12 +157,12 @@ mod tests {
 
     #[test]
     fn a_result_takes_a_whole_gpu_or_a_share_of_its_memory() {
-        let result = |more: serde_json::Value| {
+        let result = |fields: serde_json::Value| {
             let mut result = json!({"request": "r", "driver": "d", "pool": "p", "device": "gpu-a"});
             result
                 .as_object_mut()
                 .expect("a map")
-                .extend(more.as_object().cloned().expect("a map"));
+                .extend(fields.as_object().cloned().expect("a map"));
             of_result(&serde_json::from_value(result).expect("a result")).1
         };
         assert_eq!(result(json!({})), Gpus::Whole(1));

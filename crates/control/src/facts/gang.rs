@@ -81,14 +81,14 @@ impl Gang {
             return None;
         }
         let scheduler = spec.and_then(|spec| spec.scheduler_name.clone()).unwrap_or_default();
-        let text = |all: &Option<BTreeMap<String, String>>, key| all.as_ref()?.get(key).cloned();
+        let text = |map: &Option<BTreeMap<String, String>>, key| map.as_ref()?.get(key).cloned();
         let name = text(&pod.labels, GANG).filter(|name| !name.is_empty())?;
         let size = text(&pod.annotations, SIZE).unwrap_or_default();
-        let within =
+        let topology_key =
             text(&pod.annotations, TOPOLOGY_KEY_ANNOTATION).filter(|label| !label.is_empty());
         Some(match size.parse() {
             Ok(1..=MAX_SIZE) if !resources.accepted.accepts_all_ids() => Err(GangError::Ids(name)),
-            Ok(size @ 1..=MAX_SIZE) => Ok(Self { name, size, topology_key: within, scheduler }),
+            Ok(size @ 1..=MAX_SIZE) => Ok(Self { name, size, topology_key, scheduler }),
             _ => Err(GangError::Size { gang: name, size }),
         })
     }
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_gang_has_a_name_and_a_size() {
-        let read_as =
+        let parse_with_deletion =
             |labels: serde_json::Value, annotations: serde_json::Value, deleted: Option<&str>| {
                 let pod = json!({
                     "metadata": {"labels": labels, "annotations": annotations,
@@ -113,32 +113,33 @@ mod tests {
                 });
                 PodFacts::of(&serde_json::from_value(pod).expect("a Pod")).gang
             };
-        let read = |labels, annotations| read_as(labels, annotations, None);
+        let parse = |labels, annotations| parse_with_deletion(labels, annotations, None);
         let label = json!({GANG: "train"});
-        let deleted = read_as(label.clone(), json!({SIZE: "4"}), Some("2026-01-01T00:00:00Z"));
+        let deleted =
+            parse_with_deletion(label.clone(), json!({SIZE: "4"}), Some("2026-01-01T00:00:00Z"));
         assert_eq!(deleted, None, "a pod that is being deleted is no member");
-        assert_eq!(read(json!({}), json!({SIZE: "4"})), None);
-        assert_eq!(read(json!({GANG: ""}), json!({})), None);
+        assert_eq!(parse(json!({}), json!({SIZE: "4"})), None);
+        assert_eq!(parse(json!({GANG: ""}), json!({})), None);
         let scheduler = "windlass".to_owned();
         let gang = Gang { name: "train".into(), size: 4, topology_key: None, scheduler };
         assert_eq!(
-            read(label.clone(), json!({SIZE: "4", TOPOLOGY_KEY_ANNOTATION: ""})),
+            parse(label.clone(), json!({SIZE: "4", TOPOLOGY_KEY_ANNOTATION: ""})),
             Some(Ok(gang.clone()))
         );
         let topology_key = Some("example.com/rack".to_owned());
         let with_rack =
-            read(label.clone(), json!({SIZE: "4", TOPOLOGY_KEY_ANNOTATION: "example.com/rack"}));
+            parse(label.clone(), json!({SIZE: "4", TOPOLOGY_KEY_ANNOTATION: "example.com/rack"}));
         assert_eq!(with_rack, Some(Ok(Gang { topology_key, ..gang })));
         for size in ["0", "-1", "129", "four", ""] {
-            let error = read(label.clone(), json!({SIZE: size})).expect("a gang").expect_err(size);
+            let error = parse(label.clone(), json!({SIZE: size})).expect("a gang").expect_err(size);
             let message = error.to_string();
             assert!(
                 message.contains("a number from 1 to 128")
                     && message.ends_with(&format!("{size:?}"))
             );
         }
-        assert!(read(label.clone(), json!({})).expect("a gang").is_err());
+        assert!(parse(label.clone(), json!({})).expect("a gang").is_err());
         let by_id = json!({SIZE: "4", "nvidia.com/use-gpuuuid": "GPU-a"});
-        assert_eq!(read(label, by_id), Some(Err(GangError::Ids("train".into()))));
+        assert_eq!(parse(label, by_id), Some(Err(GangError::Ids("train".into()))));
     }
 }

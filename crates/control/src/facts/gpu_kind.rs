@@ -22,10 +22,10 @@ const SHARES: &str = " (shares only)";
 impl<'a> GpuKind<'a> {
     /// Parses a product name of the catalog, written by `Display`.
     pub(super) fn named(name: &'a str) -> Self {
-        let restricted = |suffix, only| Some((name.strip_suffix(suffix)?, Some(only)));
-        let special =
+        let restricted = |suffix, pods| Some((name.strip_suffix(suffix)?, Some(pods)));
+        let restriction =
             restricted(WHOLE, PodKind::Whole).or_else(|| restricted(SHARES, PodKind::Shares));
-        let (product, only_for) = special.unwrap_or((name, None));
+        let (product, only_for) = restriction.unwrap_or((name, None));
         Self { product, only_for }
     }
 

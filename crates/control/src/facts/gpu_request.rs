@@ -54,7 +54,7 @@ pub enum ShareScheme {
     Gpushare,
     /// `nvidia.com/gpu` with HAMi's amounts. On nodes without virtual GPUs `nvidia.com/gpu` counts whole GPUs.
     Hami {
-        /// Whole GPUs that the pod gets on a node without virtual GPUs.
+        /// Number of whole GPUs that the pod gets on a node without virtual GPUs.
         whole: u8,
     },
 }
@@ -107,15 +107,15 @@ impl GpuRequest {
             (whole > 0 || hami != Ok(PodRequest::WholeGpus), COUNT_RESOURCE),
         ];
         check_exclusive(&exclusive)?;
-        let of_one_gpu = |milli, mib, by| Self::Share {
+        let of_one_gpu = |compute_milli, memory_mib, scheme| Self::Share {
             count: 1,
-            compute_milli: milli,
-            memory: ShareMemory::Mib(mib),
-            scheme: by,
+            compute_milli,
+            memory: ShareMemory::Mib(memory_mib),
+            scheme,
         };
         if has_share {
-            let (milli, mib) = (milli(COMPUTE, compute)?, mib(MEMORY, memory)?);
-            return Ok(of_one_gpu(milli, mib, ShareScheme::Windlass));
+            let (compute_milli, memory_mib) = (milli(COMPUTE, compute)?, mib(MEMORY, memory)?);
+            return Ok(of_one_gpu(compute_milli, memory_mib, ShareScheme::Windlass));
         }
         if gpushare > 0 {
             return Ok(of_one_gpu(0, mib(GPUSHARE_MEMORY, gpushare)?, ShareScheme::Gpushare));
@@ -123,10 +123,10 @@ impl GpuRequest {
         match hami? {
             PodRequest::WholeGpus if whole == 0 => Ok(Self::None),
             PodRequest::WholeGpus => Ok(Self::Whole(count(whole)?)),
-            PodRequest::Shares(GpuShares { count: of_each, memory, compute_percent }) => {
-                let (milli, by) =
-                    (u16::from(compute_percent) * 10, ShareScheme::Hami { whole: count(whole)? });
-                Ok(Self::Share { count: of_each, compute_milli: milli, memory, scheme: by })
+            PodRequest::Shares(GpuShares { count: gpu_count, memory, compute_percent }) => {
+                let compute_milli = u16::from(compute_percent) * 10;
+                let scheme = ShareScheme::Hami { whole: count(whole)? };
+                Ok(Self::Share { count: gpu_count, compute_milli, memory, scheme })
             }
         }
     }
@@ -136,8 +136,8 @@ impl GpuRequest {
         match self {
             Self::None => Gpus::None,
             Self::Whole(count) => Gpus::Whole(count),
-            Self::Share { count, compute_milli: milli, memory, .. } => {
-                Gpus::Share { count, compute_milli: milli, memory }
+            Self::Share { count, compute_milli, memory, .. } => {
+                Gpus::Share { count, compute_milli, memory }
             }
         }
     }
@@ -155,8 +155,8 @@ impl GpuRequest {
     /// not for a share.
     pub fn share_of(self, gpu_mib: u32) -> Option<(u16, u32)> {
         match self {
-            Self::Share { compute_milli: milli, memory, .. } => {
-                Some((milli, memory.mib_of(gpu_mib).unwrap_or(0)))
+            Self::Share { compute_milli, memory, .. } => {
+                Some((compute_milli, memory.mib_of(gpu_mib).unwrap_or(0)))
             }
             Self::None | Self::Whole(_) => None,
         }
@@ -184,8 +184,8 @@ fn units(spec: &PodSpec, resource: &str) -> u64 {
 }
 
 /// Fails if a pod uses two of these exclusive names.
-fn check_exclusive(all: &[(bool, &'static str)]) -> Result<(), GpuRequestError> {
-    let mut names = all.iter().filter(|(is_named, _)| *is_named).map(|(_, name)| *name);
+fn check_exclusive(resources: &[(bool, &'static str)]) -> Result<(), GpuRequestError> {
+    let mut names = resources.iter().filter(|(is_named, _)| *is_named).map(|(_, name)| *name);
     match (names.next(), names.next()) {
         (Some(one), Some(other)) => Err(GpuRequestError::Contradiction { one, other }),
         _ => Ok(()),
@@ -231,12 +231,12 @@ mod tests {
 
     #[test]
     fn every_scheme_of_resource_names_is_read() {
-        let share = |milli, mib, by| {
+        let share = |compute_milli, memory_mib, scheme| {
             Ok(GpuRequest::Share {
                 count: 1,
-                compute_milli: milli,
-                memory: ShareMemory::Mib(mib),
-                scheme: by,
+                compute_milli,
+                memory: ShareMemory::Mib(memory_mib),
+                scheme,
             })
         };
         assert_eq!(parse(json!({"cpu": "4"})), Ok(GpuRequest::None));
@@ -253,13 +253,13 @@ mod tests {
 
     #[test]
     fn hamis_names_request_a_share_of_each_gpu() {
-        let check = |limits: Value, memory, milli| {
+        let check = |limits: Value, memory, compute_milli| {
             let mut limits = limits;
             limits["nvidia.com/gpu"] = "2".into();
             let scheme = ShareScheme::Hami { whole: 2 };
             assert_eq!(
                 parse(limits),
-                Ok(GpuRequest::Share { count: 2, compute_milli: milli, memory, scheme })
+                Ok(GpuRequest::Share { count: 2, compute_milli, memory, scheme })
             );
         };
         check(json!({"nvidia.com/gpumem": "3000"}), ShareMemory::Mib(3000), 0);
@@ -284,26 +284,32 @@ mod tests {
 
     #[test]
     fn an_impossible_request_is_refused_with_its_reason() {
-        let refused = |limits, part: &str| {
-            let error = parse(limits).expect_err("refused");
+        let check_refusal = |limits, part: &str| {
+            let error = parse(limits).expect_err("an impossible request");
             assert!(error.contains(part), "{error}");
         };
-        refused(json!({"windlass.dev/gpu-compute": "101"}), "101 is more than the 100 percent");
-        refused(json!({"nvidia.com/gpu": "65"}), "nvidia.com/gpu: 65 is more than any node has");
-        refused(json!({"windlass.dev/gpu-memory": "5000000"}), "more than any node has");
-        refused(
+        check_refusal(
+            json!({"windlass.dev/gpu-compute": "101"}),
+            "101 is more than the 100 percent",
+        );
+        check_refusal(
+            json!({"nvidia.com/gpu": "65"}),
+            "nvidia.com/gpu: 65 is more than any node has",
+        );
+        check_refusal(json!({"windlass.dev/gpu-memory": "5000000"}), "more than any node has");
+        check_refusal(
             json!({"windlass.dev/gpu-memory": "8", "nvidia.com/gpu": "1"}),
             "windlass.dev/gpu-memory and nvidia.com/gpu exclude each other",
         );
-        refused(
+        check_refusal(
             json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "101"}),
             "more than the 100 percent",
         );
-        refused(
+        check_refusal(
             json!({"nvidia.com/gpumem-percentage": "50"}),
             "nvidia.com/gpumem-percentage needs nvidia.com/gpu in the same container",
         );
-        refused(
+        check_refusal(
             json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50", "nvidia.com/gpumem": "1"}),
             "nvidia.com/gpumem and nvidia.com/gpumem-percentage exclude each other",
         );

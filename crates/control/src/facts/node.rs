@@ -10,7 +10,7 @@ use windlass_core::{
 };
 use windlass_sched::{
     gpu::Gpu,
-    node::{self, ResourceUsage as NodeAmount},
+    node::{self, ResourceUsage},
     view::{Catalog, CatalogFull},
 };
 
@@ -73,26 +73,26 @@ impl NodeFacts {
         let status = object.status.as_ref();
         let allocatable = status.and_then(|it| it.allocatable.as_ref());
         let nano_units = |resource: &str| {
-            let quantity = allocatable.and_then(|all| all.get(resource));
+            let quantity = allocatable.and_then(|quantities| quantities.get(resource));
             quantity.and_then(|it| Amount::parse(&it.0)).map_or(0, Amount::nano_units)
         };
         let units = |resource: &str, per: i128| {
             u32::try_from((nano_units(resource) / per).max(0)).unwrap_or(u32::MAX)
         };
-        let none = BTreeMap::new();
-        let annotations = metadata.annotations.as_ref().unwrap_or(&none);
-        let labels = metadata.labels.as_ref().unwrap_or(&none);
+        let empty = BTreeMap::new();
+        let annotations = metadata.annotations.as_ref().unwrap_or(&empty);
+        let labels = metadata.labels.as_ref().unwrap_or(&empty);
         let mut annotation_errors = Vec::new();
-        let published = annotations.get(NodeDevices::ANNOTATION);
-        let published = published.and_then(|text| {
-            let read = NodeDevices::from_annotation(text);
-            read.map_err(|error| annotation_errors.push(windlass_host::causes(&error))).ok()
+        let annotation = annotations.get(NodeDevices::ANNOTATION);
+        let node_devices = annotation.and_then(|text| {
+            let result = NodeDevices::from_annotation(text);
+            result.map_err(|error| annotation_errors.push(windlass_host::causes(&error))).ok()
         });
-        let virtual_gpus = published.as_ref().is_some_and(|it| it.virtual_gpus);
-        let simulated = published.as_ref().is_some_and(|it| it.simulated);
-        let has_agent = published.is_some();
-        let gpus = match published {
-            Some(published) => without_duplicates(published.devices, &mut annotation_errors),
+        let virtual_gpus = node_devices.as_ref().is_some_and(|it| it.virtual_gpus);
+        let simulated = node_devices.as_ref().is_some_and(|it| it.simulated);
+        let has_agent = node_devices.is_some();
+        let gpus = match node_devices {
+            Some(node_devices) => without_duplicates(node_devices.devices, &mut annotation_errors),
             None => gpus_of_other_plugins(labels, |resource| units(resource, NANOS_PER_UNIT)),
         };
         Self {
@@ -115,14 +115,14 @@ impl NodeFacts {
     ///
     /// The catalog is full, so one of the node's products gets no number.
     pub fn empty_node(&self, catalog: &mut Catalog) -> Result<node::Node, CatalogFull> {
-        let mut gpu = |it: &GpuFacts| {
-            let gpu = Gpu::free(catalog.intern_model(&it.kind().to_string())?, it.memory_mib);
-            Ok(Gpu { is_usable: it.obstacle.is_none(), ..gpu })
+        let mut gpu = |facts: &GpuFacts| {
+            let gpu = Gpu::free(catalog.intern_model(&facts.kind().to_string())?, facts.memory_mib);
+            Ok(Gpu { is_usable: facts.obstacle.is_none(), ..gpu })
         };
         Ok(node::Node {
-            cpu_milli: NodeAmount::free(self.cpu_milli),
-            memory_mib: NodeAmount::free(self.memory_mib),
-            pods: NodeAmount::free(self.pods),
+            cpu_milli: ResourceUsage::free(self.cpu_milli),
+            memory_mib: ResourceUsage::free(self.memory_mib),
+            pods: ResourceUsage::free(self.pods),
             gpus: self.gpus.iter().map(&mut gpu).collect::<Result<_, CatalogFull>>()?,
         })
     }
@@ -140,12 +140,12 @@ impl GpuFacts {
 /// Maximum number of GPUs of a node: `GpuSet` is a 64-bit set.
 pub const MAX_GPUS: usize = 64;
 
-/// Published GPUs. A second GPU with the same id is left out, and reported in `mistakes`.
-fn without_duplicates(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> Vec<GpuFacts> {
+/// Published GPUs. A second GPU with the same id is left out, and reported in `errors`.
+fn without_duplicates(devices: Vec<NodeDevice>, errors: &mut Vec<String>) -> Vec<GpuFacts> {
     let mut gpus: Vec<GpuFacts> = Vec::with_capacity(devices.len());
     for NodeDevice { id, model, memory_mib, obstacle, failed, only_for } in devices {
         if gpus.iter().any(|other| other.id.as_ref() == Some(&id)) {
-            mistakes.push(format!("annotation {} has {id} twice", NodeDevices::ANNOTATION));
+            errors.push(format!("annotation {} has {id} twice", NodeDevices::ANNOTATION));
             continue;
         }
         let (id, has_failed) = (Some(id), failed);
@@ -153,7 +153,7 @@ fn without_duplicates(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> V
     }
     if gpus.len() > MAX_GPUS {
         let count = gpus.len();
-        mistakes.push(format!("{count} GPUs are published; the first {MAX_GPUS} count"));
+        errors.push(format!("{count} GPUs are published; the first {MAX_GPUS} count"));
         gpus.truncate(MAX_GPUS);
     }
     gpus
@@ -166,9 +166,9 @@ fn gpus_of_other_plugins(
 ) -> Vec<GpuFacts> {
     let label = |key: &str| labels.get(key).map(String::as_str).unwrap_or_default();
     let number = |key: &str| label(key).parse::<u32>().ok();
-    let gpushare = units("aliyun.com/gpu-count");
-    let (count, memory_mib) = if gpushare > 0 {
-        (gpushare, units("aliyun.com/gpu-mem") / gpushare * 1024)
+    let gpushare_count = units("aliyun.com/gpu-count");
+    let (count, memory_mib) = if gpushare_count > 0 {
+        (gpushare_count, units("aliyun.com/gpu-mem") / gpushare_count * 1024)
     } else {
         let allocatable = units("nvidia.com/gpu");
         let replicas = number("nvidia.com/gpu.replicas").unwrap_or(1).max(1);

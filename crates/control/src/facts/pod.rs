@@ -101,14 +101,14 @@ fn is_served_by_claims(object: &Pod) -> bool {
 
 /// Names of the pod's claims. The name is empty for a template whose claim does not exist yet.
 fn claims(object: &Pod) -> Vec<String> {
-    let created = object.status.iter().flat_map(|it| it.resource_claim_statuses.iter().flatten());
-    let created: BTreeMap<_, _> = created
+    let statuses = object.status.iter().flat_map(|it| it.resource_claim_statuses.iter().flatten());
+    let generated_names: BTreeMap<_, _> = statuses
         .filter_map(|it| Some((it.name.as_str(), it.resource_claim_name.as_ref()?)))
         .collect();
     let claims = object.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
     let name = |claim: &PodResourceClaim| {
-        let created = created.get(claim.name.as_str()).copied();
-        claim.resource_claim_name.as_ref().or(created).cloned().unwrap_or_default()
+        let generated_name = generated_names.get(claim.name.as_str()).copied();
+        claim.resource_claim_name.as_ref().or(generated_name).cloned().unwrap_or_default()
     };
     claims.map(name).collect()
 }
@@ -205,13 +205,13 @@ mod tests {
             });
             PodFacts::of(&serde_json::from_value(object).expect("a Pod"))
         };
-        let decided = json!({"windlass.dev/placement": r#"{"devices":[{"id":"GPU-a"}]}"#});
-        let facts = pod(decided.clone());
+        let placement = json!({"windlass.dev/placement": r#"{"devices":[{"id":"GPU-a"}]}"#});
+        let facts = pod(placement.clone());
         assert_eq!(facts.gpus.iter().map(DeviceId::as_str).collect::<Vec<_>>(), ["GPU-a"]);
         assert_eq!((facts.namespaced_name().as_str(), facts.node.as_deref()), ("ns/p", Some("n1")));
         assert_eq!((facts.resources.cpu_milli, facts.resources.memory_mib), (1500, 1));
         assert!(!facts.is_ended && facts.created > 0);
-        let mut corrected = decided;
+        let mut corrected = placement;
         corrected["windlass.dev/placed"] = json!(r#"{"devices":[{"id":"GPU-b"}]}"#);
         assert_eq!(pod(corrected).gpus[0].as_str(), "GPU-b");
         assert_eq!(pod(json!({"windlass.dev/placement": "GPU-a"})).gpus, []);

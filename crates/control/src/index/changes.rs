@@ -15,12 +15,12 @@ impl Index {
         let node = self.node_of(&facts.name);
         let entry = self.entry(node);
         if !entry.has_object || entry.object != facts {
-            for mistake in facts
+            for error in facts
                 .annotation_errors
                 .iter()
                 .filter(|it| !entry.object.annotation_errors.contains(it))
             {
-                tracing::warn!(node = facts.name, mistake, "node misdescribes its devices");
+                tracing::warn!(node = facts.name, mistake = error, "node misdescribes its devices");
             }
             entry.has_object = true;
             self.claims.set_labels(&facts.name, &facts.labels);
@@ -100,15 +100,15 @@ impl Index {
     /// Applies a list of all pods. Changes since the list began are newer than the list: a pod removed since then is
     /// not added again, and a pod added since then is not removed.
     pub fn end_list(&mut self, list: u64, pods: Vec<PodFacts>) {
-        let touched = self.changed_during_list.remove(&list).unwrap_or_default();
-        let listed: HashSet<_> = pods.iter().map(|pod| pod.uid.clone()).collect();
+        let changed = self.changed_during_list.remove(&list).unwrap_or_default();
+        let listed_uids: HashSet<_> = pods.iter().map(|pod| pod.uid.clone()).collect();
         for pod in pods {
-            if self.pods.contains_key(&pod.uid) || !touched.contains(&pod.uid) {
+            if self.pods.contains_key(&pod.uid) || !changed.contains(&pod.uid) {
                 self.set_pod(pod);
             }
         }
         let deleted =
-            self.pods.keys().filter(|uid| !listed.contains(*uid) && !touched.contains(*uid));
+            self.pods.keys().filter(|uid| !listed_uids.contains(*uid) && !changed.contains(*uid));
         for uid in deleted.cloned().collect::<Vec<_>>() {
             self.remove_pod(&uid);
         }
@@ -121,8 +121,8 @@ impl Index {
 
     /// Records a change of the pod in every list that is in progress.
     pub(super) fn record_pod_change(&mut self, uid: &str) {
-        for touched in self.changed_during_list.values_mut() {
-            touched.insert(uid.to_owned());
+        for changed in self.changed_during_list.values_mut() {
+            changed.insert(uid.to_owned());
         }
     }
 
@@ -158,9 +158,9 @@ impl Index {
     }
 
     /// Removes all `ResourceClaims` but the ones listed as `namespace/name`.
-    pub fn retain_claims(&mut self, titles: &HashSet<String>) {
-        let is_gone = |key: &(String, String)| !titles.contains(&format!("{}/{}", key.0, key.1));
-        for (namespace, name) in self.claims.claim_keys().into_iter().filter(is_gone) {
+    pub fn retain_claims(&mut self, names: &HashSet<String>) {
+        let is_deleted = |key: &(String, String)| !names.contains(&format!("{}/{}", key.0, key.1));
+        for (namespace, name) in self.claims.claim_keys().into_iter().filter(is_deleted) {
             self.remove_claim(&namespace, &name);
         }
     }
@@ -186,9 +186,9 @@ impl Index {
         }
         self.is_synced = true;
         self.rebuild_changed();
-        let mut all: Vec<_> = self.pods.values().map(|pod| pod.facts.clone()).collect();
-        all.sort_by(by_age);
-        for pod in &all {
+        let mut pods: Vec<_> = self.pods.values().map(|pod| pod.facts.clone()).collect();
+        pods.sort_by(by_age);
+        for pod in &pods {
             self.observe(pod);
         }
     }

@@ -178,9 +178,9 @@ impl Shape {
         nodes: impl Iterator<Item = NodeIndex>,
         ranks: &mut [Option<Rank>],
     ) -> bool {
-        let forecast = cluster.scheduler.forecast_version();
-        if self.forecast_version != forecast {
-            self.forecast_version = forecast;
+        let forecast_version = cluster.scheduler.forecast_version();
+        if self.forecast_version != forecast_version {
+            self.forecast_version = forecast_version;
             self.ranks.clear();
         }
         self.ranks.resize(cluster.entries.len(), CachedRank::default());
@@ -264,7 +264,7 @@ impl NodeSignatures {
             let number = *entry.or_insert(self.last_number);
             self.nodes[position] = Some(CachedSignature { version, signature, number });
         }
-        self.nodes[position].as_ref().expect("set above")
+        self.nodes[position].as_ref().expect("the signature was cached above")
     }
 }
 

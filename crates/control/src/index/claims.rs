@@ -125,13 +125,13 @@ impl ClaimIndex {
         self.slices.keys().cloned().collect()
     }
 
-    /// Adds or updates a class. Returns true if it is new or has changed.
+    /// Adds or updates a class. Returns true if the class is new or has changed.
     pub(super) fn set_class(&mut self, class: DeviceClass) -> bool {
         let name = class.metadata.name.clone().unwrap_or_default();
         let cached = self.classes.get(&name);
-        let is_new = cached.is_none_or(|cached| cached.spec != class.spec);
+        let is_changed = cached.is_none_or(|cached| cached.spec != class.spec);
         self.classes.insert(name, class);
-        is_new
+        is_changed
     }
 
     /// Keeps the classes that still exist. Returns true if one was removed.
@@ -147,8 +147,8 @@ impl ClaimIndex {
         let key = key(&claim);
         let cached = self.claims.get(&key);
         if let Some(cached) = cached.filter(|cached| allocation(cached) == allocation(&claim)) {
-            let has_same_users = reserved_for(cached).eq(reserved_for(&claim));
-            let nodes = allocation(&claim).filter(|_| !has_same_users).map(|it| self.nodes_of(it));
+            let has_same_pods = reserved_for(cached).eq(reserved_for(&claim));
+            let nodes = allocation(&claim).filter(|_| !has_same_pods).map(|it| self.nodes_of(it));
             self.claims.insert(key, claim);
             return nodes.unwrap_or_default();
         }
@@ -197,16 +197,17 @@ impl ClaimIndex {
     /// The whole GPUs in a node's slices, from each pool's newest generation. A GPU that two drivers publish counts
     /// once.
     pub(super) fn gpus(&self, node: &str) -> Vec<SliceGpu> {
-        let mut newest: BTreeMap<(&str, &str), i64> = BTreeMap::new();
+        let mut newest_generations: BTreeMap<(&str, &str), i64> = BTreeMap::new();
         let generation = |slice: &'_ Arc<ResourceSlice>| slice.spec.pool.generation;
         for slice in self.slices_of(node) {
-            let latest =
-                newest.entry((&slice.spec.driver, &slice.spec.pool.name)).or_insert(i64::MIN);
-            *latest = generation(slice).max(*latest);
+            let newest_generation = newest_generations
+                .entry((&slice.spec.driver, &slice.spec.pool.name))
+                .or_insert(i64::MIN);
+            *newest_generation = generation(slice).max(*newest_generation);
         }
         let is_newest = |slice: &&Arc<ResourceSlice>| {
             let pool = (slice.spec.driver.as_str(), slice.spec.pool.name.as_str());
-            newest[&pool] == generation(slice)
+            newest_generations[&pool] == generation(slice)
         };
         let mut gpus: Vec<SliceGpu> = Vec::new();
         for gpu in self.slices_of(node).filter(is_newest).flat_map(|slice| claim_gpus::gpus(slice))
@@ -276,15 +277,15 @@ impl ClaimIndex {
 
     /// The pools of a node; `None` for an unknown node.
     pub(super) fn pools(&self, node: &str) -> Option<&Pools> {
-        let slices = self.nodes.get(node)?;
-        Some(slices.pools.get_or_init(|| {
-            let all: Vec<_> = self.slices_of(node).cloned().collect();
+        let node_slices = self.nodes.get(node)?;
+        Some(node_slices.pools.get_or_init(|| {
+            let slices: Vec<_> = self.slices_of(node).cloned().collect();
             let metadata = ObjectMeta {
                 name: Some(node.to_owned()),
-                labels: Some(slices.labels.clone()),
+                labels: Some(node_slices.labels.clone()),
                 ..ObjectMeta::default()
             };
-            Pools::new(&all, &Node { metadata, ..Node::default() })
+            Pools::new(&slices, &Node { metadata, ..Node::default() })
         }))
     }
 
@@ -324,8 +325,8 @@ fn key(claim: &ResourceClaim) -> (String, String) {
 
 /// Names of the pods for which a claim is reserved.
 fn reserved_for(claim: &ResourceClaim) -> impl Iterator<Item = &str> {
-    let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
-    users.filter(|user| user.resource == "pods").map(|user| user.name.as_str())
+    let consumers = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
+    consumers.filter(|consumer| consumer.resource == "pods").map(|consumer| consumer.name.as_str())
 }
 
 fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {

@@ -27,8 +27,8 @@ impl DeletedNodes {
 
     /// Names of the nodes deleted after this change, newest first, each with the number of its own change.
     pub(super) fn after(&self, change: u64) -> impl Iterator<Item = (u64, &str)> {
-        let later = self.names.iter().rev().take_while(move |(at, _)| *at > change);
-        later.map(|(at, name)| (*at, name.as_str()))
+        let later = self.names.iter().rev().take_while(move |(deleted_at, _)| *deleted_at > change);
+        later.map(|(deleted_at, name)| (*deleted_at, name.as_str()))
     }
 }
 

@@ -36,21 +36,21 @@ pub(super) struct NodeEntry {
 impl NodeEntry {
     /// Finds the GPUs of the object in the slices by id, for their device names. If the object only counts GPUs, or
     /// has none, the node has the GPUs of its slices.
-    pub(super) fn set_gpus(&mut self, slices: &[SliceGpu]) {
-        let slices = &slices[..slices.len().min(MAX_GPUS)];
+    pub(super) fn set_gpus(&mut self, slice_gpus: &[SliceGpu]) {
+        let slice_gpus = &slice_gpus[..slice_gpus.len().min(MAX_GPUS)];
         self.facts = self.object.clone();
         let has_ids = self.object.gpus.iter().any(|gpu| gpu.id.is_some());
-        if has_ids || slices.is_empty() {
+        if has_ids || slice_gpus.is_empty() {
             let name_of = |gpu: &GpuFacts| {
                 let id = gpu.id.as_ref()?;
-                let mut same = slices.iter().filter(|it| it.has_id(id));
-                same.next().map(|it| it.name.clone())
+                let mut matching = slice_gpus.iter().filter(|it| it.has_id(id));
+                matching.next().map(|it| it.name.clone())
             };
             self.device_names = self.facts.gpus.iter().map(name_of).collect();
             return;
         }
-        self.device_names = slices.iter().map(|gpu| Some(gpu.name.clone())).collect();
-        self.facts.gpus = slices.iter().map(|gpu| gpu.facts.clone()).collect();
+        self.device_names = slice_gpus.iter().map(|gpu| Some(gpu.name.clone())).collect();
+        self.facts.gpus = slice_gpus.iter().map(|gpu| gpu.facts.clone()).collect();
     }
 
     /// Removes the node's GPUs. Needed if the catalog is full and has no number for one of their products.

@@ -119,10 +119,10 @@ impl GangWait {
 
 impl Gangs {
     /// Adds or updates a pod. Returns false if it has left its former gang.
-    pub(super) fn set(&mut self, before: Option<&PodFacts>, pod: &PodFacts) -> bool {
+    pub(super) fn set(&mut self, previous: Option<&PodFacts>, pod: &PodFacts) -> bool {
         let key = key(pod);
-        let has_left = |before: &&PodFacts| self::key(before).is_some_and(|it| Some(it) != key);
-        let former = before.filter(has_left);
+        let has_left = |previous: &&PodFacts| self::key(previous).is_some_and(|it| Some(it) != key);
+        let former = previous.filter(has_left);
         if let Some(former) = former {
             self.remove(former);
         }
@@ -186,23 +186,23 @@ impl Index {
         node: &str,
     ) -> Result<(PlacementDecision, Arrival), Refusal> {
         // A bind whose outcome is unknown has been written, so all members had arrived.
-        let claims_may_be_missing = self.assumed_node(&pod.uid).is_some();
+        let is_bind_pending = self.assumed_node(&pod.uid).is_some();
         let gang = match pod.gang.clone().transpose()? {
-            Some(gang) if !claims_may_be_missing => gang,
+            Some(gang) if !is_bind_pending => gang,
             _ => return Ok((self.place(pod, node)?, Arrival::Single)),
         };
         let key = key_of(pod, &gang);
         let others = self.others(pod, &gang)?;
         self.rebuild_changed();
-        let placed = if let Some(placed) = self.use_reservation(pod, &others, node) {
-            placed
+        let decision = if let Some(decision) = self.use_reservation(pod, &others, node) {
+            decision
         } else {
-            let reserved = self.take_reservations(&key, &pod.uid);
-            let placed = self.place_and_reserve(pod, &gang, &others, node);
-            placed.inspect_err(|_| self.reserve(reserved))?
+            let reservations = self.take_reservations(&key, &pod.uid);
+            let decision = self.place_and_reserve(pod, &gang, &others, node);
+            decision.inspect_err(|_| self.reserve(reservations))?
         };
         let arrival = self.complete_arrival(pod, key, &others)?;
-        Ok((placed, arrival))
+        Ok((decision, arrival))
     }
 
     /// Gives up an incomplete gang and ends its reservations. Returns false if the gang's wait had already ended.
@@ -232,11 +232,11 @@ impl Index {
 
     /// Withdraws the arrival of one member after kube-scheduler has cancelled its bind call. Its devices stay reserved
     /// while other members wait.
-    pub fn withdraw(&mut self, uid: &str, number: u64, wait: &GangWait) {
+    pub fn withdraw(&mut self, uid: &str, decision_id: u64, wait: &GangWait) {
         if !self.is_in_progress(wait) {
             return;
         }
-        let is_current = self.is_current_decision(uid, number);
+        let is_current = self.is_current_decision(uid, decision_id);
         let Some(waiting) = self.gangs.waiting.get_mut(&wait.key) else { return };
         if is_current {
             waiting.arrived.remove(uid);
@@ -249,16 +249,16 @@ impl Index {
     /// Remaining back-off of the pod's gang after it was given up, if any.
     pub fn remaining_backoff(&self, pod: &PodFacts, now: Instant) -> Option<Duration> {
         let backoff = self.gangs.backoffs.get(&key(pod)?)?;
-        backoff.until.checked_duration_since(now).filter(|left| !left.is_zero())
+        backoff.until.checked_duration_since(now).filter(|remaining| !remaining.is_zero())
     }
 
-    /// Starts the back-off of a gang that was given up. It lasts `first`, and doubles with each further failure up to
-    /// `MAX_BACKOFF`. If the last back-off ended `MAX_BACKOFF` ago or earlier, the next one lasts `first`.
-    pub fn start_backoff(&mut self, wait: &GangWait, first: Duration, now: Instant) {
+    /// Starts the back-off of a gang that was given up. It lasts `initial`, and doubles with each further failure up to
+    /// `MAX_BACKOFF`. If the last back-off ended `MAX_BACKOFF` ago or earlier, the next one lasts `initial`.
+    pub fn start_backoff(&mut self, wait: &GangWait, initial: Duration, now: Instant) {
         if self.gangs.members.contains_key(&wait.key) {
-            let last = self.gangs.backoffs.get(&wait.key);
-            let last = last.filter(|backoff| now < backoff.until + MAX_BACKOFF);
-            let duration = last.map_or(first, |it| (it.duration * 2).min(MAX_BACKOFF));
+            let previous = self.gangs.backoffs.get(&wait.key);
+            let previous = previous.filter(|backoff| now < backoff.until + MAX_BACKOFF);
+            let duration = previous.map_or(initial, |it| (it.duration * 2).min(MAX_BACKOFF));
             let backoff = Backoff { until: now + duration, duration };
             self.gangs.backoffs.insert(wait.key.clone(), backoff);
         }
@@ -301,12 +301,12 @@ impl Index {
         }
         let key = key_of(pod, &gang);
         self.check_waiting_limit(&key, &others)?;
-        let reserved = self.take_reservations(&key, &pod.uid);
-        let offered = names.iter().filter_map(|name| self.nodes.get(name)).copied().collect();
-        let planned = self.plan(pod, &gang, &others, Some(&offered));
-        self.reserve(reserved);
+        let reservations = self.take_reservations(&key, &pod.uid);
+        let offered_nodes = names.iter().filter_map(|name| self.nodes.get(name)).copied().collect();
+        let plan = self.plan(pod, &gang, &others, Some(&offered_nodes));
+        self.reserve(reservations);
         self.rebuild_changed();
-        let (placement, _) = planned?;
+        let (placement, _) = plan?;
         Ok(Some(self.name_of(placement.node).to_owned()))
     }
 
@@ -323,12 +323,12 @@ impl Index {
         if !are_reserved || !is_on_node || !self.has_valid_reservation(&pod.uid) {
             return None;
         }
-        let (number, node) = (self.next_decision_id(), *self.nodes.get(node)?);
+        let (decision_id, node) = (self.next_decision_id(), *self.nodes.get(node)?);
         let assumed = self.pods.get_mut(&pod.uid)?.assumed.as_mut()?;
-        (assumed.is_reserved, assumed.number) = (false, number);
+        (assumed.is_reserved, assumed.decision_id) = (false, decision_id);
         let part = assumed.part;
         self.record_pod_change(&pod.uid);
-        Some(self.decision(node, pod, part, number))
+        Some(self.decision(node, pod, part, decision_id))
     }
 
     /// Makes a placed member wait for the members that have not arrived, or ends the wait if all have arrived.
@@ -360,8 +360,8 @@ impl Index {
             return Ok(Arrival::Waiting(GangWait { key, is_complete }));
         }
         self.rebuild_changed();
-        if let Some(lost) = others.arrived.iter().find(|uid| !self.has_valid_reservation(uid)) {
-            let node = self.reserved_node(lost).cloned().unwrap_or_default();
+        if let Some(lost_uid) = others.arrived.iter().find(|uid| !self.has_valid_reservation(uid)) {
+            let node = self.reserved_node(lost_uid).cloned().unwrap_or_default();
             self.forget_pod(&pod.uid);
             self.release_gang(&key);
             return Err(Refusal::GangLostNode(node));
@@ -483,8 +483,9 @@ impl Index {
         let Some(assumed) = assumed.filter(|assumed| assumed.is_reserved) else { return false };
         let Some(node) = self.nodes.get(&assumed.node) else { return false };
         let entry = &self.entries[node.0 as usize];
-        let is_usable =
-            |at: usize| entry.facts.gpus.get(at).is_some_and(|gpu| gpu.obstacle.is_none());
+        let is_usable = |position: usize| {
+            entry.facts.gpus.get(position).is_some_and(|gpu| gpu.obstacle.is_none())
+        };
         entry.has_object
             && entry.occupancy.part(uid) == Some(assumed.part)
             && assumed.part.gpus.iter().all(is_usable)
@@ -500,8 +501,8 @@ impl Index {
 
     /// Counts a failed attempt in the gang's domain, so that the next attempt prefers another one.
     fn count_failed_attempt(&mut self, key: &GangKey) {
-        let arrived = self.gangs.waiting.get(key).and_then(|waiting| waiting.arrived.first());
-        let Some(entry) = arrived.and_then(|uid| self.pods.get(uid)) else { return };
+        let first_uid = self.gangs.waiting.get(key).and_then(|waiting| waiting.arrived.first());
+        let Some(entry) = first_uid.and_then(|uid| self.pods.get(uid)) else { return };
         let Some(Ok(Gang { topology_key: Some(label), .. })) = &entry.facts.gang else { return };
         let node = current_node(Some(entry)).and_then(|name| self.nodes.get(&name).copied());
         let value = node.and_then(|it| self.entries[it.0 as usize].object.labels.get(label));

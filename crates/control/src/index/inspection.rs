@@ -74,7 +74,8 @@ impl NodeSnapshot<'_> {
             (GpuHolder::Pod(holder.pod), request.and_then(|request| request.share_of(gpu_mib)))
         });
         let claims = self.claims.iter().filter(move |claim| claim.part.gpus.contains(position));
-        let claims = claims.map(move |held| (GpuHolder::Claim(held), held.gpus.share_of(gpu_mib)));
+        let claims =
+            claims.map(move |claim| (GpuHolder::Claim(claim), claim.gpus.share_of(gpu_mib)));
         pods.chain(claims)
     }
 }
@@ -102,7 +103,7 @@ impl Index {
             changed.map(|(node, version)| (version, Ok(node))).chain(deleted).collect();
         changed.sort_unstable();
         changed.truncate(limit);
-        let last = changed.last().map_or(after, |(version, _)| *version);
+        let last_change = changed.last().map_or(after, |(version, _)| *version);
         let (mut nodes, mut deleted) = (Vec::new(), Vec::new());
         for (_, node) in changed {
             match node {
@@ -111,7 +112,7 @@ impl Index {
                 Err(name) => deleted.push(name.to_owned()),
             }
         }
-        Changes { nodes: self.snapshots_of(nodes), deleted, last_change: last }
+        Changes { nodes: self.snapshots_of(nodes), deleted, last_change }
     }
 
     /// Pods without a node or an assumed placement that request GPUs or have claims, oldest first.
@@ -131,7 +132,7 @@ impl Index {
     fn snapshots_of(&mut self, nodes: Vec<NodeIndex>) -> Vec<NodeSnapshot<'_>> {
         let fragmentation: Vec<_> =
             nodes.iter().map(|node| self.scheduler.node_fragmentation(&self.view, *node)).collect();
-        let inspected = |(node, fragmentation): (NodeIndex, f64)| {
+        let snapshot = |(node, fragmentation): (NodeIndex, f64)| {
             let entry = &self.entries[node.0 as usize];
             let holders = entry.occupancy.parts();
             let holder = |(uid, part): (&String, Part)| {
@@ -146,6 +147,6 @@ impl Index {
                 conflicts: entry.occupancy.conflicts(),
             }
         };
-        nodes.into_iter().zip(fragmentation).map(inspected).collect()
+        nodes.into_iter().zip(fragmentation).map(snapshot).collect()
     }
 }

@@ -52,10 +52,10 @@ pub(super) fn occupy(
     claims: &[ClaimPart],
     mut pods: Vec<(&PodFacts, Option<Part>)>,
 ) -> (Node, Occupancy) {
-    for (pod, decided) in &mut pods {
-        *decided = decided.or_else(|| annotated_part(facts, pod));
+    for (pod, known_part) in &mut pods {
+        *known_part = known_part.or_else(|| annotated_part(facts, pod));
     }
-    let order = |(pod, decided): &(&PodFacts, Option<Part>)| (decided.is_none(), pod.created);
+    let order = |(pod, known_part): &(&PodFacts, Option<Part>)| (known_part.is_none(), pod.created);
     pods.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.0.uid.cmp(&b.0.uid)));
     let mut occupancy = Occupancy::default();
     for claim_part in claims {
@@ -69,7 +69,7 @@ pub(super) fn occupy(
             occupancy.conflicts.push(conflict);
         }
     }
-    for (pod, decided) in pods {
+    for (pod, known_part) in pods {
         let request = pod.resources.request_on(facts, catalog);
         // A pod with an invalid GPU request was bound by another scheduler, and holds no GPU.
         let request = request.unwrap_or(Request {
@@ -78,7 +78,7 @@ pub(super) fn occupy(
             gpus: Gpus::None,
             models: pod.resources.models(catalog),
         });
-        let part = decided.filter(|part| node.allocate(&request, *part).is_ok());
+        let part = known_part.filter(|part| node.allocate(&request, *part).is_ok());
         let part = part.or_else(|| {
             let free = free_part(&node, &request)?;
             node.allocate(&request, free).is_ok().then_some(free)
@@ -117,8 +117,8 @@ fn annotated_part(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
 }
 
 /// Free GPUs for a bound pod's request; `None` if too few are free. Unhealthy GPUs count too, because the pod may hold
-/// a GPU that failed after the bind. Healthy GPUs come first, so that none looks free that the pod may hold. Shares are
-/// of the GPUs with the smallest idle parts.
+/// a GPU that failed after the bind. Healthy GPUs come first, so that none looks free that the pod may hold. Shares
+/// come from the GPUs with the smallest idle parts.
 fn free_part(node: &Node, request: &Request) -> Option<Part> {
     let accepted = accepted(node, request);
     let gpus = match request.gpus {
@@ -130,14 +130,17 @@ fn free_part(node: &Node, request: &Request) -> Option<Part> {
             (set.len() >= u32::from(count)).then(|| set.lowest(u32::from(count)))?
         }
         Gpus::Share { count, .. } => {
-            let one = Request { gpus: request.gpus.with_count(1), ..*request };
-            let fits =
-                |at: &usize| node.clone().allocate(&one, Part::of(GpuSet::single(*at))).is_ok();
+            let single_share = Request { gpus: request.gpus.with_count(1), ..*request };
+            let fits = |position: &usize| {
+                node.clone().allocate(&single_share, Part::of(GpuSet::single(*position))).is_ok()
+            };
             let mut fitting: Vec<_> = accepted.iter().filter(fits).collect();
-            let preference = |at: &usize| (!node.gpus[*at].is_usable, node.gpus[*at].idle_milli());
+            let preference = |position: &usize| {
+                (!node.gpus[*position].is_usable, node.gpus[*position].idle_milli())
+            };
             fitting.sort_by_key(preference);
             let chosen = fitting.get(..usize::from(count))?.iter();
-            chosen.map(|at| GpuSet::single(*at)).fold(GpuSet::default(), GpuSet::union)
+            chosen.map(|position| GpuSet::single(*position)).fold(GpuSet::default(), GpuSet::union)
         }
         // Only claims get MIG instances.
         Gpus::Partition(_) => return None,
@@ -152,15 +155,16 @@ fn accepted(node: &Node, request: &Request) -> GpuSet {
 
 /// Allocates the request's CPU and memory, and all free GPUs up to the requested number.
 fn allocate_available(node: &mut Node, request: &Request) -> Part {
-    let all = node.gpus_where(Gpu::has_no_holder);
+    let unheld = node.gpus_where(Gpu::has_no_holder);
     // A pod that a user bound may be on a node without an accepted product.
-    let free =
-        Some(all.intersection(accepted(node, request))).filter(|it| !it.is_empty()).unwrap_or(all);
+    let free = Some(unheld.intersection(accepted(node, request)))
+        .filter(|it| !it.is_empty())
+        .unwrap_or(unheld);
     let count = u8::try_from(free.len().min(request.gpu_count())).unwrap_or(u8::MAX);
     let gpus = if count == 0 { Gpus::None } else { Gpus::Whole(count) };
     let part = Part::of(free.lowest(u32::from(count)));
-    let available = Request { gpus, ..*request };
-    node.allocate(&available, part).expect("the chosen GPUs are free");
+    let available_request = Request { gpus, ..*request };
+    node.allocate(&available_request, part).expect("the chosen GPUs are free");
     part
 }
 

@@ -43,7 +43,7 @@ const LONG_POLL_LIMIT: Duration = Duration::from_secs(20);
 /// seconds.
 const MAX_LONG_POLLS: usize = 200;
 
-/// Reader of the index, and the board that it updates.
+/// Reads the index, and updates the page's state.
 #[derive(Debug)]
 pub(crate) struct Feed {
     index: Arc<Shared<Index>>,
@@ -57,7 +57,7 @@ pub(crate) struct Feed {
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// Number of the last index change on the board.
+    /// Number of the last index change in the page's state.
     last_change: u64,
     last_read: Option<Instant>,
     last_full_read: Option<Instant>,
@@ -79,15 +79,16 @@ struct DueRead {
 impl Progress {
     /// The read that is due now, if any.
     fn due_read(&mut self, now: Instant) -> Option<DueRead> {
-        let is_due = |last: Option<Instant>, pause| last.is_none_or(|last| now - last >= pause);
+        let is_due =
+            |last: Option<Instant>, interval| last.is_none_or(|last| now - last >= interval);
         if !is_due(self.last_read, MIN_READ_INTERVAL) {
             return None;
         }
         if is_due(self.last_full_read, FULL_READ_INTERVAL) {
             (self.last_full_read, self.last_change) = (Some(now), 0);
         }
-        let explains = is_due(self.last_explanation, EXPLAIN_INTERVAL);
-        Some(DueRead { after: self.last_change, with_explanations: explains })
+        let with_explanations = is_due(self.last_explanation, EXPLAIN_INTERVAL);
+        Some(DueRead { after: self.last_change, with_explanations })
     }
 }
 
@@ -95,10 +96,10 @@ impl Progress {
 
 impl Feed {
     pub(crate) fn new(index: Arc<Shared<Index>>, clock: Clock) -> Self {
-        let board = PageState::new(Source::Cluster, env!("CARGO_PKG_VERSION"), clock.now());
+        let page_state = PageState::new(Source::Cluster, env!("CARGO_PKG_VERSION"), clock.now());
         Self {
             index,
-            page_state: Shared::new(board),
+            page_state: Shared::new(page_state),
             progress: Shared::default(),
             reading: Semaphore::new(1),
             long_polls: Semaphore::new(MAX_LONG_POLLS),
@@ -129,71 +130,74 @@ impl Feed {
         loop {
             self.refresh(true).await;
             let is_changed = after.is_none_or(|after| {
-                self.page_state.with_lock(|board| board.revision()).to_string() != after
+                self.page_state.with_lock(|page_state| page_state.revision()).to_string() != after
             });
             if is_changed || permit.is_err() || Instant::now() >= deadline || stop.is_cancelled() {
-                return self.page_state.with_lock(|board| board.json(after));
+                return self.page_state.with_lock(|page_state| page_state.json(after));
             }
             let next = Instant::now() + MIN_READ_INTERVAL;
             stop.run_until_cancelled(sleep_until(next.min(deadline))).await;
         }
     }
 
-    /// Updates the board, unless another task is doing so or the last read is recent. `explains` is true for readers,
-    /// who also see explanations of the pending pods.
-    async fn refresh(&self, explains: bool) {
+    /// Updates the page's state, unless another task is doing so or the last read is recent. `with_explanations` is
+    /// true for readers, who also see explanations of the pending pods.
+    async fn refresh(&self, with_explanations: bool) {
         let Ok(_permit) = self.reading.try_acquire() else { return };
-        let Some(read) = self.progress.with_lock(|progress| progress.due_read(Instant::now()))
+        let Some(due_read) = self.progress.with_lock(|progress| progress.due_read(Instant::now()))
         else {
             return;
         };
-        let (changed, gone, last) = self.changes(read.after).await;
-        let pending =
-            if explains && read.with_explanations { Some(self.pending().await) } else { None };
-        let done = Instant::now();
+        let (changed, removed, last_change) = self.changes(due_read.after).await;
+        let pending = if with_explanations && due_read.with_explanations {
+            Some(self.pending().await)
+        } else {
+            None
+        };
+        let read_at = Instant::now();
         let pending = self.progress.with_lock(|progress| {
-            (progress.last_change, progress.last_read) = (last, Some(done));
+            (progress.last_change, progress.last_read) = (last_change, Some(read_at));
             if let Some(pending) = pending {
-                (progress.pending, progress.last_explanation) = (pending, Some(done));
+                (progress.pending, progress.last_explanation) = (pending, Some(read_at));
             }
             progress.pending.clone()
         });
-        let snapshot = Snapshot { changed, removed: gone, pending, ..Snapshot::default() };
+        let snapshot = Snapshot { changed, removed, pending, ..Snapshot::default() };
         let now = self.clock.now();
-        self.page_state.with_lock(|board| board.update(now, snapshot));
+        self.page_state.with_lock(|page_state| page_state.update(now, snapshot));
     }
 
     /// Nodes that changed after the index change `after`, names of nodes to remove, and the number of the newest
     /// change.
     async fn changes(&self, mut after: u64) -> (Vec<NodeView>, Vec<String>, u64) {
-        let (mut views, mut gone) = (BTreeMap::new(), BTreeSet::new());
+        let (mut views, mut removed) = (BTreeMap::new(), BTreeSet::new());
         loop {
-            let (nodes, names, last) = self.index.with_lock(|index| {
+            let (nodes, removed_names, last_change) = self.index.with_lock(|index| {
                 let step = index.changes_since(after, STEP_NODES);
                 // Nodes without GPUs, such as the control plane's, are not shown.
-                let (with, without): (Vec<_>, Vec<_>) =
+                let (gpu_nodes, other_nodes): (Vec<_>, Vec<_>) =
                     step.nodes.iter().partition(|node| !node.facts.gpus.is_empty());
-                let nodes: Vec<_> = with.into_iter().map(view::node).collect();
-                let without = without.into_iter().map(|node| node.facts.name.clone());
+                let nodes: Vec<_> = gpu_nodes.into_iter().map(view::node).collect();
+                let other_nodes = other_nodes.into_iter().map(|node| node.facts.name.clone());
                 (
                     nodes,
-                    step.deleted.into_iter().chain(without).collect::<Vec<_>>(),
+                    step.deleted.into_iter().chain(other_nodes).collect::<Vec<_>>(),
                     step.last_change,
                 )
             });
-            if last == after {
-                return (views.into_values().collect(), gone.into_iter().collect(), after);
+            if last_change == after {
+                return (views.into_values().collect(), removed.into_iter().collect(), after);
             }
             // A node may be deleted and created again between two steps. The later step decides.
-            for name in names {
+            for name in removed_names {
                 views.remove(&name);
-                gone.insert(name);
+                removed.insert(name);
             }
             for node in nodes {
-                gone.remove(&node.name);
+                removed.remove(&node.name);
                 views.insert(node.name.clone(), node);
             }
-            after = last;
+            after = last_change;
             yield_now().await;
         }
     }
@@ -219,12 +223,12 @@ impl Feed {
         views
     }
 
-    /// For each reason why nodes cannot serve the pod: their number. Binds run between the steps.
+    /// Number of nodes for each reason why they cannot serve the pod. Binds run between the steps.
     async fn reasons(&self, pod: &PodFacts, names: &[String]) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         // A gang is planned over all nodes at once, in one step.
-        let step = if pod.gang.is_some() { names.len().max(1) } else { STEP_NODES };
-        for step in names.chunks(step) {
+        let step_size = if pod.gang.is_some() { names.len().max(1) } else { STEP_NODES };
+        for step in names.chunks(step_size) {
             for reason in self.index.with_lock(|index| reasons(index, pod, step)) {
                 *counts.entry(reason).or_default() += 1;
             }

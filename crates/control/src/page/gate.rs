@@ -81,9 +81,9 @@ impl Authorizer {
         let token = token.filter(|token| !token.is_empty()).ok_or(AccessError::Unauthenticated)?;
         let key = self.hasher.hash_one(token);
         let now = Instant::now();
-        let decided = self.decisions.with_lock(|cached| cached.get(&key).cloned());
-        if let Some((since, decision)) = decided
-            && now - since < CACHE_TTL
+        let cached = self.decisions.with_lock(|decisions| decisions.get(&key).cloned());
+        if let Some((decided_at, decision)) = cached
+            && now - decided_at < CACHE_TTL
         {
             return decision;
         }
@@ -95,12 +95,12 @@ impl Authorizer {
         if decision == Err(AccessError::Unauthenticated) {
             return decision;
         }
-        self.decisions.with_lock(|cached| {
-            if cached.len() >= MAX_CACHED {
-                cached.retain(|_, (since, _)| now - *since < CACHE_TTL);
+        self.decisions.with_lock(|decisions| {
+            if decisions.len() >= MAX_CACHED {
+                decisions.retain(|_, (decided_at, _)| now - *decided_at < CACHE_TTL);
             }
-            if cached.len() < MAX_CACHED {
-                cached.insert(key, (now, decision.clone()));
+            if decisions.len() < MAX_CACHED {
+                decisions.insert(key, (now, decision.clone()));
             }
         });
         decision
@@ -178,7 +178,7 @@ mod tests {
     /// An API server with two accounts: alice may list everything, bob only pods.
     struct Reviews {
         review_count: Arc<AtomicUsize>,
-        gate: Authorizer,
+        authorizer: Authorizer,
         _server: JoinSet<()>,
     }
 
@@ -189,25 +189,25 @@ mod tests {
             let config = kube::Config::new(url.parse().expect("a URL"));
             let review_count = Arc::new(AtomicUsize::new(0));
             let mut server = JoinSet::new();
-            let counted = review_count.clone();
+            let counter = review_count.clone();
             server.spawn(async move {
                 let mut connections = JoinSet::new();
                 while let Ok((stream, _)) = listener.accept().await {
-                    let counted = counted.clone();
-                    let service = service_fn(move |request| review(request, counted.clone()));
+                    let counter = counter.clone();
+                    let service = service_fn(move |request| review(request, counter.clone()));
                     let serve =
                         http1::Builder::new().serve_connection(TokioIo::new(stream), service);
                     connections.spawn(async move { drop(serve.await) });
                 }
             });
             let client = Client::try_from(config).expect("a client");
-            Self { review_count, gate: Authorizer::new(client), _server: server }
+            Self { review_count, authorizer: Authorizer::new(client), _server: server }
         }
 
         async fn check(&self, token: Option<&str>) -> String {
-            match self.gate.check(token).await {
+            match self.authorizer.check(token).await {
                 Ok(()) => "may read".to_owned(),
-                Err(refused) => refused.to_string(),
+                Err(error) => error.to_string(),
             }
         }
     }
@@ -262,7 +262,7 @@ mod tests {
         reviews.check(Some("alice")).await;
         assert_eq!(reviews.review_count.load(Ordering::Relaxed), 6);
         let unreachable = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
-        let gate = Authorizer::new(Client::try_from(unreachable).expect("a client"));
-        assert_eq!(gate.check(Some("alice")).await, Err(AccessError::ReviewFailed));
+        let authorizer = Authorizer::new(Client::try_from(unreachable).expect("a client"));
+        assert_eq!(authorizer.check(Some("alice")).await, Err(AccessError::ReviewFailed));
     }
 }

@@ -31,7 +31,7 @@ pub(crate) enum AccessPolicy {
     None,
 }
 
-/// Answers of the page.
+/// Request handler of the page.
 pub(crate) struct PageHandler {
     pub(crate) feed: Arc<Feed>,
     pub(crate) access_policy: AccessPolicy,
@@ -41,7 +41,7 @@ pub(crate) struct PageHandler {
     pub(crate) stop: CancellationToken,
 }
 
-/// Headers of every answer.
+/// Headers of every response.
 const HEADERS: [(HeaderName, &str); 3] = [
     (CONTENT_SECURITY_POLICY, windlass_page::CONTENT_SECURITY_POLICY),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -52,11 +52,11 @@ const HEADERS: [(HeaderName, &str); 3] = [
 
 impl Handler for PageHandler {
     async fn respond(&self, request: Request<Incoming>) -> HttpResponse {
-        let mut answer = self.page(&request).await;
+        let mut response = self.page(&request).await;
         for (name, value) in HEADERS {
-            answer.headers_mut().insert(name, HeaderValue::from_static(value));
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
         }
-        answer
+        response
     }
 }
 
@@ -105,8 +105,8 @@ impl PageHandler {
     }
 
     async fn state(&self, headers: &HeaderMap, after: Option<&str>) -> HttpResponse {
-        if let AccessPolicy::BearerToken(gate) = &self.access_policy
-            && let Err(error) = gate.check(bearer(headers)).await
+        if let AccessPolicy::BearerToken(authorizer) = &self.access_policy
+            && let Err(error) = authorizer.check(bearer(headers)).await
         {
             return refusal(&error);
         }
@@ -114,9 +114,9 @@ impl PageHandler {
             return retry_later("the cluster's objects are being read\n");
         }
         let document = self.feed.document(after, &self.stop).await;
-        let mut answer = typed("application/json", document);
-        answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        answer
+        let mut response = typed("application/json", document);
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
     }
 }
 
@@ -136,27 +136,27 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 }
 
 fn file(asset: &Asset, headers: &HeaderMap) -> HttpResponse {
-    let tag = asset.etag();
+    let etag = asset.etag();
     let cached = headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok());
-    let mut answer = if cached == Some(tag.as_str()) {
-        let unchanged = Response::builder().status(StatusCode::NOT_MODIFIED);
-        unchanged.body(Full::default()).expect("a constant status")
+    let mut response = if cached == Some(etag.as_str()) {
+        let not_modified = Response::builder().status(StatusCode::NOT_MODIFIED);
+        not_modified.body(Full::default()).expect("a constant status")
     } else {
         typed(asset.media_type, asset.text)
     };
-    let headers = answer.headers_mut();
-    headers.insert(ETAG, HeaderValue::try_from(tag).expect("hexadecimal digits"));
+    let headers = response.headers_mut();
+    headers.insert(ETAG, HeaderValue::try_from(etag).expect("hexadecimal digits"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    answer
+    response
 }
 
 fn refusal(error: &AccessError) -> HttpResponse {
     let text = format!("{error}\n");
     match error {
         AccessError::Unauthenticated => {
-            let mut answer = plain(StatusCode::UNAUTHORIZED, text);
-            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            answer
+            let mut response = plain(StatusCode::UNAUTHORIZED, text);
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response
         }
         AccessError::Forbidden { .. } => plain(StatusCode::FORBIDDEN, text),
         AccessError::ReviewFailed => retry_later(text),
@@ -164,7 +164,7 @@ fn refusal(error: &AccessError) -> HttpResponse {
 }
 
 fn retry_later(text: impl Into<String>) -> HttpResponse {
-    let mut answer = plain(StatusCode::SERVICE_UNAVAILABLE, text);
-    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("2"));
-    answer
+    let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, text);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("2"));
+    response
 }

@@ -69,10 +69,10 @@ fn holder_view(holder: GpuHolder<'_>, share: Option<(u16, u32)>) -> HolderView {
 
 /// A holder without a name, with its share: compute in thousandths and memory in MiB. Zero amounts are left out.
 fn share_view(share: Option<(u16, u32)>) -> HolderView {
-    let (milli, mib) = share.unwrap_or_default();
+    let (compute_milli, memory_mib) = share.unwrap_or_default();
     HolderView {
-        memory_bytes: (mib > 0).then(|| bytes(mib)),
-        compute: (milli > 0).then(|| gpus(milli.into())),
+        memory_bytes: (memory_mib > 0).then(|| bytes(memory_mib)),
+        compute: (compute_milli > 0).then(|| gpus(compute_milli.into())),
         ..HolderView::default()
     }
 }

@@ -39,19 +39,19 @@ pub(crate) trait Handler: Send + Sync + 'static {
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<ReloadingAcceptor>,
-    site: impl Handler,
+    handler: impl Handler,
     stop: CancellationToken,
 ) {
     let (slots, tls) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), tls.map(Arc::new));
-    let site = Arc::new(site);
+    let handler = Arc::new(handler);
     let mut connections = JoinSet::new();
     loop {
-        let accepted = tokio::select! {
+        let result = tokio::select! {
             () = stop.cancelled() => break,
-            accepted = listener.accept() => accepted,
+            result = listener.accept() => result,
         };
         while connections.try_join_next().is_some() {}
-        let stream = match accepted {
+        let stream = match result {
             Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::debug!(%error, "cannot accept a connection");
@@ -61,12 +61,12 @@ pub(crate) async fn serve(
         };
         // Above the limit a connection is closed at once.
         let Ok(permit) = slots.clone().try_acquire_owned() else { continue };
-        let (tls, site, stop) = (tls.clone(), site.clone(), stop.clone());
+        let (tls, handler, stop) = (tls.clone(), handler.clone(), stop.clone());
         connections.spawn(async move {
             match tls {
-                None => serve_connection(stream, site, stop).await,
+                None => serve_connection(stream, handler, stop).await,
                 Some(tls) => match timeout(HEAD_LIMIT, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => serve_connection(stream, site, stop).await,
+                    Ok(Ok(stream)) => serve_connection(stream, handler, stop).await,
                     Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                     Err(_) => tracing::debug!("TLS handshake too slow"),
                 },
@@ -79,12 +79,12 @@ pub(crate) async fn serve(
 
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    site: Arc<impl Handler>,
+    handler: Arc<impl Handler>,
     stop: CancellationToken,
 ) {
     let service = service_fn(move |request| {
-        let site = site.clone();
-        async move { Ok::<_, Infallible>(site.respond(request).await) }
+        let handler = handler.clone();
+        async move { Ok::<_, Infallible>(handler.respond(request).await) }
     });
     let mut connection = std::pin::pin!(
         http1::Builder::new()
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// A site with one document.
+    /// A handler that serves one document.
     struct Document(Bytes);
 
     impl Handler for Document {
@@ -126,12 +126,12 @@ mod tests {
 
     /// Clients that have sent a request, and the tasks of their connections.
     async fn request_document(document: &Bytes) -> (Vec<DuplexStream>, JoinSet<()>) {
-        let site = Arc::new(Document(document.clone()));
+        let handler = Arc::new(Document(document.clone()));
         let (mut readers, mut connections) = (Vec::new(), JoinSet::new());
         for _ in 0..READERS {
             let (mut reader, stream) = duplex(1 << 10);
             reader.write_all(b"GET /state HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("sent");
-            connections.spawn(serve_connection(stream, site.clone(), CancellationToken::new()));
+            connections.spawn(serve_connection(stream, handler.clone(), CancellationToken::new()));
             readers.push(reader);
         }
         (readers, connections)
@@ -154,7 +154,7 @@ mod tests {
             let document = Bytes::from(vec![b'x'; MIB]);
             let (mut readers, mut connections) = request_document(&document).await;
             let (mut reader, mut received, mut buffer) =
-                (readers.pop().expect("many"), 0, [0_u8; 1 << 10]);
+                (readers.pop().expect("at least one reader"), 0, [0_u8; 1 << 10]);
             drop(readers);
             while received < MIB {
                 sleep(pause).await;

@@ -111,8 +111,8 @@ impl TlsFiles {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
-    read.map_err(|error| TlsError::Pem(path.to_owned(), error))
+    let result = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    result.map_err(|error| TlsError::Pem(path.to_owned(), error))
 }
 
 fn modified(path: &Path) -> Option<SystemTime> {

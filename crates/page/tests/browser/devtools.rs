@@ -92,10 +92,10 @@ impl Browser {
         let expression = WAIT_UNTIL_RENDERED.replace("READY", ready);
         let evaluate =
             json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
-        let drawn = self.call("Runtime.evaluate", &evaluate, session);
+        let evaluated = self.call("Runtime.evaluate", &evaluate, session);
         self.call("Target.closeTarget", &json!({ "targetId": target }), None);
-        let document = drawn["result"]["value"].as_str();
-        dom::parse(document.unwrap_or_else(|| panic!("{url}: {drawn}")))
+        let document = evaluated["result"]["value"].as_str();
+        dom::parse(document.unwrap_or_else(|| panic!("{url}: {evaluated}")))
     }
 
     /// Ends the browser. Fails with an error in a console: an uncaught one, or a part that the security policy refused.

@@ -21,34 +21,34 @@ const RAW: [&str; 3] = ["script", "style", "noscript"];
 
 /// Parses a document.
 pub(crate) fn parse(html: &str) -> Element {
-    let mut open = vec![Element::default()];
-    let mut rest = html;
-    while let Some((text, tail)) = rest.split_once('<') {
-        add(&mut open, Content::Text(unescape(text)));
+    let mut open_elements = vec![Element::default()];
+    let mut remaining = html;
+    while let Some((text, tail)) = remaining.split_once('<') {
+        add(&mut open_elements, Content::Text(unescape(text)));
         let end = end_of_tag(tail);
         let tag = &tail[..end];
-        rest = &tail[(end + 1).min(tail.len())..];
+        remaining = &tail[(end + 1).min(tail.len())..];
         if tag.starts_with('!') {
             continue;
         }
         if tag.starts_with('/') {
-            close(&mut open);
+            close(&mut open_elements);
             continue;
         }
         let element = Element::read(tag);
         let name = element.name.clone();
-        open.push(element);
+        open_elements.push(element);
         if RAW.contains(&name.as_str()) {
-            rest = rest.split_once(&format!("</{name}>")).map_or("", |(_, after)| after);
-            close(&mut open);
+            remaining = remaining.split_once(&format!("</{name}>")).map_or("", |(_, after)| after);
+            close(&mut open_elements);
         } else if VOID.contains(&name.as_str()) {
-            close(&mut open);
+            close(&mut open_elements);
         }
     }
-    while open.len() > 1 {
-        close(&mut open);
+    while open_elements.len() > 1 {
+        close(&mut open_elements);
     }
-    open.remove(0)
+    open_elements.remove(0)
 }
 
 fn add(open: &mut [Element], content: Content) {
@@ -65,10 +65,10 @@ fn close(open: &mut Vec<Element>) {
 /// Position of the `>` that ends a tag. Quoted values may contain one too.
 fn end_of_tag(tail: &str) -> usize {
     let mut is_quoted = false;
-    for (at, letter) in tail.char_indices() {
+    for (position, letter) in tail.char_indices() {
         match letter {
             '"' => is_quoted = !is_quoted,
-            '>' if !is_quoted => return at,
+            '>' if !is_quoted => return position,
             _ => {}
         }
     }
@@ -82,12 +82,12 @@ fn unescape(text: &str) -> String {
 
 impl Element {
     fn read(tag: &str) -> Self {
-        let (name, mut rest) = tag.split_once(' ').unwrap_or((tag, ""));
+        let (name, mut remaining) = tag.split_once(' ').unwrap_or((tag, ""));
         let mut element = Self { name: name.to_owned(), ..Self::default() };
-        while let Some((key, tail)) = rest.split_once("=\"") {
+        while let Some((key, tail)) = remaining.split_once("=\"") {
             let (value, after) = tail.split_once('"').unwrap_or((tail, ""));
             element.attributes.push((key.trim().to_owned(), unescape(value)));
-            rest = after;
+            remaining = after;
         }
         element
     }
@@ -108,13 +108,17 @@ impl Element {
     }
 
     /// Appends the elements below this one that pass a test, in the order of the document.
-    fn all<'a>(&'a self, test: &dyn Fn(&Element) -> bool, found: &mut Vec<&'a Element>) {
+    fn collect_matching<'a>(
+        &'a self,
+        test: &dyn Fn(&Element) -> bool,
+        found: &mut Vec<&'a Element>,
+    ) {
         for content in &self.children {
             if let Content::Element(element) = content {
                 if test(element) {
                     found.push(element);
                 }
-                element.all(test, found);
+                element.collect_matching(test, found);
             }
         }
     }
@@ -122,7 +126,7 @@ impl Element {
     /// Elements with this tag name.
     pub(crate) fn named(&self, name: &str) -> Vec<&Element> {
         let mut found = Vec::new();
-        self.all(&|element| element.name == name, &mut found);
+        self.collect_matching(&|element| element.name == name, &mut found);
         found
     }
 
@@ -134,7 +138,7 @@ impl Element {
     /// Elements with an attribute.
     pub(crate) fn with_attribute(&self, name: &str) -> Vec<&Element> {
         let mut found = Vec::new();
-        self.all(&|element| element.attribute(name).is_some(), &mut found);
+        self.collect_matching(&|element| element.attribute(name).is_some(), &mut found);
         found
     }
 

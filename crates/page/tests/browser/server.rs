@@ -68,16 +68,16 @@ impl Server {
         let address = listener.local_addr().expect("bound");
         let not_found = Arc::new(Mutex::new(Vec::new()));
         let is_stopping = Arc::new(AtomicBool::new(false));
-        let (missing, is_over) = (Arc::clone(&not_found), Arc::clone(&is_stopping));
+        let (not_found_log, stop_flag) = (Arc::clone(&not_found), Arc::clone(&is_stopping));
         let answer = Arc::new(answer);
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
-                if is_over.load(Ordering::SeqCst) {
+                if stop_flag.load(Ordering::SeqCst) {
                     return;
                 }
-                let (answer, missing) = (Arc::clone(&answer), Arc::clone(&missing));
+                let (answer, not_found_log) = (Arc::clone(&answer), Arc::clone(&not_found_log));
                 // A browser opens connections in advance and may never use them: each has a thread and a time limit.
-                thread::spawn(move || stream.and_then(|it| respond(it, &*answer, &missing)));
+                thread::spawn(move || stream.and_then(|it| respond(it, &*answer, &not_found_log)));
             }
         });
         Self { address, not_found, is_stopping, thread: Some(thread) }
@@ -89,7 +89,7 @@ impl Server {
 
     /// Requests that were answered with 404.
     pub(crate) fn not_found(&self) -> Vec<String> {
-        self.not_found.lock().expect("no thread panics with it").clone()
+        self.not_found.lock().expect("the lock is not poisoned").clone()
     }
 }
 
@@ -120,11 +120,11 @@ fn respond(
     }
     let mut words = request.split(' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let below = path.strip_prefix(PREFIX).filter(|_| method == "GET");
+    let asset_path = path.strip_prefix(PREFIX).filter(|_| method == "GET");
     let Answer(status, kind, body, delay) =
-        below.map_or_else(|| Answer::refusal("404 Not Found"), answer);
+        asset_path.map_or_else(|| Answer::refusal("404 Not Found"), answer);
     if status.starts_with("404") {
-        not_found.lock().expect("no thread panics with it").push(request);
+        not_found.lock().expect("the lock is not poisoned").push(request);
     }
     thread::park_timeout(delay);
     let length = body.len();

@@ -59,9 +59,9 @@ impl Score {
                 for _ in 0..BISECTIONS {
                     let middle_rate = f64::midpoint(lower_rate, upper_rate);
                     if latency(middle_rate) <= limit.0 {
-                        lower_rate = middle_rate
+                        lower_rate = middle_rate;
                     } else {
-                        upper_rate = middle_rate
+                        upper_rate = middle_rate;
                     }
                 }
                 score(true, lower_rate, latency(lower_rate))

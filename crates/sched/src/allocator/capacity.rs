@@ -21,15 +21,15 @@ pub(super) fn fits(
 ) -> bool {
     let requested = required.and_then(|required| required.requests.as_ref());
     let capacities = device.capacity.as_ref();
-    let exists = |name: &String| capacities.is_some_and(|all| all.contains_key(name));
+    let exists = |name: &String| capacities.is_some_and(|capacities| capacities.contains_key(name));
     if requested.is_some_and(|requested| !requested.keys().all(exists)) {
         return false;
     }
     capacities.into_iter().flatten().all(|(name, capacity)| {
-        let own = consumption(requested.and_then(|requested| requested.get(name)), capacity);
-        let used = others.iter().flatten().filter_map(|consumed| consumed.get(name));
-        let sum = used.fold(amount(&own), |sum, used| sum.saturating_add(*used));
-        !violates(&own, capacity.request_policy.as_ref()) && sum <= amount(&capacity.value)
+        let own_amount = consumption(requested.and_then(|requested| requested.get(name)), capacity);
+        let other_amounts = others.iter().flatten().filter_map(|consumed| consumed.get(name));
+        let sum = other_amounts.fold(amount(&own_amount), |sum, other| sum.saturating_add(*other));
+        !violates(&own_amount, capacity.request_policy.as_ref()) && sum <= amount(&capacity.value)
     })
 }
 

@@ -48,8 +48,8 @@ impl Claims {
     /// [`AllocationError::Invalid`] for an unknown class, allocation mode or constraint. As in Kubernetes, an invalid
     /// expression is an error only once it is evaluated for a device.
     pub fn new(claims: &[ResourceClaim], classes: &[DeviceClass]) -> Result<Self, AllocationError> {
-        let read = |claim| request::requests(claim, classes);
-        let requests = claims.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let parse = |claim| request::requests(claim, classes);
+        let requests = claims.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
         let all = claims.iter().zip(requests).map(|(claim, requests)| Claim::of(claim, requests));
         Ok(Self { all: all.collect::<Result<_, _>>()? })
     }
@@ -68,16 +68,16 @@ impl Claims {
     ///
     /// # Errors
     ///
-    /// [`AllocationError::NoFit`] concerns this node. [`AllocationError::Invalid`] ends the scheduling of the pod: an invalid
-    /// expression, more devices than a claim may have, or a request for all devices while a pool is incomplete.
+    /// [`AllocationError::NoFit`] concerns this node. [`AllocationError::Invalid`] ends the scheduling of the pod: an
+    /// invalid expression, more devices than a claim may have, or a request for all devices while a pool is incomplete.
     pub fn allocate(
         &self,
         pools: &Pools,
         allocated: &AllocatedDevices,
     ) -> Result<Vec<AllocationResult>, AllocationError> {
         let mut selections = Selections::default();
-        let solved = Search::new(&self.all, pools, allocated, (None, &mut selections))?.run()?;
-        Ok((0..self.all.len()).map(|claim| solved.result(claim)).collect())
+        let search = Search::new(&self.all, pools, allocated, (None, &mut selections))?.run()?;
+        Ok((0..self.all.len()).map(|claim| search.result(claim)).collect())
     }
 
     /// The devices that [`allocate`](Self::allocate) would choose, by their positions in the pools. On nodes with equal
@@ -135,11 +135,11 @@ impl Claims {
 
 impl Claim {
     fn of(claim: &ResourceClaim, requests: Vec<ClaimRequest>) -> Result<Self, AllocationError> {
-        let title = request::namespaced_name(claim);
-        let constraints = constraint::constraints(claim, &title)?;
+        let namespaced_name = request::namespaced_name(claim);
+        let constraints = constraint::constraints(claim, &namespaced_name)?;
         let devices = claim.spec.devices.iter();
         Ok(Self {
-            namespaced_name: title,
+            namespaced_name,
             uid: claim.metadata.uid.clone().unwrap_or_default(),
             requests,
             constraints,

@@ -37,17 +37,18 @@ pub(super) struct RequestName<'a> {
 /// Reads the constraints of a claim.
 pub(super) fn constraints(
     claim: &ResourceClaim,
-    title: &str,
+    claim_name: &str,
 ) -> Result<Vec<Constraint>, AllocationError> {
-    let all = claim.spec.devices.iter().flat_map(|devices| devices.constraints.iter().flatten());
-    let read = |(index, constraint)| {
+    let device_constraints =
+        claim.spec.devices.iter().flat_map(|devices| devices.constraints.iter().flatten());
+    let parse = |(index, constraint)| {
         Constraint::of(constraint).ok_or_else(|| {
             AllocationError::Invalid(format!(
-                "claim {title}, constraint #{index}: empty constraint (unsupported constraint type?)"
+                "claim {claim_name}, constraint #{index}: empty constraint (unsupported constraint type?)"
             ))
         })
     };
-    all.enumerate().map(read).collect()
+    device_constraints.enumerate().map(parse).collect()
 }
 
 // === impl Constraint ===

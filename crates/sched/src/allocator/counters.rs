@@ -45,10 +45,10 @@ impl CounterSets {
         if self.index.contains_key(name) {
             return false;
         }
-        let first = self.totals.len();
-        self.starts.push(first);
+        let start = self.totals.len();
+        self.starts.push(start);
         self.totals.extend(counters.values().map(|counter| capacity::amount(&counter.value)));
-        self.index.insert(name.to_owned(), counters.keys().cloned().zip(first..).collect());
+        self.index.insert(name.to_owned(), counters.keys().cloned().zip(start..).collect());
         true
     }
 
@@ -107,8 +107,8 @@ impl CounterSets {
         let milli = |consumption: &CounterConsumption| match self.totals[consumption.counter]
             .nano_units()
         {
-            full if full > 0 && counters.contains(&consumption.counter) => {
-                consumption.amount.nano_units().saturating_mul(1000) / full
+            total if total > 0 && counters.contains(&consumption.counter) => {
+                consumption.amount.nano_units().saturating_mul(1000) / total
             }
             _ => 0,
         };
@@ -141,8 +141,8 @@ impl CounterConsumption {
         self.amount
     }
 
-    fn apply(self, remaining: &mut [Amount], by: fn(Amount, Amount) -> Amount) {
-        remaining[self.counter] = by(remaining[self.counter], self.amount);
+    fn apply(self, remaining: &mut [Amount], combine: fn(Amount, Amount) -> Amount) {
+        remaining[self.counter] = combine(remaining[self.counter], self.amount);
     }
 }
 
@@ -165,11 +165,11 @@ impl Counters {
 
     /// True if the counters suffice for a device.
     pub(super) fn suffice(&mut self, pool: usize, consumptions: &[CounterConsumption]) -> bool {
-        let suffices = self.consume(pool, consumptions);
-        if suffices {
+        let is_sufficient = self.consume(pool, consumptions);
+        if is_sufficient {
             self.release(pool, consumptions);
         }
-        suffices
+        is_sufficient
     }
 
     /// Consumes a device's counters and returns true, unless one of them is too low.
@@ -178,11 +178,11 @@ impl Counters {
         for consumption in consumptions {
             consumption.apply(remaining, Amount::saturating_sub);
         }
-        let suffices = remaining.iter().all(|remaining| *remaining >= Amount::ZERO);
-        if !suffices {
+        let is_sufficient = remaining.iter().all(|remaining| *remaining >= Amount::ZERO);
+        if !is_sufficient {
             self.release(pool, consumptions);
         }
-        suffices
+        is_sufficient
     }
 
     pub(super) fn release(&mut self, pool: usize, consumptions: &[CounterConsumption]) {

@@ -14,8 +14,8 @@ pub fn is_relevant(slice: &ResourceSlice, node: &Node) -> bool {
     let spec = &slice.spec;
     let name = spec.node_name.as_deref().unwrap_or_default();
     if !name.is_empty() || spec.all_nodes == Some(true) || spec.node_selector.is_some() {
-        let all = spec.all_nodes == Some(true);
-        return matches(node, (name, all, spec.node_selector.as_ref()));
+        let all_nodes = spec.all_nodes == Some(true);
+        return matches(node, (name, all_nodes, spec.node_selector.as_ref()));
     }
     is_per_device(slice) && spec.devices.iter().flatten().any(|device| device_matches(device, node))
 }
@@ -41,23 +41,28 @@ pub fn allows_node(selector: Option<&NodeSelector>, node: &Node) -> bool {
 }
 
 /// True if a node has this name. Without a name: true if all nodes are selected, or the selector matches.
-fn matches(node: &Node, (name, all, selector): (&str, bool, Option<&NodeSelector>)) -> bool {
+fn matches(node: &Node, (name, all_nodes, selector): (&str, bool, Option<&NodeSelector>)) -> bool {
     if !name.is_empty() {
         return node.metadata.name.as_deref() == Some(name);
     }
-    all || selector
-        .is_some_and(|s| s.node_selector_terms.iter().any(|term| matches_term(node, term)))
+    all_nodes
+        || selector.is_some_and(|selector| {
+            selector.node_selector_terms.iter().any(|term| matches_term(node, term))
+        })
 }
 
 /// True if a node matches the term. An empty term matches no node.
 fn matches_term(node: &Node, term: &NodeSelectorTerm) -> bool {
     let labels = node.metadata.labels.as_ref();
-    let label = |r: &NodeSelectorRequirement| {
-        is_satisfied(r, labels.and_then(|labels| labels.get(&r.key)).map(String::as_str))
+    let label = |requirement: &NodeSelectorRequirement| {
+        is_satisfied(
+            requirement,
+            labels.and_then(|labels| labels.get(&requirement.key)).map(String::as_str),
+        )
     };
-    let field = |r: &NodeSelectorRequirement| {
+    let field = |requirement: &NodeSelectorRequirement| {
         let name = node.metadata.name.as_deref();
-        is_satisfied(r, name.filter(|_| r.key == "metadata.name"))
+        is_satisfied(requirement, name.filter(|_| requirement.key == "metadata.name"))
     };
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -68,16 +73,16 @@ fn matches_term(node: &Node, term: &NodeSelectorTerm) -> bool {
 
 fn is_satisfied(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
-    let is_listed = value.is_some_and(|value| values.iter().any(|listed| listed == value));
+    let is_listed = value.is_some_and(|value| values.iter().any(|allowed| allowed == value));
     let number = |text: &str| text.parse::<i64>().ok();
-    let pair = value.and_then(number).zip(values.first().and_then(|first| number(first)));
+    let numbers = value.and_then(number).zip(values.first().and_then(|first| number(first)));
     match requirement.operator.as_str() {
         "In" => is_listed,
         "NotIn" => !is_listed,
         "Exists" => value.is_some(),
         "DoesNotExist" => value.is_none(),
-        "Gt" => pair.is_some_and(|(value, bound)| value > bound),
-        "Lt" => pair.is_some_and(|(value, bound)| value < bound),
+        "Gt" => numbers.is_some_and(|(value, bound)| value > bound),
+        "Lt" => numbers.is_some_and(|(value, bound)| value < bound),
         _ => false,
     }
 }

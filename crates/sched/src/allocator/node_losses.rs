@@ -88,8 +88,8 @@ impl NodeLosses {
 
     /// The losses in points, each zero or negative.
     pub fn terms(&self) -> [Term; 4] {
-        let term = |name, count: u32, each: u32, per: u32| {
-            let points = u64::from(count) * u64::from(each) / u64::from(per);
+        let term = |name, count: u32, weight: u32, scale: u32| {
+            let points = u64::from(count) * u64::from(weight) / u64::from(scale);
             Term { name, points: -i32::try_from(points).unwrap_or(i32::MAX) }
         };
         [
@@ -129,13 +129,13 @@ fn partition_milli([before, after]: &mut [Availability<'_>; 2]) -> u32 {
             *allocated_milli.entry((pool, set)).or_default() += milli;
         }
     }
-    let lost = |((pool, set), own): ((usize, usize), u32)| {
+    let loss = |((pool, set), allocated): ((usize, usize), u32)| {
         let largest = |availability: &mut Availability<'_>| {
             let partitions = (0..availability.pools.len())
                 .filter_map(|it| Some((it, availability.pools.partition(it)?)));
-            let of_set =
+            let in_set =
                 partitions.filter(|(_, partition)| (partition.0, partition.1) == (pool, set));
-            let sizes: Vec<_> = of_set.map(|(device, partition)| (partition.2, device)).collect();
+            let sizes: Vec<_> = in_set.map(|(device, partition)| (partition.2, device)).collect();
             sizes
                 .into_iter()
                 .filter(|(_, it)| availability.is_available(*it))
@@ -143,9 +143,9 @@ fn partition_milli([before, after]: &mut [Availability<'_>; 2]) -> u32 {
                 .max()
                 .unwrap_or(0)
         };
-        largest(before).saturating_sub(largest(after) + own)
+        largest(before).saturating_sub(largest(after) + allocated)
     };
-    allocated_milli.into_iter().map(lost).sum()
+    allocated_milli.into_iter().map(loss).sum()
 }
 
 fn stranded(availabilities: &mut [Availability<'_>; 2]) -> u32 {
@@ -157,10 +157,10 @@ fn stranded(availabilities: &mut [Availability<'_>; 2]) -> u32 {
             continue;
         };
         let counts = parents.entry(parent).or_default();
-        for (when, availability) in availabilities.iter_mut().enumerate() {
+        for (phase, availability) in availabilities.iter_mut().enumerate() {
             match kind {
-                Kind::Gpu => counts.gpus[when] += u32::from(availability.is_free(device)),
-                Kind::Nic => counts.nics[when] += u32::from(availability.is_available(device)),
+                Kind::Gpu => counts.gpus[phase] += u32::from(availability.is_free(device)),
+                Kind::Nic => counts.nics[phase] += u32::from(availability.is_available(device)),
             }
         }
     }
@@ -204,8 +204,8 @@ fn pcie_parent(device: &Device) -> Option<&str> {
 /// The attribute with this name, in any domain.
 fn attribute<'a>(device: &'a Device, attribute: &str) -> Option<&'a DeviceAttribute> {
     let attributes = device.attributes.iter().flatten();
-    let mut named = attributes.filter(|(name, _)| name.rsplit('/').next() == Some(attribute));
-    named.next().map(|(_, value)| value)
+    let mut matches = attributes.filter(|(name, _)| name.rsplit('/').next() == Some(attribute));
+    matches.next().map(|(_, value)| value)
 }
 
 fn count(items: impl Iterator) -> u32 {

@@ -43,24 +43,25 @@ impl Pool {
         let generation = |slice: &Arc<ResourceSlice>| slice.spec.pool.generation;
         let (relevant, others): (Vec<&Arc<ResourceSlice>>, Vec<_>) =
             slices.iter().copied().partition(|slice| node_affinity::is_relevant(slice, node));
-        let newest = relevant.iter().map(|slice| generation(slice)).max()?;
-        let is_newest = |slice: &&Arc<ResourceSlice>| generation(slice) == newest;
-        let mut own: Vec<_> = relevant.into_iter().filter(is_newest).collect();
-        let spec = &own[0].spec;
+        let newest_generation = relevant.iter().map(|slice| generation(slice)).max()?;
+        let is_newest = |slice: &&Arc<ResourceSlice>| generation(slice) == newest_generation;
+        let mut node_slices: Vec<_> = relevant.into_iter().filter(is_newest).collect();
+        let spec = &node_slices[0].spec;
         let id = PoolId { driver: spec.driver.clone(), name: spec.pool.name.clone() };
         let expected = usize::try_from(spec.pool.resource_slice_count).unwrap_or_default();
         // If the node's own slices are already complete, slices for other nodes are ignored.
-        let is_complete = own.len() == expected;
-        if !is_complete && others.iter().any(|slice| generation(slice) > newest) {
+        let is_complete = node_slices.len() == expected;
+        if !is_complete && others.iter().any(|slice| generation(slice) > newest_generation) {
             return None;
         }
-        let for_others: Vec<_> =
+        let other_slices: Vec<_> =
             others.into_iter().filter(is_newest).filter(|_| !is_complete).collect();
-        if own.len() + for_others.len() != expected {
+        if node_slices.len() + other_slices.len() != expected {
             return Some(Self { id, state: State::Incomplete });
         }
-        own.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        let state = Contents::of(&own, &for_others).map_or_else(State::Invalid, State::Ready);
+        node_slices.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        let state =
+            Contents::of(&node_slices, &other_slices).map_or_else(State::Invalid, State::Ready);
         // The node's slices may have only counters, for devices of other nodes. The node then has no devices.
         let is_empty = matches!(&state, State::Ready(contents) if contents.slices.is_empty());
         (!is_empty).then_some(Self { id, state })
@@ -78,27 +79,27 @@ impl Contents {
     /// Contents from slices for the node and slices for other nodes, whose devices may consume counters too.
     fn of(
         slices: &[&Arc<ResourceSlice>],
-        for_others: &[&Arc<ResourceSlice>],
+        other_slices: &[&Arc<ResourceSlice>],
     ) -> Result<Self, String> {
-        let (with_counters, with_devices): (Vec<_>, Vec<_>) =
+        let (counter_slices, device_slices): (Vec<_>, Vec<_>) =
             slices.iter().copied().partition(|slice| node_affinity::has_counters(slice));
         let mut names = BTreeSet::new();
-        for device in with_devices.iter().copied().flat_map(devices) {
+        for device in device_slices.iter().copied().flat_map(devices) {
             if !names.insert(&device.name) {
                 return Err(format!("duplicate device name {}", device.name));
             }
         }
         let mut counter_sets = CounterSets::default();
         for set in
-            with_counters.iter().flat_map(|slice| slice.spec.shared_counters.iter().flatten())
+            counter_slices.iter().flat_map(|slice| slice.spec.shared_counters.iter().flatten())
         {
             if !counter_sets.add_set(&set.name, &set.counters) {
                 return Err(format!("duplicate counter set name {}", set.name));
             }
         }
-        let all = slices.iter().chain(for_others).copied();
-        all.flat_map(devices).try_for_each(|device| counter_sets.add_consumer(device))?;
-        Ok(Self { slices: with_devices.into_iter().cloned().collect(), counter_sets })
+        let all_slices = slices.iter().chain(other_slices).copied();
+        all_slices.flat_map(devices).try_for_each(|device| counter_sets.add_consumer(device))?;
+        Ok(Self { slices: device_slices.into_iter().cloned().collect(), counter_sets })
     }
 }
 

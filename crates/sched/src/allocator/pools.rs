@@ -73,8 +73,8 @@ impl Pools {
     pub(super) fn of_cluster(slices: &[ResourceSlice], node: &Node) -> Self {
         let relevant = slices.iter().filter(|slice| node_affinity::is_relevant(slice, node));
         let keys: BTreeSet<_> = relevant.map(key).collect();
-        let of_pools = slices.iter().filter(|slice| keys.contains(&key(slice)));
-        Self::new(&of_pools.cloned().map(Arc::new).collect::<Vec<_>>(), node)
+        let pool_slices = slices.iter().filter(|slice| keys.contains(&key(slice)));
+        Self::new(&pool_slices.cloned().map(Arc::new).collect::<Vec<_>>(), node)
     }
 
     /// A device by its position, with its slice.

@@ -62,13 +62,13 @@ pub(super) fn requests(
     classes: &[DeviceClass],
 ) -> Result<Vec<ClaimRequest>, AllocationError> {
     let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
-    let read = |request: &DeviceRequest| {
-        let read = |fields| Alternative::of(fields, &namespaced_name(claim), classes);
+    let parse = |request: &DeviceRequest| {
+        let parse = |fields| Alternative::of(fields, &namespaced_name(claim), classes);
         let alternatives =
-            request_fields(request).into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
+            request_fields(request).into_iter().map(parse).collect::<Result<Vec<_>, _>>()?;
         Ok(ClaimRequest { name: request.name.clone(), alternatives })
     };
-    requests.map(read).collect()
+    requests.map(parse).collect()
 }
 
 /// `namespace/name`.
@@ -78,15 +78,15 @@ pub(super) fn namespaced_name(claim: &ResourceClaim) -> String {
 }
 
 fn request_fields(request: &DeviceRequest) -> Vec<RequestFields<'_>> {
-    let alternatives = request.first_available.iter().flatten().map(|sub| RequestFields {
-        full_name: format!("{}/{}", request.name, sub.name),
-        class: &sub.device_class_name,
-        mode: sub.allocation_mode.as_ref(),
-        count: sub.count,
+    let alternatives = request.first_available.iter().flatten().map(|subrequest| RequestFields {
+        full_name: format!("{}/{}", request.name, subrequest.name),
+        class: &subrequest.device_class_name,
+        mode: subrequest.allocation_mode.as_ref(),
+        count: subrequest.count,
         admin_access: false,
-        capacity: sub.capacity.as_ref(),
-        tolerations: sub.tolerations.as_ref(),
-        selectors: sub.selectors.as_deref().unwrap_or_default(),
+        capacity: subrequest.capacity.as_ref(),
+        tolerations: subrequest.tolerations.as_ref(),
+        selectors: subrequest.selectors.as_deref().unwrap_or_default(),
     });
     let exactly = request.exactly.iter().map(|exactly| RequestFields {
         full_name: request.name.clone(),
@@ -129,14 +129,14 @@ impl Alternative {
             Some("All") => DeviceCount::All,
             Some(other) => return Err(invalid(&format!("unsupported count mode {other}"))),
         };
-        let of_class = class.spec.selectors.as_deref().unwrap_or_default();
-        let with_owner = |owner: &str, selectors: &[DeviceSelector]| -> Vec<Selector> {
+        let class_selectors = class.spec.selectors.as_deref().unwrap_or_default();
+        let parse_selectors = |owner: &str, selectors: &[DeviceSelector]| -> Vec<Selector> {
             let owner = |index| format!("{owner}: selector #{index}");
             let indexed = selectors.iter().enumerate();
             indexed.map(|(index, selector)| Selector::of(owner(index), selector)).collect()
         };
-        let mut selectors = with_owner(&format!("class {}", fields.class), of_class);
-        selectors.extend(with_owner(&format!("claim {claim}"), fields.selectors));
+        let mut selectors = parse_selectors(&format!("class {}", fields.class), class_selectors);
+        selectors.extend(parse_selectors(&format!("claim {claim}"), fields.selectors));
         Ok(Self {
             full_name: fields.full_name,
             class: Arc::new(class.clone()),
@@ -193,10 +193,12 @@ impl Selector {
 fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let (effect, key) = (text(&toleration.effect), text(&toleration.key));
-    let value = match toleration.operator.as_deref() {
+    let matches_value = match toleration.operator.as_deref() {
         None | Some("" | "Equal") => text(&toleration.value) == text(&taint.value),
         Some("Exists") => true,
         Some(_) => false,
     };
-    (effect.is_empty() || effect == taint.effect) && (key.is_empty() || key == taint.key) && value
+    (effect.is_empty() || effect == taint.effect)
+        && (key.is_empty() || key == taint.key)
+        && matches_value
 }

@@ -37,20 +37,20 @@ pub struct ChosenDevice {
 impl Search<'_> {
     /// Chosen devices of all claims after a successful search, without those for admin access.
     pub(super) fn chosen(&self) -> Vec<ChosenDevice> {
-        let of_claim = |(claim, choices): (&Claim, &Vec<Choice>)| {
-            let holds = |choice: &&Choice| {
+        let claim_devices = |(claim, choices): (&Claim, &Vec<Choice>)| {
+            let is_held = |choice: &&Choice| {
                 !claim.requests[choice.request].alternatives[choice.alternative].admin_access
             };
             let amounts = |consumed: &BTreeMap<String, Quantity>| {
                 consumed.iter().map(|(name, it)| (name.clone(), capacity::amount(it))).collect()
             };
-            let chosen = |choice: &Choice| ChosenDevice {
+            let chosen_device = |choice: &Choice| ChosenDevice {
                 device: choice.candidate,
                 consumed: choice.consumed.as_ref().map(amounts),
             };
-            choices.iter().filter(holds).map(chosen).collect::<Vec<_>>()
+            choices.iter().filter(is_held).map(chosen_device).collect::<Vec<_>>()
         };
-        self.claims.iter().zip(&self.chosen).flat_map(of_claim).collect()
+        self.claims.iter().zip(&self.chosen).flat_map(claim_devices).collect()
     }
 
     /// Result of a claim after a successful search.
@@ -97,19 +97,19 @@ impl Search<'_> {
     /// Chosen alternative of each request.
     fn chosen_alternatives(&self, claim: usize) -> impl Iterator<Item = &Alternative> {
         self.claims[claim].requests.iter().enumerate().map(move |(index, request)| {
-            let chosen = self.alternatives.get(&(claim, index)).copied().unwrap_or_default();
-            &request.alternatives[chosen]
+            let alternative = self.alternatives.get(&(claim, index)).copied().unwrap_or_default();
+            &request.alternatives[alternative]
         })
     }
 
     /// Configuration of each class, once for all requests that name the class.
     fn class_config(&self, claim: usize) -> Vec<DeviceAllocationConfiguration> {
         let mut config: Vec<DeviceAllocationConfiguration> = Vec::new();
-        let mut of_class = BTreeMap::new();
+        let mut class_ranges = BTreeMap::new();
         for alternative in self.chosen_alternatives(claim) {
             let start = config.len();
             let name = alternative.class.metadata.name.clone();
-            if let Some(entries) = of_class.get(&name) {
+            if let Some(entries) = class_ranges.get(&name) {
                 let entries: &std::ops::Range<usize> = entries;
                 for entry in &mut config[entries.clone()] {
                     entry.requests.get_or_insert_default().push(alternative.full_name.clone());
@@ -122,7 +122,7 @@ impl Search<'_> {
                 requests: Some(vec![alternative.full_name.clone()]),
                 opaque: entry.opaque.clone(),
             }));
-            of_class.insert(name, start..config.len());
+            class_ranges.insert(name, start..config.len());
         }
         config
     }
@@ -131,8 +131,8 @@ impl Search<'_> {
     fn claim_config(&self, claim: usize) -> Vec<DeviceAllocationConfiguration> {
         let mut config = Vec::new();
         for entry in &self.claims[claim].config {
-            let named = entry.requests.as_deref().unwrap_or_default();
-            let times = if named.is_empty() {
+            let request_names = entry.requests.as_deref().unwrap_or_default();
+            let repetitions = if request_names.is_empty() {
                 1
             } else {
                 // Like upstream, repeats the entry for each request that the entry names.
@@ -140,7 +140,7 @@ impl Search<'_> {
                 let pairs = requests.zip(self.chosen_alternatives(claim));
                 pairs
                     .filter(|(request, alternative)| {
-                        named
+                        request_names
                             .iter()
                             .any(|name| *name == **request || *name == alternative.full_name)
                     })
@@ -195,9 +195,9 @@ impl Search<'_> {
 /// Adds the requirements that are not there yet.
 fn merge(
     requirements: &mut Option<Vec<NodeSelectorRequirement>>,
-    more: Option<&Vec<NodeSelectorRequirement>>,
+    additional: Option<&Vec<NodeSelectorRequirement>>,
 ) {
-    for requirement in more.into_iter().flatten() {
+    for requirement in additional.into_iter().flatten() {
         let merged = requirements.get_or_insert_default();
         if !merged.contains(requirement) {
             merged.push(requirement.clone());

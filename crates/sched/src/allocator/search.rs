@@ -129,21 +129,19 @@ impl<'a> Search<'a> {
 
     /// Finds the candidates of requests for all devices. Fails if a claim requests more than [`MAX_RESULTS`] devices.
     fn find_all_devices(&mut self) -> Result<(), AllocationError> {
-        for (claim, Claim { namespaced_name: title, requests, .. }) in
-            self.claims.iter().enumerate()
-        {
-            let mut least = 0_usize;
+        for (claim, Claim { namespaced_name, requests, .. }) in self.claims.iter().enumerate() {
+            let mut min_count = 0_usize;
             for (request, ClaimRequest { alternatives, .. }) in requests.iter().enumerate() {
-                let mut least_of_request = usize::MAX;
+                let mut min_request_count = usize::MAX;
                 for alternative in 0..alternatives.len() {
-                    let ix = AlternativeIndex { claim, request, alternative };
-                    least_of_request = least_of_request.min(self.count(ix)?);
+                    let index = AlternativeIndex { claim, request, alternative };
+                    min_request_count = min_request_count.min(self.count(index)?);
                 }
-                least = least.saturating_add(least_of_request);
+                min_count = min_count.saturating_add(min_request_count);
             }
-            if least > MAX_RESULTS {
+            if min_count > MAX_RESULTS {
                 return Err(AllocationError::Invalid(format!(
-                    "claim {title}: number of requested devices {least} exceeds the claim limit of \
+                    "claim {namespaced_name}: number of requested devices {min_count} exceeds the claim limit of \
                      {MAX_RESULTS}"
                 )));
             }
@@ -151,8 +149,8 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    fn count(&mut self, ix: AlternativeIndex) -> Result<usize, AllocationError> {
-        if let DeviceCount::Exactly(count) = self.alternative(ix).device_count {
+    fn count(&mut self, index: AlternativeIndex) -> Result<usize, AllocationError> {
+        if let DeviceCount::Exactly(count) = self.alternative(index).device_count {
             return Ok(count);
         }
         for Pool { id, state } in &self.pools.all {
@@ -161,26 +159,26 @@ impl<'a> Search<'a> {
                 State::Incomplete => "being updated",
                 State::Invalid(_) => "invalid",
             };
-            let title = &self.claims[ix.claim].namespaced_name;
-            let request = &self.alternative(ix).full_name;
+            let claim = &self.claims[index.claim].namespaced_name;
+            let request = &self.alternative(index).full_name;
             return Err(AllocationError::Invalid(format!(
-                "claim {title}, request {request}: asks for all devices, but resource pool \
+                "claim {claim}, request {request}: asks for all devices, but resource pool \
                  {id} is currently {state}"
             )));
         }
-        let mut all = Vec::new();
+        let mut candidates = Vec::new();
         for candidate in 0..self.pools.len() {
-            if self.is_selected(ix, candidate)? && self.has_capacity(ix, candidate) {
-                all.push(candidate);
+            if self.is_selected(index, candidate)? && self.has_capacity(index, candidate) {
+                candidates.push(candidate);
             }
         }
-        let count = all.len();
-        self.all_devices.insert(ix, all);
+        let count = candidates.len();
+        self.all_devices.insert(index, candidates);
         Ok(count)
     }
 
-    fn alternative(&self, ix: AlternativeIndex) -> &'a Alternative {
-        &self.claims[ix.claim].requests[ix.request].alternatives[ix.alternative]
+    fn alternative(&self, index: AlternativeIndex) -> &'a Alternative {
+        &self.claims[index.claim].requests[index.request].alternatives[index.alternative]
     }
 
     /// Places a request and all requests after it.
@@ -202,52 +200,59 @@ impl<'a> Search<'a> {
                     return Ok(true);
                 }
                 Ok(false) => too_many = false,
-                stop => return stop,
+                step => return step,
             }
         }
         if too_many && count > 0 { Err(Abort::TooMany) } else { Ok(false) }
     }
 
-    /// Places the request's device with this number and all later devices. Tries the candidates from `from` on.
-    fn place_device(&mut self, ix: AlternativeIndex, number: usize, from: usize) -> Step {
-        let all = self.all_devices.get(&ix).cloned();
-        self.record_found(ix, number);
-        let count = match (&all, self.alternative(ix).device_count) {
-            (Some(all), _) if all.is_empty() => {
+    /// Places the request's device with this number and all later devices. Tries the candidates from position `start`
+    /// on.
+    fn place_device(&mut self, index: AlternativeIndex, number: usize, start: usize) -> Step {
+        let all_devices = self.all_devices.get(&index).cloned();
+        self.record_found(index, number);
+        let count = match (&all_devices, self.alternative(index).device_count) {
+            (Some(all_devices), _) if all_devices.is_empty() => {
                 for candidate in 0..self.pools.len() {
-                    self.refuse(ix, candidate, "not selected");
+                    self.refuse(index, candidate, "not selected");
                 }
                 return Ok(false);
             }
-            (Some(all), _) => all.len(),
+            (Some(all_devices), _) => all_devices.len(),
             (None, DeviceCount::Exactly(count)) => count,
             (None, DeviceCount::All) => unreachable!("find_all_devices ran first"),
         };
         if number >= count {
-            return self.place_request(ix.claim, ix.request + 1);
+            return self.place_request(index.claim, index.request + 1);
         }
-        if self.chosen[ix.claim].len() + count - number > MAX_RESULTS {
+        if self.chosen[index.claim].len() + count - number > MAX_RESULTS {
             return Err(Abort::TooMany);
         }
-        if let Some(all) = all {
-            return self.try_candidate(ix, (number, all[number]));
+        if let Some(all_devices) = all_devices {
+            return self.try_candidate(index, (number, all_devices[number]));
         }
-        for candidate in from..self.pools.len() {
-            if self.is_possible(ix, candidate)? && self.try_candidate(ix, (number, candidate))? {
+        for candidate in start..self.pools.len() {
+            if self.is_possible(index, candidate)?
+                && self.try_candidate(index, (number, candidate))?
+            {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Takes a candidate and continues with the next device. Releases the candidate if that fails.
-    fn try_candidate(&mut self, ix: AlternativeIndex, (number, candidate): (usize, usize)) -> Step {
-        if !self.choose(ix, candidate)? {
+    /// Chooses a candidate and continues with the next device. Releases the candidate if a later device fails.
+    fn try_candidate(
+        &mut self,
+        index: AlternativeIndex,
+        (number, candidate): (usize, usize),
+    ) -> Step {
+        if !self.choose(index, candidate)? {
             return Ok(false);
         }
-        let step = self.place_device(ix, number + 1, candidate + 1);
+        let step = self.place_device(index, number + 1, candidate + 1);
         if !matches!(step, Ok(true)) {
-            self.release(ix, candidate);
+            self.release(index, candidate);
         }
         step
     }

@@ -63,8 +63,8 @@ impl AttributesRead {
         by_constraints: impl Iterator<Item = Option<AttributeName>>,
     ) -> Self {
         let by_constraints = by_constraints.map(|name| Some(BTreeSet::from([name?])));
-        let all: Option<Vec<_>> = by_expressions.chain(by_constraints).collect();
-        Self(all.map(|all| all.into_iter().flatten().collect()))
+        let names: Option<Vec<_>> = by_expressions.chain(by_constraints).collect();
+        Self(names.map(|names| names.into_iter().flatten().collect()))
     }
 
     /// True if the claims may read any attribute. Then hardly any two nodes are equal.
@@ -74,9 +74,9 @@ impl AttributesRead {
 
     fn includes(&self, driver: &str, attribute: &str) -> bool {
         let (domain, name) = attribute.split_once('/').unwrap_or((driver, attribute));
-        let is_same = |read: &AttributeName| read.name() == name && read.domain() == domain;
+        let is_same = |it: &AttributeName| it.name() == name && it.domain() == domain;
         node_losses::ATTRIBUTES.contains(&name)
-            || self.0.as_ref().is_none_or(|read| read.iter().any(is_same))
+            || self.0.as_ref().is_none_or(|names| names.iter().any(is_same))
     }
 }
 
@@ -87,10 +87,10 @@ impl NodeSignature {
     pub fn of(
         pools: &Pools,
         allocated: &AllocatedDevices,
-        read: &AttributesRead,
+        attributes_read: &AttributesRead,
         devices: &mut DeviceSignatures,
     ) -> Self {
-        let (mut encoder, mut device, mut numbers) =
+        let (mut encoder, mut device_encoder, mut numbers) =
             (Encoder::default(), Encoder::default(), Vec::new());
         let holdings = allocated.of_pools(&pools.all);
         let counters = Counters::of(&pools.all, &holdings);
@@ -99,9 +99,9 @@ impl NodeSignature {
             encoder.pool(pool, counters.of_pool(index));
         }
         for candidate in &pools.candidates {
-            device.0.clear();
-            device.device(candidate, read);
-            numbers.push(devices.number(&device.0));
+            device_encoder.0.clear();
+            device_encoder.device(candidate, attributes_read);
+            numbers.push(devices.number(&device_encoder.0));
             let holding = holdings[candidate.pool].and_then(|it| it.get(&candidate.device().name));
             encoder.holding(holding);
         }
@@ -139,14 +139,14 @@ impl Encoder {
         self.list(remaining, |encoder, amount| encoder.amount(*amount));
     }
 
-    fn device(&mut self, candidate: &Candidate, read: &AttributesRead) {
+    fn device(&mut self, candidate: &Candidate, attributes_read: &AttributesRead) {
         let (device, driver) = (candidate.device(), candidate.driver());
         self.number(candidate.pool);
         self.text(driver);
         self.flags([candidate.is_on_node, candidate.is_shared()]);
         let attributes = device.attributes.iter().flatten();
         let attributes: Vec<_> =
-            attributes.filter(|(name, _)| read.includes(driver, name)).collect();
+            attributes.filter(|(name, _)| attributes_read.includes(driver, name)).collect();
         self.list(&attributes, |encoder, (name, value)| {
             encoder.text(name);
             encoder.attribute(value);

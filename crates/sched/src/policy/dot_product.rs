@@ -6,10 +6,10 @@ use crate::{fit::Fit, gpu::WHOLE_MILLI, node::Part};
 pub(super) fn rank(input: &RankInput<'_>, fit: &Fit) -> (Rank, Part) {
     let RankInput { node, summary, request, .. } = input;
     let whole = node.gpus.iter().map(|_| f64::from(WHOLE_MILLI)).sum::<f64>();
-    let (all, idle) = (whole.max(1.0), f64::from(summary.usability.idle_milli()));
+    let (total, idle) = (whole.max(1.0), f64::from(summary.usability.idle_milli()));
     let cpu =
         fraction(request.cpu_milli, node.cpu_milli.total) * (1.0 - node.cpu_milli.used_fraction());
-    let gpus = f64::from(request.gpu_milli()) / all * (idle / all);
+    let gpus = f64::from(request.gpu_milli()) / total * (idle / total);
     #[expect(clippy::cast_possible_wrap, reason = "at most two million")]
     let score = -(millionths(f64::midpoint(cpu, gpus)) as i32);
     (Rank { score, tie_breaker: 0 }, best_fit::fullest(input, fit))

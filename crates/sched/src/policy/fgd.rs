@@ -14,8 +14,8 @@ pub(super) fn rank(input: &RankInput<'_>, fit: &Fit) -> (Rank, Part) {
 
 /// The score of a part.
 pub(super) fn score(input: &RankInput<'_>, part: Part) -> i32 {
-    let RankInput { catalog, knowledge, node, summary, request } = input;
-    let mix = knowledge.mix(summary);
+    let RankInput { catalog, forecast_values, node, summary, request } = input;
+    let mix = forecast_values.mix(summary);
     let decrease = mix.decrease(catalog, node, &summary.usability, request, part);
     points(decrease / f64::from(WHOLE_MILLI))
 }

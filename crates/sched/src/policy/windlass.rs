@@ -56,28 +56,28 @@ fn points(loss: f64) -> i32 {
 
 /// The losses in points, in the order of their names.
 fn losses(input: &RankInput<'_>, part: Part) -> [f64; 4] {
-    let (mut allocated_milli, mut scarce) = (0, 0.0);
+    let (mut allocated_milli, mut scarce_gpus) = (0, 0.0);
     for position in part.gpus.iter() {
         let milli = input.allocated_milli(position, part);
         allocated_milli += milli;
-        let scarcity = input.knowledge.scarcity.of_model(input.node.gpus[position].model);
-        scarce += scarcity * f64::from(milli) / 1000.0;
+        let scarcity = input.forecast_values.scarcity.of_model(input.node.gpus[position].model);
+        scarce_gpus += scarcity * f64::from(milli) / 1000.0;
     }
     [
         POINTS_PER_DESTROYED_GPU * destroyed_value(input, part),
         POINTS_PER_STRANDED_GPU * stranded_gpus(input, allocated_milli),
-        POINTS_PER_SCARCE_GPU * scarce,
+        POINTS_PER_SCARCE_GPU * scarce_gpus,
         POINTS_PER_BROKEN_GPU * broken_block_gpus(input, part),
     ]
 }
 
 /// Value that the shares destroy on their GPUs, in GPUs.
 fn destroyed_value(input: &RankInput<'_>, part: Part) -> f64 {
-    let Gpus::Share { compute_milli: milli, memory, .. } = input.request.gpus else { return 0.0 };
+    let Gpus::Share { compute_milli, memory, .. } = input.request.gpus else { return 0.0 };
     let regret = |position: usize| {
         let gpu = &input.node.gpus[position];
-        let share = share_of(gpu.memory_mib, milli, memory);
-        input.knowledge.prices.regret(gpu.idle_milli(), share)
+        let share = share_of(gpu.memory_mib, compute_milli, memory);
+        input.forecast_values.prices.regret(gpu.idle_milli(), share)
     };
     part.gpus.iter().map(regret).sum()
 }
@@ -85,24 +85,25 @@ fn destroyed_value(input: &RankInput<'_>, part: Part) -> f64 {
 /// Number of idle GPUs that lose their CPU when the request gets `allocated_milli` of the node's GPUs, and its CPU.
 fn stranded_gpus(input: &RankInput<'_>, allocated_milli: u32) -> f64 {
     let (idle, cpu) = (input.summary.usability.idle_milli(), input.node.cpu_milli.free);
-    let stranding = &input.knowledge.stranding;
+    let stranding = &input.forecast_values.stranding;
     let before = stranding.stranded_gpus(idle, cpu);
-    let left = cpu.saturating_sub(input.request.cpu_milli);
-    let after = stranding.stranded_gpus(idle - allocated_milli, left);
+    let remaining_cpu = cpu.saturating_sub(input.request.cpu_milli);
+    let after = stranding.stranded_gpus(idle - allocated_milli, remaining_cpu);
     (after - before).max(0.0)
 }
 
 /// Value of the blocks that the node loses, minus the value of the request's own block, in GPUs.
 fn broken_block_gpus(input: &RankInput<'_>, part: Part) -> f64 {
-    let (blocks, request) = (&input.knowledge.multi_gpu_demand, input.request);
+    let (demand, request) = (&input.forecast_values.multi_gpu_demand, input.request);
     let (free, cpu) = (input.summary.free, input.node.cpu_milli.free);
     let newly_used = free.intersection(part.gpus).len();
-    let left = blocks.value(free.len() - newly_used, cpu.saturating_sub(request.cpu_milli));
-    let own = match request.gpus {
-        Gpus::Whole(count) => blocks.value(u32::from(count), request.cpu_milli),
+    let remaining_value =
+        demand.value(free.len() - newly_used, cpu.saturating_sub(request.cpu_milli));
+    let request_value = match request.gpus {
+        Gpus::Whole(count) => demand.value(u32::from(count), request.cpu_milli),
         _ => 0.0,
     };
-    (input.summary.multi_gpu_value - left - own).max(0.0)
+    (input.summary.multi_gpu_value - remaining_value - request_value).max(0.0)
 }
 
 /// Prefers nodes with fewer free GPUs. Among equal nodes the first one wins, so pods concentrate on the first nodes,

@@ -116,14 +116,14 @@ pub fn churn(simulation: &Simulation, settings: &Settings, load: Load) -> ChurnR
 }
 
 impl Run<'_> {
-    fn arrive(&mut self, arrival: Arrival, queues: bool) {
+    fn arrive(&mut self, arrival: Arrival, has_queue: bool) {
         self.scheduler.observe(&self.view, &arrival.request);
         let is_unplaceable = self.unplaceable.contains(&arrival.request);
         let is_placed = !is_unplaceable && self.place(&arrival);
         if arrival.arrived_at >= WARM_UP {
-            self.result.classes.count(&arrival.request, !is_placed && !queues);
+            self.result.classes.count(&arrival.request, !is_placed && !has_queue);
         }
-        if !is_placed && queues {
+        if !is_placed && has_queue {
             self.queue.push_back(arrival);
         }
     }
@@ -152,20 +152,20 @@ impl Run<'_> {
     }
 
     /// Ends the pods whose lifetime ends by this tick. After each, places waiting pods that fit.
-    fn end_pods_until(&mut self, until: u64) {
-        while let Some(Reverse((at, pod))) = self.ends.peek().copied() {
-            if at > until {
+    fn end_pods_until(&mut self, tick: u64) {
+        while let Some(Reverse((end, pod))) = self.ends.peek().copied() {
+            if end > tick {
                 break;
             }
             self.ends.pop();
-            self.advance(at);
+            self.advance(end);
             let (request, placement) = self.running[pod].take().expect("a pod ends once");
             self.view.release(&request, placement);
             self.allocated_milli -= u64::from(request.gpu_milli());
             self.unplaceable.clear();
             self.retry_queue();
         }
-        self.advance(until);
+        self.advance(tick);
     }
 
     fn retry_queue(&mut self) {
@@ -176,10 +176,10 @@ impl Run<'_> {
         }
     }
 
-    fn advance(&mut self, to: u64) {
-        let measured = to.max(WARM_UP) - self.clock.max(WARM_UP);
-        self.allocated_sum += u128::from(measured) * u128::from(self.allocated_milli);
-        self.clock = to;
+    fn advance(&mut self, tick: u64) {
+        let measured_ticks = tick.max(WARM_UP) - self.clock.max(WARM_UP);
+        self.allocated_sum += u128::from(measured_ticks) * u128::from(self.allocated_milli);
+        self.clock = tick;
     }
 
     fn finish(mut self) -> ChurnResult {

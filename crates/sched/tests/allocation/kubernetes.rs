@@ -15,15 +15,15 @@ fn case(slices: Vec<Value>, requests: Value) -> Case {
     case
 }
 
-fn merged(mut object: Value, more: Value) -> Value {
-    let fields = more.as_object().expect("fields").clone();
-    object.as_object_mut().expect("an object").extend(fields);
+fn merged(mut object: Value, fields: Value) -> Value {
+    let map = fields.as_object().expect("fields").clone();
+    object.as_object_mut().expect("an object").extend(map);
     object
 }
 
 /// Slice with other fields of its specification.
-fn spec(mut slice: Value, more: Value) -> Value {
-    slice["spec"] = merged(slice["spec"].take(), more);
+fn spec(mut slice: Value, fields: Value) -> Value {
+    slice["spec"] = merged(slice["spec"].take(), fields);
     slice
 }
 
@@ -42,21 +42,21 @@ fn plain(names: &[&str]) -> Value {
     names.iter().map(|name| json!({"name": name})).collect()
 }
 
-fn nic(name: &str, more: Value) -> Value {
-    request(name, merged(json!({"deviceClassName": "nic"}), more))
+fn nic(name: &str, fields: Value) -> Value {
+    request(name, merged(json!({"deviceClassName": "nic"}), fields))
 }
 
-fn all(name: &str, more: Value) -> Value {
-    request(name, merged(json!({"allocationMode": "All"}), more))
+fn request_all(name: &str, fields: Value) -> Value {
+    request(name, merged(json!({"allocationMode": "All"}), fields))
 }
 
 /// Request with alternatives.
-fn first_of(name: &str, alternatives: Value) -> Value {
+fn first_available(name: &str, alternatives: Value) -> Value {
     json!({"name": name, "firstAvailable": alternatives})
 }
 
-fn alternative(name: &str, more: Value) -> Value {
-    merged(json!({"name": name, "deviceClassName": "gpu"}), more)
+fn alternative(name: &str, fields: Value) -> Value {
+    merged(json!({"name": name, "deviceClassName": "gpu"}), fields)
 }
 
 /// Selects devices whose attribute `name` of driver `d.com` has the value.
@@ -65,8 +65,8 @@ fn has_value(name: &str, value: &str) -> Value {
 }
 
 /// Selects devices whose capacity `memory` of driver `d.com` is at least this amount.
-fn memory(least: &str) -> Value {
-    cel(&format!("device.capacity['d.com'].memory.compareTo(quantity('{least}')) >= 0"))
+fn memory(minimum: &str) -> Value {
+    cel(&format!("device.capacity['d.com'].memory.compareTo(quantity('{minimum}')) >= 0"))
 }
 
 fn sized(name: &str, memory: &str) -> Value {
@@ -196,46 +196,62 @@ fn a_large_request_gets_the_large_device_in_any_order() {
 
 #[test]
 fn unknown_parts_of_claims_and_invalid_expressions_end_the_search() {
-    let of = |more: Value| case(vec![slice("s", 1, plain(&["a"]))], json!([request("r", more)]));
-    check_error(&of(json!({"deviceClassName": "other"})), "could not retrieve device class other");
-    check_error(&of(json!({"deviceClassName": ""})), "claim default/c, request r: ");
-    check_error(&of(json!({"allocationMode": "Future"})), "unsupported count mode Future");
-    check_error(&of(json!({})).constrained(json!({})), "unsupported constraint type?");
-    check_error(&of(json!({"selectors": [{}]})), "claim default/c: selector #0: CEL compile error");
-    check_error(&of(cel("nobody")), "claim default/c: selector #0: CEL compile error");
+    let case_with =
+        |more: Value| case(vec![slice("s", 1, plain(&["a"]))], json!([request("r", more)]));
+    check_error(
+        &case_with(json!({"deviceClassName": "other"})),
+        "could not retrieve device class other",
+    );
+    check_error(&case_with(json!({"deviceClassName": ""})), "claim default/c, request r: ");
+    check_error(&case_with(json!({"allocationMode": "Future"})), "unsupported count mode Future");
+    check_error(&case_with(json!({})).constrained(json!({})), "unsupported constraint type?");
+    check_error(
+        &case_with(json!({"selectors": [{}]})),
+        "claim default/c: selector #0: CEL compile error",
+    );
+    check_error(&case_with(cel("nobody")), "claim default/c: selector #0: CEL compile error");
     let everything = merged(cel("nobody"), json!({"allocationMode": "All"}));
-    check_error(&of(everything), "claim default/c: selector #0: CEL compile error");
-    let mut class_itself = of(json!({}));
+    check_error(&case_with(everything), "claim default/c: selector #0: CEL compile error");
+    let mut class_itself = case_with(json!({}));
     class_itself.classes[0] = class("gpu", "nobody");
     check_error(&class_itself, "class gpu: selector #0: CEL compile error");
 }
 
 #[test]
 fn a_claim_has_at_most_32_devices() {
-    let of = |devices: usize, requests: Value| {
+    let case_with = |devices: usize, requests: Value| {
         case(vec![slice("s", 1, numbered_devices(devices))], requests)
     };
     let count = |count: usize| json!({"count": count});
-    check_error(&of(1, json!([request("r", count(500))])), "500 exceeds the claim limit of 32");
-    check_no_fit(&of(1, json!([request("r", count(32))])));
-    check(&of(33, json!([request("r", count(32))])), &expected_outcome("r", &numbered(0, 32)));
+    check_error(
+        &case_with(1, json!([request("r", count(500))])),
+        "500 exceeds the claim limit of 32",
+    );
+    check_no_fit(&case_with(1, json!([request("r", count(32))])));
+    check(
+        &case_with(33, json!([request("r", count(32))])),
+        &expected_outcome("r", &numbered(0, 32)),
+    );
     let both = json!([request("r", count(32)), request("s", json!({}))]);
-    check_error(&of(33, both), "33 exceeds the claim limit of 32");
-    check_error(&of(33, json!([all("r", json!({}))])), "33 exceeds the claim limit of 32");
+    check_error(&case_with(33, both), "33 exceeds the claim limit of 32");
+    check_error(
+        &case_with(33, json!([request_all("r", json!({}))])),
+        "33 exceeds the claim limit of 32",
+    );
     let first = json!([alternative("many", count(500)), alternative("one", json!({}))]);
-    check(&of(1, json!([first_of("r", first)])), "r/one=n00");
+    check(&case_with(1, json!([first_available("r", first)])), "r/one=n00");
     // Each request alone is within the limit. Both requests are within it only with their second alternatives.
     let half = json!([alternative("all", count(32)), alternative("half", count(16))]);
-    let twice = json!([first_of("r", half.clone()), first_of("s", half)]);
+    let twice = json!([first_available("r", half.clone()), first_available("s", half)]);
     let expected = [
         expected_outcome("r/half", &numbered(0, 16)),
         expected_outcome("s/half", &numbered(16, 16)),
     ]
     .join(" ");
-    check(&of(64, twice), &expected);
+    check(&case_with(64, twice), &expected);
     let few =
         json!([alternative("all", json!({"allocationMode": "All"})), alternative("two", count(2))]);
-    let mut with_nics = of(31, json!([first_of("r", few), nic("s", count(2))]));
+    let mut with_nics = case_with(31, json!([first_available("r", few), nic("s", count(2))]));
     with_nics.slices.push(nics(&["x", "y"]));
     check(&with_nics, "r/two=n00 r/two=n01 s=x s=y");
 }
@@ -244,28 +260,31 @@ fn a_claim_has_at_most_32_devices() {
 fn all_devices_are_those_of_all_pools_without_those_of_other_claims() {
     let two =
         || vec![slice("s", 1, plain(&["a", "b"])), of_pool(slice("t", 1, plain(&["c"])), "q", 1)];
-    check(&case(two(), json!([all("r", json!({}))])), "r=a r=b r=c");
+    check(&case(two(), json!([request_all("r", json!({}))])), "r=a r=b r=c");
     let (mut first, mut last) = (two(), two());
     first.push(nics(&["n"]));
     last.push(nics(&["n"]));
-    let mut first = case(first, json!([all("r", json!({}))]));
+    let mut first = case(first, json!([request_all("r", json!({}))]));
     first.claims.push(claim(json!([nic("s", json!({}))])));
     check(&first, "r=a r=b r=c s=n");
     let mut last = case(last, json!([nic("s", json!({}))]));
-    last.claims.push(claim(json!([all("r", json!({}))])));
+    last.claims.push(claim(json!([request_all("r", json!({}))])));
     check(&last, "s=n r=a r=b r=c");
     for requests in [
-        [all("r", json!({})), request("s", json!({}))],
-        [request("s", json!({})), all("r", json!({}))],
+        [request_all("r", json!({})), request("s", json!({}))],
+        [request("s", json!({})), request_all("r", json!({}))],
     ] {
         let [one, other] = requests;
         let mut contested = case(vec![slice("s", 1, plain(&["a"]))], json!([one]));
         contested.claims.push(claim(json!([other])));
         check_no_fit(&contested);
     }
-    check_no_fit(&case(vec![slice("s", 1, json!([]))], json!([all("r", json!({}))])));
-    check_no_fit(&case(Vec::new(), json!([all("r", json!({}))])));
-    check(&case(gpu_of(json!([memory_part("a", "4Gi")])), json!([all("r", json!({}))])), "r=a");
+    check_no_fit(&case(vec![slice("s", 1, json!([]))], json!([request_all("r", json!({}))])));
+    check_no_fit(&case(Vec::new(), json!([request_all("r", json!({}))])));
+    check(
+        &case(gpu_of(json!([memory_part("a", "4Gi")])), json!([request_all("r", json!({}))])),
+        "r=a",
+    );
 }
 
 #[test]
@@ -273,12 +292,16 @@ fn admin_access_shares_devices_between_claims_but_not_within_one() {
     let admin = json!({"adminAccess": true});
     let ab = || vec![slice("s", 1, plain(&["a", "b"]))];
     check(
-        &case(ab(), json!([all("r", admin.clone())])).with_allocated(device_results(&["a"])),
+        &case(ab(), json!([request_all("r", admin.clone())]))
+            .with_allocated(device_results(&["a"])),
         "r=a r=b",
     );
     let two = json!([request("r", merged(admin.clone(), json!({"count": 2})))]);
     check(&case(ab(), two).with_allocated(device_results(&["a"])), "r=a r=b");
-    check_no_fit(&case(ab(), json!([request("r", admin.clone()), all("s", admin.clone())])));
+    check_no_fit(&case(
+        ab(),
+        json!([request("r", admin.clone()), request_all("s", admin.clone())]),
+    ));
     let mut both = case(ab(), json!([request("r", admin.clone())]));
     both.claims.push(claim(json!([request("s", admin.clone())])));
     check(&both, "r=a s=a");
@@ -313,7 +336,7 @@ fn a_tainted_device_requires_a_toleration_of_each_taint() {
     let results = case_of_b.allocate().expect("devices");
     assert_eq!(results[0]["devices"]["results"][0]["tolerations"][0]["key"], execute);
     let either = json!([alternative("no", json!({})), alternative("yes", tolerant(&[execute]))]);
-    check(&case(two(), json!([first_of("r", either)])), "r/yes=b");
+    check(&case(two(), json!([first_available("r", either)])), "r/yes=b");
     check(&case(one(&["None"]), json!([request("r", json!({}))])), "r=a");
     check(
         &case(one(&[schedule, execute]), json!([request("r", tolerant(&[schedule, execute]))])),
@@ -324,7 +347,7 @@ fn a_tainted_device_requires_a_toleration_of_each_taint() {
         alternative("nic", json!({"deviceClassName": "nic"})),
         alternative("gpu", json!({}))
     ]);
-    check_no_fit(&case(one(&[schedule]), json!([first_of("r", neither)])));
+    check_no_fit(&case(one(&[schedule]), json!([first_available("r", neither)])));
     check_no_fit(&case(one(&[schedule]), json!([request("r", json!({"adminAccess": true}))])));
-    check_no_fit(&case(one(&[schedule]), json!([all("r", json!({}))])));
+    check_no_fit(&case(one(&[schedule]), json!([request_all("r", json!({}))])));
 }

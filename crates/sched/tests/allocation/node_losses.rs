@@ -74,7 +74,7 @@ fn a_share_breaks_only_a_free_gpu() {
     let share = || json!([request("r", json!({"capacity": {"requests": {"memory": "2"}}}))]);
     assert_eq!(losses(&gpus, &[], share()).broken_gpus, 1);
     assert_eq!(losses(&gpus, &["shared-a"], share()).broken_gpus, 0);
-    assert_eq!(losses(&gpus, &["shared-a"; 4], share()).broken_gpus, 1, "the first one is full");
+    assert_eq!(losses(&gpus, &["shared-a"; 4], share()).broken_gpus, 1, "the first GPU is full");
     // A request without an amount takes the whole capacity.
     assert_eq!(losses(&gpus, &[], json!([request("r", json!({}))])).broken_gpus, 0);
     let whole = [slice("s", 1, json!([device("a", "gpu", 0)]))];
@@ -89,23 +89,23 @@ fn a_partition_loses_the_difference_of_the_largest_free_partition() {
     let part = |slices: usize| {
         json!([request("r", cel(&format!("device.attributes['d.com'].slices == {slices}")))])
     };
-    let lost = |allocated: &[&str], slices: usize| {
+    let gpu_losses = |allocated: &[&str], slices: usize| {
         let losses = losses(&gpu, allocated, part(slices));
         (losses.broken_gpus, losses.partition_milli)
     };
     assert_eq!(
-        lost(&[], 1),
+        gpu_losses(&[], 1),
         (1, 1000 - 500 - 250),
         "at most 4 free slices become at most 2, and 1 is allocated"
     );
-    assert_eq!(lost(&["a-1-3"], 1), (0, 0), "the other slice of the same half");
+    assert_eq!(gpu_losses(&["a-1-3"], 1), (0, 0), "the other slice of the same half");
     assert_eq!(
-        lost(&["a-2-2"], 1),
+        gpu_losses(&["a-2-2"], 1),
         (0, 0),
         "at most 500 free become at most 250, and 250 are allocated"
     );
-    assert_eq!(lost(&[], 2), (1, 0), "two halves");
-    assert_eq!(lost(&[], 4), (0, 0));
+    assert_eq!(gpu_losses(&[], 2), (1, 0), "two halves");
+    assert_eq!(gpu_losses(&[], 4), (0, 0));
 }
 
 #[test]

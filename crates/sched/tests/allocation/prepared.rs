@@ -76,59 +76,63 @@ fn a_prepared_claim_is_allocated_on_many_nodes_while_other_claims_change() {
 
 #[test]
 fn removing_an_allocation_keeps_the_others_of_the_same_device() {
-    let device = |more: Value| {
+    let device = |fields: Value| {
         let mut result = json!({"request": "r", "driver": "d.com", "pool": "p", "device": "a"});
         result
             .as_object_mut()
-            .expect("made above")
-            .extend(more.as_object().expect("fields").clone());
+            .expect("an object")
+            .extend(fields.as_object().expect("fields").clone());
         allocation(json!([result]))
     };
     let share = |memory: &str| {
         let id = "00000000-0000-4000-8000-000000000000";
         device(json!({"shareID": id, "consumedCapacity": {"memory": memory}}))
     };
-    let all = [share("2Gi"), share("3Gi"), device(json!({})), device(json!({}))];
+    let allocations = [share("2Gi"), share("3Gi"), device(json!({})), device(json!({}))];
     let mut allocated = AllocatedDevices::default();
-    for allocation in &all {
+    for allocation in &allocations {
         allocated.add(allocation);
     }
     allocated.add(&device(json!({"adminAccess": true})));
-    for ending in &all[1..] {
+    for ending in &allocations[1..] {
         allocated.remove(ending);
     }
     let mut expected = AllocatedDevices::default();
-    expected.add(&all[0]);
+    expected.add(&allocations[0]);
     assert_eq!(allocated, expected);
-    allocated.remove(&all[0]);
+    allocated.remove(&allocations[0]);
     assert_eq!(allocated, AllocatedDevices::default());
-    allocated.remove(&all[0]);
+    allocated.remove(&allocations[0]);
     assert_eq!(allocated, AllocatedDevices::default(), "an unknown allocation changes nothing");
 }
 
 #[test]
 fn slices_of_other_nodes_matter_only_while_their_counters_are_incomplete() {
-    let own = slice("s", 1, devices(&["a"]));
-    let mut other = slice("t", 1, devices(&["b"]));
-    other["spec"]["nodeName"] = "n2".into();
-    other["spec"]["pool"]["name"] = "q".into();
+    let own_slice = slice("s", 1, devices(&["a"]));
+    let mut other_slice = slice("t", 1, devices(&["b"]));
+    other_slice["spec"]["nodeName"] = "n2".into();
+    other_slice["spec"]["pool"]["name"] = "q".into();
     let mut incomplete = slice("u", 2, Value::Null);
     incomplete["spec"]["nodeName"] = "n3".into();
     incomplete["spec"]["pool"]["name"] = "w".into();
     incomplete["spec"]["sharedCounters"] =
         json!([{"name": "gpu", "counters": {"parts": {"value": "2"}}}]);
-    let all = claims(json!([request("r", json!({"allocationMode": "All"}))]));
+    let all_devices = claims(json!([request("r", json!({"allocationMode": "All"}))]));
     let outcome_with = |slices: &[Value]| {
-        outcome(&all, &Pools::new(&shared(slices), &node("n1")), &AllocatedDevices::default())
+        outcome(
+            &all_devices,
+            &Pools::new(&shared(slices), &node("n1")),
+            &AllocatedDevices::default(),
+        )
     };
-    assert_eq!(outcome_with(std::slice::from_ref(&own)), "a");
-    assert_eq!(outcome_with(&[other.clone(), own.clone()]), "a");
+    assert_eq!(outcome_with(std::slice::from_ref(&own_slice)), "a");
+    assert_eq!(outcome_with(&[other_slice.clone(), own_slice.clone()]), "a");
     let mut completing = slice("x", 2, devices(&["c"]));
     completing["spec"]["nodeName"] = "n3".into();
     completing["spec"]["pool"]["name"] = "w".into();
-    assert_eq!(outcome_with(&[incomplete.clone(), completing, own.clone()]), "a");
+    assert_eq!(outcome_with(&[incomplete.clone(), completing, own_slice.clone()]), "a");
     assert_eq!(
-        outcome_with(&[incomplete, own]),
+        outcome_with(&[incomplete, own_slice]),
         "claim default/c, request r: asks for all devices, but resource pool d.com/w is currently being updated"
     );
 }

@@ -153,9 +153,14 @@ fn a_signature_ignores_names_and_unread_attributes_but_nothing_else() {
         let node = serde_json::from_value(json!({"metadata": {"name": "n1"}})).expect("a node");
         let slices = typed(&[slice(device["name"].as_str().expect("a name"), 1, json!([device]))]);
         let slices: Vec<_> = slices.into_iter().map(Arc::new).collect();
-        let read = claims.attributes_read();
-        assert!(!read.is_any());
-        NodeSignature::of(&Pools::new(&slices, &node), &AllocatedDevices::default(), &read, devices)
+        let attributes_read = claims.attributes_read();
+        assert!(!attributes_read.is_any());
+        NodeSignature::of(
+            &Pools::new(&slices, &node),
+            &AllocatedDevices::default(),
+            &attributes_read,
+            devices,
+        )
     };
     let claim_sets = claim_sets();
     let mut plain = |device: &Value| signature(&claim_sets[0], device, &mut devices);

@@ -25,7 +25,7 @@ pub(crate) fn apply(target: &mut Value, (config, old_config): (&Value, &Value), 
         let (slot, old_config) = (target.entry(key).or_insert(Value::Null), &old_config[key]);
         match (apply_identity(&path), value.as_array()) {
             (Some(entries), Some(items)) => {
-                apply_items(slot, (items, old_config), (entries, &path))
+                apply_items(slot, (items, old_config), (entries, &path));
             }
             _ => apply(slot, (value, old_config), &path),
         }

@@ -22,21 +22,21 @@ pub(super) type Refusals = BTreeMap<&'static str, BTreeSet<usize>>;
 
 impl Search<'_> {
     /// Records the number of devices found for an alternative.
-    pub(super) fn record_found(&mut self, ix: AlternativeIndex, number: usize) {
-        let best = self.most_found.entry(ix).or_default();
-        *best = number.max(*best);
+    pub(super) fn record_found(&mut self, index: AlternativeIndex, count: usize) {
+        let most = self.most_found.entry(index).or_default();
+        *most = count.max(*most);
     }
 
     /// Records why a candidate is refused. Returns false.
     pub(super) fn refuse(
         &mut self,
-        ix: AlternativeIndex,
+        index: AlternativeIndex,
         candidate: usize,
         reason: &'static str,
     ) -> bool {
         // A search by signatures computes a rank, for which reasons are not needed.
         if self.signatures.is_none() {
-            self.refused.entry(ix).or_default().entry(reason).or_default().insert(candidate);
+            self.refused.entry(index).or_default().entry(reason).or_default().insert(candidate);
         }
         false
     }
@@ -59,8 +59,8 @@ impl Search<'_> {
     /// Devices found, by request name. Requests of several claims may have the same name: these are merged.
     fn shortages(&self) -> BTreeMap<&str, Shortage> {
         let mut shortages = BTreeMap::new();
-        for (ix, found) in &self.most_found {
-            let alternative = self.alternative(*ix);
+        for (index, found) in &self.most_found {
+            let alternative = self.alternative(*index);
             let empty = || Shortage {
                 device_count: alternative.device_count,
                 found: 0,
@@ -69,7 +69,7 @@ impl Search<'_> {
             let shortage: &mut Shortage =
                 shortages.entry(alternative.full_name.as_str()).or_insert_with(empty);
             shortage.found = shortage.found.max(*found);
-            for (reason, candidates) in self.refused.get(ix).into_iter().flatten() {
+            for (reason, candidates) in self.refused.get(index).into_iter().flatten() {
                 shortage.refused.entry(reason).or_default().extend(candidates);
             }
         }

@@ -17,7 +17,7 @@ fn case_of(devices: Value, requests: Value) -> Case {
 #[test]
 fn alternatives_are_tried_one_by_one_in_order() {
     let nic_first = |count: i64| {
-        json!([first_of(
+        json!([first_available(
             "r",
             json!([
                 alternative("nic", json!({"deviceClassName": "nic", "count": count})),
@@ -28,7 +28,7 @@ fn alternatives_are_tried_one_by_one_in_order() {
     check(&case_of(plain(&["a"]), nic_first(1)), "r/gpu=a");
     check_no_fit(&case(vec![slice("s", 1, plain(&["a"])), nics(&["n"])], nic_first(2)));
     let by_size = |name: &str, large: &str, small: &str| {
-        first_of(
+        first_available(
             name,
             json!([alternative("large", memory(large)), alternative("small", memory(small))]),
         )
@@ -42,7 +42,7 @@ fn alternatives_are_tried_one_by_one_in_order() {
         &case_of(sizes(), json!([by_size("s", "8Gi", "4Gi"), request("r", memory("8Gi"))])),
         "s/small=b r=a",
     );
-    let two = first_of(
+    let two = first_available(
         "s",
         json!([
             alternative("large", memory("4Gi")),
@@ -57,7 +57,7 @@ fn alternatives_are_tried_one_by_one_in_order() {
 fn an_alternative_for_all_devices_needs_all_of_them_and_at_least_one() {
     let everything = json!({"allocationMode": "All"});
     let all_or_one = || {
-        first_of(
+        first_available(
             "r",
             json!([alternative("all", everything.clone()), alternative("one", json!({}))]),
         )
@@ -69,7 +69,7 @@ fn an_alternative_for_all_devices_needs_all_of_them_and_at_least_one() {
     check(&case_of(ab(), json!([request("q", json!({})), all_or_one()])), "q=a r/one=b");
     let or_nic = || {
         let nic = alternative("nic", json!({"deviceClassName": "nic"}));
-        json!([first_of("r", json!([alternative("all", everything.clone()), nic]))])
+        json!([first_available("r", json!([alternative("all", everything.clone()), nic]))])
     };
     check(&case(vec![slice("s", 1, json!([])), nics(&["n"])], or_nic()), "r/nic=n");
     check(&case(vec![nics(&["n"])], or_nic()), "r/nic=n");
@@ -81,7 +81,8 @@ fn an_alternative_for_all_devices_needs_all_of_them_and_at_least_one() {
     let of_kind = |name: &str, kind: &str| {
         alternative(name, merged(everything.clone(), has_value("kind", kind)))
     };
-    let newest = || json!([first_of("r", json!([of_kind("new", "'v6'"), of_kind("old", "'v5'")]))]);
+    let newest =
+        || json!([first_available("r", json!([of_kind("new", "'v6'"), of_kind("old", "'v5'")]))]);
     check(&case_of(json!([typed("a", "v5")]), newest()), "r/old=a");
     let second = || of_pool(slice("t", 1, json!([typed("b", "v5")])), "q", 1);
     let first = || slice("s", 1, json!([typed("a", "v5")]));
@@ -124,7 +125,7 @@ fn constraints_compare_values_of_each_type() {
         );
         check_no_fit(&case_of(pair(one.clone(), one.clone()), each).constrained(distinct));
         check_error(
-            &case_of(pair(one, other), json!([all("r", json!({}))])).constrained(same()),
+            &case_of(pair(one, other), json!([request_all("r", json!({}))])).constrained(same()),
             "claim default/c, request r: cannot add device d.com/p/b because a claim constraint would not be satisfied",
         );
     }
@@ -137,7 +138,10 @@ fn constraints_name_requests_and_alternatives() {
         merged(sized(name, memory), json!({"attributes": {"version": {"version": version}}}))
     };
     let by_size = || {
-        first_of("s", json!([alternative("two", memory("2Gi")), alternative("one", memory("1Gi"))]))
+        first_available(
+            "s",
+            json!([alternative("two", memory("2Gi")), alternative("one", memory("1Gi"))]),
+        )
     };
     let requests = || json!([request("r", memory("8Gi")), by_size()]);
     let same = |names: Value| json!({"matchAttribute": "d.com/version", "requests": names});
@@ -187,7 +191,7 @@ fn distinct_constraints_hold_for_the_requests_they_name() {
     ]);
     check(&four, "r=a s=b t=c u=d");
     let even = |name: &str| {
-        first_of(
+        first_available(
             name,
             json!([alternative("even", has_value("even", "true")), alternative("any", json!({}))]),
         )
@@ -202,7 +206,7 @@ fn distinct_constraints_hold_for_the_requests_they_name() {
 fn configuration_is_that_of_the_chosen_alternatives() {
     let opaque =
         |driver: &str, value: i64| json!({"driver": driver, "parameters": {"value": value}});
-    let gpu_or_nics = json!([first_of(
+    let gpu_or_nics = json!([first_available(
         "r",
         json!([
             alternative("gpu", json!({})),
@@ -250,14 +254,14 @@ fn the_search_tries_each_combination_and_backtracks_over_slices_and_pools() {
     ];
     check(&case(separate, special()), "r=b r=c s=a");
     let either = json!([
-        first_of(
+        first_available(
             "r",
             json!([
                 alternative("three", merged(has_value("kind", "'Y'"), json!({"count": 3}))),
                 alternative("two", json!({"count": 2})),
             ])
         ),
-        first_of(
+        first_available(
             "s",
             json!([
                 alternative("two", json!({"count": 2})),

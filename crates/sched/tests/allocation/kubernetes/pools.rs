@@ -83,7 +83,7 @@ fn an_outdated_duplicate_or_incomplete_pool_has_no_devices() {
 #[test]
 fn a_node_uses_only_its_own_devices_of_a_pool() {
     let two = || vec![slice("s", 2, plain(&["a"])), on_node(slice("t", 2, plain(&["b"])), "n2")];
-    check(&case(two(), json!([all("r", json!({}))])), "r=a");
+    check(&case(two(), json!([request_all("r", json!({}))])), "r=a");
     check(&case(two(), one_device()), "r=a");
     let stale = vec![generation("s", "n1", 1, "a"), generation("t", "n2", 2, "b")];
     check_no_fit(&case(stale, one_device()));
@@ -140,7 +140,10 @@ fn partitions_are_allocated_while_their_counters_suffice() {
     };
     check(&case(three(), two()), "r=a s=c");
     let either = json!([alternative("six", memory("6Gi")), alternative("four", memory("4Gi"))]);
-    check(&case(three(), json!([request("r", json!({})), first_of("s", either)])), "r=a s/four=c");
+    check(
+        &case(three(), json!([request("r", json!({})), first_available("s", either)])),
+        "r=a s/four=c",
+    );
     let pair = json!([request("r", json!({"count": 2}))]);
     let unused = vec![
         counters(json!({"gpu": {"memory": "8Gi", "spare": "1Gi"}})),
@@ -235,7 +238,7 @@ fn devices_of_other_nodes_consume_counters_too() {
     let three = three.into_iter().map(|slice| of_pool(slice, "p", 3)).collect();
     let either = json!([alternative("six", memory("6Gi")), alternative("two", memory("2Gi"))]);
     check(
-        &case(three, json!([first_of("r", either)])).with_allocated(device_results(&["z"])),
+        &case(three, json!([first_available("r", either)])).with_allocated(device_results(&["z"])),
         "r/two=b",
     );
 }
@@ -252,7 +255,7 @@ fn each_device_may_have_its_own_node_selection() {
     };
     let either = json!([alternative("six", memory("6Gi")), alternative("two", memory("2Gi"))]);
     let two = by_device(json!([named("a", "2Gi", "n1"), named("b", "6Gi", "n2")]));
-    let two = case(two, json!([first_of("r", either)]));
+    let two = case(two, json!([first_available("r", either)]));
     check(&two, "r/two=a");
     check_selector(&two, node_n1());
     let zoned = || merged(memory_part("a", "2Gi"), json!({"nodeSelector": selector("zone", "a")}));

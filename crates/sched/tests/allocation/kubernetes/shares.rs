@@ -68,10 +68,10 @@ fn check_units(case: &Case, expected: &str) {
 fn a_device_without_the_requested_capacity_is_skipped() {
     let cores = json!([shared("a", json!({"cores": {"value": "1"}}))]);
     check_no_fit(&case_of(cores.clone(), &[request("r", with_units(1))]));
-    check_no_fit(&case_of(cores, &[all("r", with_units(1))]));
+    check_no_fit(&case_of(cores, &[request_all("r", with_units(1))]));
     let ab = |b: Value| json!([shared("a", units(2)), b]);
-    check_units(&case_of(ab(shared("b", json!({}))), &[all("r", with_units(2))]), "r=a:2");
-    check_units(&case_of(ab(shared("b", units(1))), &[all("r", with_units(2))]), "r=a:2");
+    check_units(&case_of(ab(shared("b", json!({}))), &[request_all("r", with_units(2))]), "r=a:2");
+    check_units(&case_of(ab(shared("b", units(1))), &[request_all("r", with_units(2))]), "r=a:2");
 }
 
 #[test]
@@ -137,14 +137,17 @@ fn shares_of_other_claims_are_counted() {
 #[test]
 fn mode_all_counts_the_devices_whose_capacity_sufficed_before_the_search() {
     let ab = |a: i64| json!([shared("a", units(a)), shared("b", units(1))]);
-    let both = || [request("r", with_units(1)), all("s", with_units(1))];
+    let both = || [request("r", with_units(1)), request_all("s", with_units(1))];
     check_units(&case_of(ab(2), &both()), "r=a:1 s=a:1 s=b:1");
     check_no_fit(&case_of(ab(1), &both()));
     check_units(
-        &case_of(ab(2), &[all("r", with_units(1))]).with_allocated(share("a", 1)),
+        &case_of(ab(2), &[request_all("r", with_units(1))]).with_allocated(share("a", 1)),
         "r=a:1 r=b:1",
     );
-    check_units(&case_of(ab(1), &[all("r", with_units(1))]).with_allocated(share("a", 1)), "r=b:1");
+    check_units(
+        &case_of(ab(1), &[request_all("r", with_units(1))]).with_allocated(share("a", 1)),
+        "r=b:1",
+    );
 }
 
 #[test]
@@ -166,7 +169,7 @@ fn the_search_releases_shares_when_it_backtracks() {
         alternative("any", json!({}))
     ]);
     check_units(
-        &case_of(json!([shared("a", in_steps_of_two(2))]), &[first_of("r", alternatives)]),
+        &case_of(json!([shared("a", in_steps_of_two(2))]), &[first_available("r", alternatives)]),
         "r/two=a:2",
     );
 }
@@ -194,7 +197,10 @@ fn shares_of_a_partition_consume_its_counters_once() {
     };
     let three = gpu_of(json!([shared("a", "4Gi"), shared("b", "6Gi"), shared("c", "4Gi")]));
     let either = json!([alternative("six", memory("6Gi")), alternative("four", memory("4Gi"))]);
-    check(&case(three, json!([request("r", json!({})), first_of("s", either)])), "r=a s/four=c");
+    check(
+        &case(three, json!([request("r", json!({})), first_available("s", either)])),
+        "r=a s/four=c",
+    );
     // An allocated share consumes the counters of its partition.
     let modes = gpu_of(json!([shared("a", "8Gi"), shared("b", "8Gi")]));
     let mut allocated = share("a", 1);
@@ -218,8 +224,10 @@ fn shares_of_a_partition_consume_its_counters_once() {
             cel(&format!("device.capacity['d.com'].units.compareTo(quantity('{units}')) >= 0")),
         )
     };
-    let either =
-        first_of("t", json!([alternative("four", at_least(4)), alternative("two", at_least(2))]));
+    let either = first_available(
+        "t",
+        json!([alternative("four", at_least(4)), alternative("two", at_least(2))]),
+    );
     let requests = json!([request("r", with_units(1)), request("s", with_units(2)), either]);
     check_units(&case(vec![sets, parts], requests), "r=a:1 s=c:2 t/two=a:1");
 }
