@@ -146,7 +146,7 @@ impl Search<'_> {
                     })
                     .count()
             };
-            config.extend((0..times).map(|_| DeviceAllocationConfiguration {
+            config.extend((0..repetitions).map(|_| DeviceAllocationConfiguration {
                 source: "FromClaim".to_owned(),
                 requests: entry.requests.clone(),
                 opaque: entry.opaque.clone(),

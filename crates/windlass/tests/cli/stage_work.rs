@@ -115,7 +115,7 @@ async fn store(results: UnboundedSender<Vec<u8>>) -> (String, JoinSet<()>) {
     let address = bound_stage.address().to_string();
     let mut tasks = JoinSet::new();
     tasks.spawn(async {
-        bound_stage.serve(CancellationToken::new()).await.expect("the stage serves")
+        bound_stage.serve(CancellationToken::new()).await.expect("the stage serves");
     });
     (address, tasks)
 }
