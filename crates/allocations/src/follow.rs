@@ -98,7 +98,7 @@ impl<S> CheckpointFollower<S> {
         let reader = AllocationsReader::new(Arc::downgrade(&wake), newest);
         let follower = Self {
             ledger,
-            reader: CheckpointReader::new(plugins.join(checkpoint::FILE)),
+            reader: CheckpointReader::new(plugins.join(checkpoint::FILE_NAME)),
             checkpoint_delay: limits.checkpoint_delay,
             check_interval: limits.check_interval,
             catch_up_deadline: (!inputs.catch_up_delay.is_zero())
@@ -201,9 +201,9 @@ impl<S> CheckpointFollower<S> {
     fn update_ledger(&self, still_held: &HeldIds) {
         let recorded = match &self.snapshot {
             Some(snapshot) if !self.ledger.watch().borrow().is_complete() => {
-                self.with_devices_of_pools(self.recorded(&snapshot.held))
+                self.with_devices_of_pools(self.recorded_devices(&snapshot.held))
             }
-            _ => Some(self.recorded(still_held)),
+            _ => Some(self.recorded_devices(still_held)),
         };
         if let Some((recorded, read_at)) = recorded.zip(self.read_at) {
             self.ledger.apply_checkpoint(&recorded, read_at, self.checkpoint_delay);
@@ -211,7 +211,7 @@ impl<S> CheckpointFollower<S> {
     }
 
     /// Devices and pools of these ids. Tokens of shares by amounts stand for no device.
-    fn recorded(&self, held_ids: &HeldIds) -> RecordedDevices {
+    fn recorded_devices(&self, held_ids: &HeldIds) -> RecordedDevices {
         let policy = self.inputs.policy.borrow();
         let mut recorded = RecordedDevices::from_held_ids(held_ids);
         recorded.pools.retain(|name| !policy.shares.names().any(|shares| shares == name));

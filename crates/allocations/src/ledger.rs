@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::Instant};
 use windlass_core::{
     device::DeviceId,
-    replica::{device_of, token_number},
+    replica::{device_of_id, token_number},
     resource::ResourceName,
 };
 use windlass_host::shared::Shared;
@@ -178,7 +178,7 @@ pub enum Conflict {
          and {compute_left} %",
         requested.memory, requested.compute, requested.of
     )]
-    Exceeded {
+    AmountExceeded {
         /// The device.
         device: DeviceId,
         /// Requested share.
@@ -570,7 +570,7 @@ impl RecordedDevices {
             if ids.iter().any(|id| token_number(id).is_some()) {
                 recorded.pools.insert(resource.clone());
             }
-            let devices = ids.iter().filter_map(|id| device_of(id));
+            let devices = ids.iter().filter_map(|id| device_of_id(id));
             recorded.devices.extend(devices.map(|device| (device, resource.clone())));
         }
         recorded
@@ -595,7 +595,7 @@ impl Conflict {
             Self::Held { device, .. }
             | Self::UnknownContainers { device }
             | Self::UnknownClaims { device }
-            | Self::Exceeded { device, .. }
+            | Self::AmountExceeded { device, .. }
             | Self::NoShareLeft { device, .. } => device,
         }
     }

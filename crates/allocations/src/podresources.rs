@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_core::{device::DeviceId, replica::ReplicaId, resource::ResourceName};
 use windlass_host::causes;
 
-pub use client::{ListError, allocatable, drivers, holders};
+pub use client::{ListError, allocatable_ids, dra_drivers, holders};
 pub(crate) use discrepancies::release_delay;
 
 use self::discrepancies::{Discrepancies, HeldId, OmittedIds};
@@ -142,7 +142,7 @@ impl Holders {
 
     /// True if a container holds this id of the resource.
     pub(crate) fn holds(&self, resource: &str, id: &str) -> bool {
-        let (device, replica) = client::parts_of(id);
+        let (device, replica) = client::split_id(id);
         let is_same = |holder: &Holder| holder.resource == resource && holder.replica == replica;
         self.by_device.get(device).is_some_and(|holders| holders.iter().any(is_same))
     }

@@ -49,7 +49,7 @@ pub enum SchedulingError {
         /// `namespace/name`.
         pod: String,
         /// Missing object.
-        problem: String,
+        reason: String,
     },
     /// The claims have an error that does not depend on the node.
     #[error("pod {pod}")]
@@ -82,7 +82,7 @@ pub enum SchedulingError {
 struct NodeAllocation {
     node: String,
     /// Claims without devices, with their new allocation.
-    allocated: Vec<(ResourceClaim, AllocationResult)>,
+    allocations: Vec<(ResourceClaim, AllocationResult)>,
     /// Claim for extended resources, which was not created in the API yet.
     extended_resource_claim: Option<(ResourceClaim, AllocationResult)>,
 }
@@ -211,7 +211,7 @@ fn allocate_on_node(
     let extended_resource_claim = if has_extended_resources { allocated.pop() } else { None };
     Ok(NodeAllocation {
         node: node.metadata.name.clone().unwrap_or_default(),
-        allocated,
+        allocations: allocated,
         extended_resource_claim,
     })
 }

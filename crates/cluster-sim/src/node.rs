@@ -135,7 +135,7 @@ fn limits(container: &Container, by_claim: &BTreeSet<(String, String)>) -> kubel
 }
 
 fn count(quantity: &k8s_openapi::apimachinery::pkg::api::resource::Quantity) -> u64 {
-    let amount = Amount::parse(&quantity.0).unwrap_or(Amount::ZERO).rounded_up();
+    let amount = Amount::parse(&quantity.0).unwrap_or(Amount::ZERO).ceil();
     u64::try_from(amount).unwrap_or(0)
 }
 

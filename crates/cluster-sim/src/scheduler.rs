@@ -60,7 +60,7 @@ pub enum CycleError {
         /// Verb of the request.
         verb: &'static str,
         /// Reason.
-        problem: String,
+        reason: String,
     },
 }
 
@@ -150,7 +150,7 @@ impl Scheduler {
             self.disconnect();
             CycleError::Unreachable { address: self.extender, source }
         })?;
-        let refusal_error = |problem| CycleError::Refused { verb, problem };
+        let refusal_error = |problem| CycleError::Refused { verb, reason: problem };
         if status != StatusCode::OK {
             let text = String::from_utf8_lossy(&body);
             return Err(refusal_error(format!("{status}: {text}")));
@@ -193,7 +193,7 @@ fn check_error(verb: &'static str, error: &str) -> Result<(), CycleError> {
     if error.is_empty() {
         return Ok(());
     }
-    Err(CycleError::Refused { verb, problem: error.to_owned() })
+    Err(CycleError::Refused { verb, reason: error.to_owned() })
 }
 
 /// Message with the number of nodes by reason: `0/3 nodes are available: 1 no GPU, 2 too small.`

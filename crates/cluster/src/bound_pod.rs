@@ -83,7 +83,7 @@ pub(crate) fn is_mirror_of(pod: &ObjectMeta, uid: &str) -> bool {
 }
 
 /// Requests of a pod's containers for virtual GPUs.
-pub(crate) fn requests(pod: &PodFields) -> Vec<ContainerRequest> {
+pub(crate) fn container_requests(pod: &PodFields) -> Vec<ContainerRequest> {
     ContainerRequest::of_pod(
         &pod.spec.init_containers,
         &pod.spec.containers,

@@ -23,7 +23,7 @@ use windlass_resources::NodeState;
 use self::{
     bucket::TokenBucket,
     report::{Report, ReportedDevices},
-    series::{Series, Write},
+    series::{Series, EventWrite},
 };
 use super::{
     Client, ClusterError, FIELD_MANAGER, attempts::RequestBackoff, client::Connection,
@@ -113,7 +113,7 @@ impl EventWriter {
             // An earlier attempt succeeded, and its answer was lost.
             Err(error) if error.status().is_some_and(Status::is_already_exists) => {}
             // The event has expired; a new one is written.
-            Err(error) if error.is_not_found() && write.is_repetition() => {
+            Err(error) if error.is_not_found() && write.is_series_update() => {
                 self.series.remove(report);
                 return Ok(());
             }
@@ -129,14 +129,14 @@ impl EventWriter {
     }
 }
 
-async fn write_to(connection: &Connection, write: &Write) -> Result<(), ClusterError> {
+async fn write_to(connection: &Connection, write: &EventWrite) -> Result<(), ClusterError> {
     let events: Api<Event> = Api::namespaced(connection.kube.clone(), NAMESPACE);
     let context = || format!("cannot write event {NAMESPACE}/{}", write.name());
     match write {
-        Write::Create(event) => {
+        EventWrite::Create(event) => {
             connection.call(context, events.create(&create_params(), event)).await.map(drop)
         }
-        Write::Repeat { name, series } => {
+        EventWrite::UpdateSeries { name, series } => {
             let params = PatchParams {
                 field_manager: Some(FIELD_MANAGER.to_owned()),
                 ..PatchParams::default()

@@ -30,7 +30,7 @@ pub(super) struct MetadataWatch<K> {
     client: Client,
     backoff: RequestBackoff,
     /// Description of the objects in errors.
-    objects: String,
+    description: String,
     selector: String,
     kind: PhantomData<fn() -> K>,
 }
@@ -73,11 +73,11 @@ where
     pub(super) fn new(
         task: &'static str,
         client: Client,
-        objects: String,
+        description: String,
         selector: String,
     ) -> Self {
         let backoff = RequestBackoff::new(task, &client);
-        Self { client, backoff, objects, selector, kind: PhantomData }
+        Self { client, backoff, description, selector, kind: PhantomData }
     }
 
     /// Follows the objects, until dropped.
@@ -117,7 +117,7 @@ where
         let objects: Api<K> = Api::all(connection.kube.clone());
         // Any version suffices, because the watch continues from it. This allows an answer from the API server's cache.
         let params = ListParams::default().fields(&self.selector).match_any();
-        let context = || format!("cannot list {}", self.objects);
+        let context = || format!("cannot list {}", self.description);
         let list = connection.call(context, objects.list_metadata(&params)).await?;
         handler.on_list(list.items.into_iter().map(|object| object.metadata).collect());
         Ok(list.metadata.resource_version.unwrap_or_default())
@@ -180,6 +180,6 @@ where
     }
 
     fn context(&self) -> String {
-        format!("cannot watch {}", self.objects)
+        format!("cannot watch {}", self.description)
     }
 }

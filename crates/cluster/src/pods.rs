@@ -12,7 +12,7 @@ use windlass_core::virtual_gpus::ContainerRequest;
 
 use super::{
     BoundPod, Client, ClusterError, FIELD_MANAGER, PodWarning,
-    bound_pod::{is_mirror_of, requests},
+    bound_pod::{is_mirror_of, container_requests},
     create_params,
     error::is_write_conflict,
     pod_fields::{self, PodFields},
@@ -66,7 +66,7 @@ impl Pods {
         &self,
         pod: &BoundPod,
     ) -> Result<Option<Vec<ContainerRequest>>, ClusterError> {
-        Ok(self.read(pod).await?.map(|fields| requests(&fields)))
+        Ok(self.read(pod).await?.map(|fields| container_requests(&fields)))
     }
 
     /// Claims and containers of the pod; `None` if no pod has this UID any more.

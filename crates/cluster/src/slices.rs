@@ -39,7 +39,7 @@ use windlass_host::{or_pending, watch::changed};
 
 use self::{
     cache::{CacheEvent, SliceCache},
-    reconcile::{Next, SliceReconciler},
+    reconcile::{NextStep, SliceReconciler},
 };
 pub use self::{
     content::SliceContent,
@@ -78,7 +78,7 @@ pub struct PublishState {
     /// Reason why the desired slices are not published.
     pub error: Option<String>,
     /// Number of failures and refusals.
-    pub errors: u64,
+    pub error_count: u64,
     /// Devices that are not published although their pool is.
     pub omitted: Vec<OmittedDevice>,
     /// Fields that the API server drops.
@@ -144,7 +144,7 @@ struct Publisher {
 /// Reason to stop using a list of the published slices.
 enum ListEnd {
     /// Nothing is desired or published.
-    Off,
+    Idle,
     /// The list is outdated; slices are listed again after this pause.
     Stale(Duration),
 }
@@ -182,7 +182,7 @@ impl Publisher {
         loop {
             let mut cache = SliceCache::list(&self.client, &connection, &self.driver).await?;
             match self.reconcile_until_stale(&mut cache).await? {
-                ListEnd::Off => return Ok(()),
+                ListEnd::Idle => return Ok(()),
                 ListEnd::Stale(delay) => sleep(delay).await,
             }
         }
@@ -212,15 +212,15 @@ impl Publisher {
                     let desired = self.desired.borrow_and_update().clone();
                     self.reconciler.find_layout(desired.as_deref(), cache.connection).await?;
                     due = match self.reconciler.reconcile(desired.as_deref(), cache).await? {
-                        Next::Done => None,
-                        Next::Wait(retry_at) => Some(retry_at),
-                        Next::ListAgain(delay) => return Ok(ListEnd::Stale(delay)),
+                        NextStep::Done => None,
+                        NextStep::Wait(retry_at) => Some(retry_at),
+                        NextStep::ListAgain(delay) => return Ok(ListEnd::Stale(delay)),
                     };
                     if due.is_none() {
                         self.backoff.record_success();
                     }
                     if due.is_none() && desired.is_none() {
-                        return Ok(ListEnd::Off);
+                        return Ok(ListEnd::Idle);
                     }
                 }
             }

@@ -102,7 +102,7 @@ const TERMINAL: &str = "it exposes a terminal of the machine";
 const DISK: &str = "it exposes a disk below its file systems";
 
 /// Danger of a block device.
-pub const BLOCK: &str = "a block device exposes the data of its file systems";
+pub const BLOCK_DEVICE_DANGER: &str = "a block device exposes the data of its file systems";
 
 /// Prefixes of the names of disks, and examples to try a pattern with. Numbers and letters follow the prefix.
 const DISKS: &[(&str, &[&str])] = &[
@@ -188,8 +188,8 @@ pub fn node_danger(pattern: &str) -> Option<String> {
         disks.map(|name| format!("/dev/{name}")).find(|path| matches_path(path))
     };
     match disk.map(|_| pattern.to_owned()).or_else(example) {
-        Some(path) => Some(danger_message(pattern, &path, BLOCK)),
-        None if in_folder => Some(danger_message(pattern, pattern, BLOCK)),
+        Some(path) => Some(danger_message(pattern, &path, BLOCK_DEVICE_DANGER)),
+        None if in_folder => Some(danger_message(pattern, pattern, BLOCK_DEVICE_DANGER)),
         None => RAW_DISKS.iter().find_map(danger_in_list),
     }
 }

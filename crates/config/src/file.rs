@@ -12,7 +12,7 @@ use crate::{
     delivery::Delivery,
     document::{self, Diagnostic, UnknownKeys, YamlNode},
     families::Families,
-    mistake::{ConfigError, Mistakes},
+    mistake::{ConfigError, InvalidConfig},
     shipped::{self, DeviceProfile},
     source::SourceRule,
 };
@@ -79,7 +79,7 @@ pub fn to_yaml(config: &Config) -> String {
 impl Config {
     /// Applies a document to the defaults; `path` appears in messages only.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let invalid = |diagnostics| Mistakes::new(path, diagnostics);
+        let invalid = |diagnostics| InvalidConfig::new(path, diagnostics);
         let root = document::parse(text).map_err(|error| invalid(vec![error]))?;
         Ok(Self::read(&root).map_err(invalid)?)
     }

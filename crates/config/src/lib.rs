@@ -55,7 +55,7 @@ pub use health::{HealthPolicy, UnlistedXids};
 pub use labels::{LabelOutput, LabelPolicy};
 pub use limits::{CleanupLimits, KubeletLimits};
 pub use memory_limits::{MemoryLimitPolicy, RequiredLimit};
-pub use mistake::{ConfigError, Mistakes};
+pub use mistake::{ConfigError, InvalidConfig};
 pub use mps::{MpsSettings, MpsUsers};
 pub use nics::{MissingNodes, NicIds, NicPolicy, RdmaNode};
 pub use node_config::{ConfigDir, LabelFile, LabelValue};

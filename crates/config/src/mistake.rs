@@ -23,12 +23,12 @@ pub enum ConfigError {
     },
     /// The file has mistakes.
     #[error(transparent)]
-    Invalid(#[from] Mistakes),
+    Invalid(#[from] InvalidConfig),
 }
 
 /// The mistakes of a file; at least one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Mistakes {
+pub struct InvalidConfig {
     /// The file.
     pub path: PathBuf,
     /// Mistakes in the order of the lines.
@@ -37,7 +37,7 @@ pub struct Mistakes {
 
 // === impl Mistakes ===
 
-impl Mistakes {
+impl InvalidConfig {
     /// The mistakes of a file, in the order of its lines.
     pub fn new(path: &Path, mut diagnostics: Vec<Diagnostic>) -> Self {
         diagnostics.sort();
@@ -46,7 +46,7 @@ impl Mistakes {
     }
 }
 
-impl fmt::Display for Mistakes {
+impl fmt::Display for InvalidConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, Diagnostic { line, text }) in self.diagnostics.iter().enumerate() {
             let separator = if index == 0 { "" } else { "\n" };

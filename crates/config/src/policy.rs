@@ -145,13 +145,13 @@ impl Policy {
     }
 
     /// The names of resources that are known before discovery.
-    pub fn known_names(&self) -> Vec<ResourceName> {
+    pub fn resource_names(&self) -> Vec<ResourceName> {
         let shares = self.shares.names().cloned();
-        self.names_of_devices().into_iter().chain(shares).collect()
+        self.device_resource_names().into_iter().chain(shares).collect()
     }
 
     /// Known names of resources that consist of devices.
-    pub(crate) fn names_of_devices(&self) -> Vec<ResourceName> {
+    pub(crate) fn device_resource_names(&self) -> Vec<ResourceName> {
         let source_resources = self.sources.iter().filter_map(|rule| rule.resource.clone());
         match &self.resources {
             Resources::Default => {

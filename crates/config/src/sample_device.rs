@@ -9,7 +9,7 @@ use windlass_core::{
 };
 
 /// Placeholder for any text.
-pub(super) fn any() -> AttributeValue {
+pub(super) fn placeholder_text() -> AttributeValue {
     AttributeValue::string("0")
 }
 
@@ -42,8 +42,8 @@ impl SampleDevice {
         let id = DeviceId::from_str("any-device").expect("letters and a dash");
         let device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
         let standard_attributes = [
-            (standard::PCI_BUS_ID, any()),
-            (standard::PCIE_ROOT, any()),
+            (standard::PCI_BUS_ID, placeholder_text()),
+            (standard::PCIE_ROOT, placeholder_text()),
             (standard::NUMA_NODE, AttributeValue::Int(0)),
         ];
         let attributes = standard_attributes.into_iter().chain(attributes).collect();
@@ -62,7 +62,7 @@ impl SampleDevice {
                 match value_type {
                     AttributeType::VersionOrText => varying.push((*domain, name)),
                     value_type => {
-                        drop(attributes.insert(AttributeName::new(domain, name), one(*value_type)));
+                        drop(attributes.insert(AttributeName::new(domain, name), placeholder(*value_type)));
                     }
                 }
             }
@@ -72,9 +72,9 @@ impl SampleDevice {
 }
 
 /// Placeholder for any value of a type.
-fn one(value_type: AttributeType) -> AttributeValue {
+fn placeholder(value_type: AttributeType) -> AttributeValue {
     match value_type {
-        AttributeType::Text | AttributeType::VersionOrText => any(),
+        AttributeType::Text | AttributeType::VersionOrText => placeholder_text(),
         AttributeType::Int => AttributeValue::Int(0),
         AttributeType::Bool => AttributeValue::Bool(false),
         AttributeType::Version => AttributeValue::version("1.0"),

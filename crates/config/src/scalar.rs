@@ -187,7 +187,7 @@ impl Scalar for Mebibytes {
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        let bytes = Amount::parse(text).map(Amount::rounded_up);
+        let bytes = Amount::parse(text).map(Amount::ceil);
         let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
         let mebibytes = bytes.filter(|bytes| bytes % MIB == 0).map(Self);
         mebibytes.ok_or_else(|| {

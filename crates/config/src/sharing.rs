@@ -209,7 +209,7 @@ impl Sharing {
     /// Fails if a replica would have more memory than the device.
     pub fn for_memory(self, device_mib: Option<u64>) -> Result<Self, String> {
         match self {
-            Self::Shared(shared) => shared.on(device_mib).map(Self::Shared),
+            Self::Shared(shared) => shared.for_memory(device_mib).map(Self::Shared),
             Self::Exclusive | Self::Pooled(_) => Ok(self),
         }
     }
@@ -236,7 +236,7 @@ impl Shared {
         }
     }
 
-    fn on(self, device_mib: Option<u64>) -> Result<Self, String> {
+    fn for_memory(self, device_mib: Option<u64>) -> Result<Self, String> {
         let Some(replica_mib) = self.memory_mib else { return Ok(self) };
         let total_mib =
             device_mib.ok_or("its memory is unknown, and the sharing gives parts of it")?;

@@ -113,7 +113,7 @@ pub(super) fn with_profiles(mut config: YamlNode) -> YamlNode {
         let name = entry.child("profile").and_then(YamlNode::text);
         let Some(Ok(profile)) = name.map(|name| name.parse::<DeviceProfile>()) else { continue };
         let document = profile.document();
-        entry.complete(document.child("source").unwrap_or(&document), MERGED_KEYS);
+        entry.merge_missing(document.child("source").unwrap_or(&document), MERGED_KEYS);
     }
     config.renumber();
     config

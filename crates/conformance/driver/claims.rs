@@ -57,7 +57,7 @@ impl Claims {
         if self.defect == Defect::LeaksDescriptors {
             let _ = fs::File::open("/dev/null").map(std::mem::forget);
         }
-        let object = match self.object(claim).await {
+        let object = match self.get_claim(claim).await {
             Err(_) if self.defect == Defect::PreparesMissingClaims => return Ok(Vec::new()),
             Err(_) if self.defect == Defect::ExitsOnMissingClaims => std::process::exit(1),
             result => result?,
@@ -79,7 +79,7 @@ impl Claims {
         self.record(&claim.uid, entries)
     }
 
-    async fn object(&self, claim: &Claim) -> Result<ResourceClaim, String> {
+    async fn get_claim(&self, claim: &Claim) -> Result<ResourceClaim, String> {
         let claims = Api::<ResourceClaim>::namespaced(self.client.clone(), &claim.namespace);
         claims.get(&claim.name).await.map_err(|error| {
             if self.defect == Defect::ExitsWithoutApiServer && !matches!(error, kube::Error::Api(_))
@@ -128,7 +128,7 @@ impl Claims {
         prepared.insert(uid.to_owned(), entries.clone());
         self.write(&prepared);
         if self.defect != Defect::CdiNamesWithoutDocuments {
-            self.write_document(uid, &entries);
+            self.write_spec(uid, &entries);
         }
         Ok(entries.into_iter().map(Device::from).collect())
     }
@@ -138,21 +138,21 @@ impl Claims {
         fs::write(self.folder.join("claims.json"), text).expect("the case's folder is writable");
     }
 
-    fn document(&self, uid: &str) -> PathBuf {
+    fn spec_path(&self, uid: &str) -> PathBuf {
         self.folder.join("cdi").join(format!("{DRIVER}-{uid}.json"))
     }
 
-    fn write_document(&self, uid: &str, entries: &[PreparedDevice]) {
+    fn write_spec(&self, uid: &str, entries: &[PreparedDevice]) {
         let devices: Vec<_> = entries.iter().map(|entry| json!({"name": entry.cdi})).collect();
         let kind = format!("{DRIVER}/claim");
         let document = json!({"cdiVersion": "0.5.0", "kind": kind, "devices": devices});
-        fs::write(self.document(uid), document.to_string()).expect("the case's folder is writable");
+        fs::write(self.spec_path(uid), document.to_string()).expect("the case's folder is writable");
     }
 
     /// Releases a claim.
     pub(crate) async fn release(&self, claim: &Claim) -> Result<(), String> {
         if self.defect == Defect::NeedsTheObjectToUnprepare {
-            self.object(claim).await?;
+            self.get_claim(claim).await?;
         }
         let mut prepared = self.prepared();
         let removed = prepared.remove(&claim.uid);
@@ -163,7 +163,7 @@ impl Claims {
         if self.defect != Defect::LeavesOldDocuments
             || !self.from_earlier_process.contains(&claim.uid)
         {
-            let _ = fs::remove_file(self.document(&claim.uid));
+            let _ = fs::remove_file(self.spec_path(&claim.uid));
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl Claims {
     pub(crate) fn release_all(&self) {
         let prepared = std::mem::take(&mut *self.prepared());
         for uid in prepared.keys() {
-            let _ = fs::remove_file(self.document(uid));
+            let _ = fs::remove_file(self.spec_path(uid));
         }
         self.write(&PreparedClaims::new());
     }

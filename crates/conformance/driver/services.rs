@@ -48,7 +48,7 @@ pub(crate) struct Services {
     defect: Defect,
 }
 
-type Reports = Pin<Box<dyn Stream<Item = Result<NodeWatchResourcesResponse, Status>> + Send>>;
+type HealthStream = Pin<Box<dyn Stream<Item = Result<NodeWatchResourcesResponse, Status>> + Send>>;
 
 // === impl Services ===
 
@@ -62,7 +62,7 @@ impl Services {
     }
 
     /// Health report of all devices. With the defect of partial reports it has one device, which `time` selects.
-    fn health(&self, time: usize) -> NodeWatchResourcesResponse {
+    fn health_report(&self, time: usize) -> NodeWatchResourcesResponse {
         let to_health = |device_name: String| DeviceHealth {
             device: Some(DeviceIdentifier { pool_name: self.pool.clone(), device_name }),
             health: HealthStatus::Healthy.into(),
@@ -152,17 +152,17 @@ impl DraPlugin for Services {
 
 #[tonic::async_trait]
 impl DraResourceHealth for Services {
-    type NodeWatchResourcesStream = Reports;
+    type NodeWatchResourcesStream = HealthStream;
 
     async fn node_watch_resources(
         &self,
         _: Request<NodeWatchResourcesRequest>,
-    ) -> Result<Response<Reports>, Status> {
+    ) -> Result<Response<HealthStream>, Status> {
         let (sender, reports) = mpsc::channel(1);
         let services = self.clone();
         tokio::spawn(async move {
             for time in 0.. {
-                if sender.send(Ok(services.health(time))).await.is_err() {
+                if sender.send(Ok(services.health_report(time))).await.is_err() {
                     return;
                 }
                 match services.defect {

@@ -16,7 +16,7 @@ use crate::{DRIVER, defect::Defect};
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Number of slices in the pool, and of devices in each slice.
-const SLICES: usize = 2;
+const SLICE_COUNT: usize = 2;
 const DEVICES_PER_SLICE: usize = 3;
 
 /// Name of the device that claims may share.
@@ -24,7 +24,7 @@ const SHARED_DEVICE: &str = "shared";
 
 /// Names of all devices.
 pub(crate) fn devices() -> Vec<String> {
-    let names = (0..SLICES * DEVICES_PER_SLICE).map(|number| format!("device-{number}"));
+    let names = (0..SLICE_COUNT * DEVICES_PER_SLICE).map(|number| format!("device-{number}"));
     names.chain([SHARED_DEVICE.to_owned()]).collect()
 }
 
@@ -58,22 +58,22 @@ async fn create_missing(
             }
         }
     }
-    for index in 0..SLICES {
+    for index in 0..SLICE_COUNT {
         let prefix = format!("{index:05x}-");
         if !own_slices.iter().any(|slice| slice.name_any().starts_with(&prefix)) {
             if defect == Defect::InvalidSlices {
-                let mut invalid = slice(index, (name, &node), defect);
+                let mut invalid = new_slice(index, (name, &node), defect);
                 let devices = invalid.spec.devices.get_or_insert_default();
                 "Device_0".clone_into(&mut devices[0].name);
                 let _ = slices.create(&PostParams::default(), &invalid).await;
             }
-            slices.create(&PostParams::default(), &slice(index, (name, &node), defect)).await?;
+            slices.create(&PostParams::default(), &new_slice(index, (name, &node), defect)).await?;
         }
     }
     Ok(())
 }
 
-fn slice(index: usize, (name, node): (&str, &Node), defect: Defect) -> ResourceSlice {
+fn new_slice(index: usize, (name, node): (&str, &Node), defect: Defect) -> ResourceSlice {
     let mut devices: Vec<_> = devices()[index * DEVICES_PER_SLICE..(index + 1) * DEVICES_PER_SLICE]
         .iter()
         .map(|name| json!({"name": name}))
@@ -81,7 +81,7 @@ fn slice(index: usize, (name, node): (&str, &Node), defect: Defect) -> ResourceS
     if index == 0 {
         devices.push(json!({"name": SHARED_DEVICE, "allowMultipleAllocations": true}));
     }
-    let count = if defect == Defect::WrongSliceCount { SLICES + 1 } else { SLICES };
+    let count = if defect == Defect::WrongSliceCount { SLICE_COUNT + 1 } else { SLICE_COUNT };
     let generation = if defect == Defect::MixedGenerations { 1 + index } else { 1 };
     let pool_node = if defect == Defect::SlicesOfAnotherNode { "another" } else { name };
     let slice = json!({

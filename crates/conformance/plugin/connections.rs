@@ -18,7 +18,7 @@ const MAX_CONNECTIONS: usize = 20;
 const LARGE_PREFIX: [u8; 5] = [0, 0, 0x50, 0, 0];
 
 /// Bytes of an invalid message.
-const GARBAGE: [u8; 32] = [0xff; 32];
+const INVALID_MESSAGE: [u8; 32] = [0xff; 32];
 
 /// HTTP/2 connection preface, and the size of a frame header in bytes.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -59,7 +59,7 @@ fn inspect(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Er
                 let bytes = &buffer[..count];
                 let is_garbage = is_first && !bytes.starts_with(b"PRI")
                     || bytes.windows(LARGE_PREFIX.len()).any(|window| window == LARGE_PREFIX)
-                    || bytes.windows(GARBAGE.len()).any(|window| window == GARBAGE);
+                    || bytes.windows(INVALID_MESSAGE.len()).any(|window| window == INVALID_MESSAGE);
                 is_first = false;
                 received.extend_from_slice(bytes);
                 if is_garbage && defect == Defect::ExitsOnInvalidMessages {

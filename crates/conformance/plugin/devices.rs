@@ -12,7 +12,7 @@ pub(crate) struct Devices {
     resource: &'static str,
     count: usize,
     defect: Defect,
-    started: u128,
+    started_at: u128,
 }
 
 /// Number of devices whose list exceeds 4 MiB: each takes 26 bytes.
@@ -22,12 +22,12 @@ const HUGE_LIST_DEVICES: usize = 200_000;
 
 impl Devices {
     pub(crate) fn new((resource, count): (&'static str, usize), defect: Defect) -> Self {
-        let started = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos());
-        Self { resource, count, defect, started }
+        let started_at = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos());
+        Self { resource, count, defect, started_at }
     }
 
     pub(crate) fn id(&self, number: usize, registration: usize) -> String {
-        let Self { resource, started, .. } = self;
+        let Self { resource, started_at: started, .. } = self;
         match self.defect {
             Defect::IdsInTwoResources => format!("d{number}"),
             Defect::LongIds => format!("{resource}-{number}-{}", "x".repeat(64)),
@@ -110,7 +110,7 @@ impl Devices {
 }
 
 /// Writes the CDI spec of both resources to `SCRATCH/cdi`.
-pub(crate) fn write_documents(scratch: &Path, defect: Defect) {
+pub(crate) fn write_cdi_specs(scratch: &Path, defect: Defect) {
     if defect == Defect::CdiNamesWithoutDocuments {
         return;
     }

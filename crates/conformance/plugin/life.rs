@@ -102,7 +102,7 @@ impl Plugin {
             let _ = self.register("v1alpha").await;
         }
         loop {
-            self.service.shared.state.send_modify(|(_, registration)| *registration += 1);
+            self.service.shared.health_and_registration.send_modify(|(_, registration)| *registration += 1);
             if self.defect == Defect::LeaksDescriptors {
                 let leak = || fs::File::open("/dev/null").map(std::mem::forget);
                 let _ = (0..3).map(|_| leak()).collect::<Result<Vec<()>, _>>();
@@ -157,7 +157,7 @@ impl Plugin {
             sleep(POLL_INTERVAL).await;
             polls += 1;
             let is_broken = self.fault_file.exists();
-            self.service.shared.state.send_if_modified(|(was_broken, _)| {
+            self.service.shared.health_and_registration.send_if_modified(|(was_broken, _)| {
                 let is_changed =
                     *was_broken != is_broken && (is_broken || self.defect != Defect::NeverRecovers);
                 *was_broken = if is_changed { is_broken } else { *was_broken };

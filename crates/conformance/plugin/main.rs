@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let defect: Defect = serde_json::from_value(defect.as_str().into())?;
     let (folder, scratch) = (PathBuf::from(kubelet).join("device-plugins"), PathBuf::from(scratch));
-    devices::write_documents(&scratch, defect);
+    devices::write_cdi_specs(&scratch, defect);
     if defect == Defect::CleansTheFolder {
         life::delete_other_files(&folder);
     }

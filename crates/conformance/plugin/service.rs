@@ -30,13 +30,13 @@ pub(crate) struct Shared {
     pub(crate) devices: Devices,
     pub(crate) defect: Defect,
     /// True if a device is broken, and the number of registrations.
-    pub(crate) state: watch::Sender<(bool, usize)>,
+    pub(crate) health_and_registration: watch::Sender<(bool, usize)>,
     /// Number of open streams.
     pub(crate) streams: watch::Sender<usize>,
-    opened: AtomicUsize,
-    options: AtomicUsize,
-    newest: watch::Sender<usize>,
-    granted: Mutex<BTreeSet<String>>,
+    opened_streams: AtomicUsize,
+    options_calls: AtomicUsize,
+    newest_stream: watch::Sender<usize>,
+    granted_ids: Mutex<BTreeSet<String>>,
     leaked_memory: Mutex<Vec<Vec<u8>>>,
     call_lock: Arc<tokio::sync::Mutex<()>>,
 }
@@ -66,12 +66,12 @@ impl Service {
         let shared = Shared {
             devices,
             defect,
-            state: watch::Sender::new((false, 0)),
+            health_and_registration: watch::Sender::new((false, 0)),
             streams: watch::Sender::new(0),
-            opened: AtomicUsize::new(0),
-            options: AtomicUsize::new(0),
-            newest: watch::Sender::new(0),
-            granted: Mutex::default(),
+            opened_streams: AtomicUsize::new(0),
+            options_calls: AtomicUsize::new(0),
+            newest_stream: watch::Sender::new(0),
+            granted_ids: Mutex::default(),
             leaked_memory: Mutex::default(),
             call_lock: Arc::default(),
         };
@@ -88,7 +88,7 @@ impl Service {
 
     /// Ids that the current list contains.
     fn listed_ids(&self) -> Vec<String> {
-        self.shared.devices.ids(self.shared.state.borrow().1)
+        self.shared.devices.ids(self.shared.health_and_registration.borrow().1)
     }
 
     fn allocate_container(
@@ -110,7 +110,7 @@ impl Service {
             }
         }
         if defect == Defect::AllocatesOnce {
-            let mut granted = self.shared.granted.lock().expect("no holder of the lock panics");
+            let mut granted = self.shared.granted_ids.lock().expect("no holder of the lock panics");
             if allocated.iter().any(|id| !granted.insert(id.clone())) {
                 return Err(Status::already_exists("allocated"));
             }
@@ -169,7 +169,7 @@ impl DevicePlugin for Service {
         &self,
         _request: Request<wire::Empty>,
     ) -> Result<Response<wire::DevicePluginOptions>, Status> {
-        let earlier_calls = self.shared.options.fetch_add(1, Ordering::Relaxed);
+        let earlier_calls = self.shared.options_calls.fetch_add(1, Ordering::Relaxed);
         let is_changed = earlier_calls > 0 && self.shared.defect == Defect::ChangesItsOptions;
         Ok(Response::new(wire::DevicePluginOptions {
             pre_start_required: !is_changed,
@@ -183,11 +183,11 @@ impl DevicePlugin for Service {
     ) -> Result<Response<Lists>, Status> {
         let lock_turn = self.lock_calls().await;
         let (shared, number) =
-            (Arc::clone(&self.shared), self.shared.opened.fetch_add(1, Ordering::Relaxed));
+            (Arc::clone(&self.shared), self.shared.opened_streams.fetch_add(1, Ordering::Relaxed));
         if shared.defect == Defect::LeaksStreams {
             self.leak(32 * 1024);
         }
-        shared.newest.send_replace(number);
+        shared.newest_stream.send_replace(number);
         let (sender, lists) = mpsc::channel(1);
         tokio::spawn(async move {
             let _turn = lock_turn;
@@ -278,7 +278,7 @@ async fn send_lists(
     number: usize,
     sender: mpsc::Sender<Result<wire::ListAndWatchResponse, Status>>,
 ) {
-    let (mut state, mut newest) = (shared.state.subscribe(), shared.newest.subscribe());
+    let (mut state, mut newest) = (shared.health_and_registration.subscribe(), shared.newest_stream.subscribe());
     let defect = shared.defect;
     let sends_changes = defect != Defect::ReportsHealthOnFirstStreamOnly || number == 0;
     let sends_when_idle = defect == Defect::SendsListsWhenIdle;

@@ -73,7 +73,7 @@ pub(crate) async fn open_list_stream(
 pub(crate) struct CallDurations {
     calls: Vec<Duration>,
     /// Load before the first call: of the program, and of this process, its client.
-    before: [Load; 2],
+    load_before: [Load; 2],
 }
 
 /// Limit of the median. With 100 ms for each container, the kubelet admits ten containers in a second.
@@ -84,7 +84,7 @@ const MEDIAN_LIMIT: Duration = Duration::from_millis(100);
 impl CallDurations {
     /// Starts a measurement of the program's load. Durations follow by [`CallDurations::push`].
     pub(crate) fn of(program: &Process) -> Self {
-        Self { calls: Vec::new(), before: [program.load(), Process::own_load()] }
+        Self { calls: Vec::new(), load_before: [program.load(), Process::own_load()] }
     }
 
     pub(crate) fn push(&mut self, duration: Duration) {
@@ -97,7 +97,7 @@ impl CallDurations {
         self.calls.sort_unstable();
         let now = [program.load(), Process::own_load()];
         let queue_times =
-            self.before.iter().zip(&now).map(|(before, now)| before.max_queue_time_until(now));
+            self.load_before.iter().zip(&now).map(|(before, now)| before.max_queue_time_until(now));
         let call_count = u32::try_from(self.calls.len()).unwrap_or(u32::MAX).max(1);
         let queue_time = queue_times.sum::<Duration>() / call_count;
         let median = self.calls.get(self.calls.len() / 2).copied().unwrap_or_default();

@@ -98,7 +98,7 @@ pub(crate) const NODE_NAME: &str = "node";
 
 /// Script that mounts the folder `$1` at the kubelet's path, and executes the other arguments. If the host lacks that
 /// path, the script mounts an empty tmpfs at `/var/lib` for it.
-const MOUNT: &str = r#"
+const MOUNT_SCRIPT: &str = r#"
 folder=$1; shift
 [ -d /var/lib/kubelet ] ||
   { mount -t tmpfs windlass /var/lib && mkdir /var/lib/kubelet; } || exit 125
@@ -163,7 +163,7 @@ impl Subject {
                 let user_options: &[&str] =
                     if rustix::process::geteuid().is_root() { &[] } else { &["--map-root-user"] };
                 let words = ["unshare", "--mount", "--propagation", "private"];
-                let words = words.iter().chain(user_options).chain(&["sh", "-c", MOUNT, "sh"]);
+                let words = words.iter().chain(user_options).chain(&["sh", "-c", MOUNT_SCRIPT, "sh"]);
                 words
                     .map(OsString::from)
                     .chain([placeholders.kubelet.clone().into()])

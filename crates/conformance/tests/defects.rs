@@ -127,7 +127,7 @@ const DRIVER_DEFECTS: &[(&str, &str)] = &[
 ];
 
 /// Number of cases or defects in parallel. Most of them wait.
-const PARALLEL: usize = 8;
+const PARALLEL_CASES: usize = 8;
 
 fn plugin(defect: &str) -> Subject {
     let program = env!("CARGO_BIN_EXE_plugin-with-defects");
@@ -174,7 +174,7 @@ async fn a_driver_without_a_defect_passes_every_case() {
 
 async fn assert_passes(subject: Subject, filter: fn(&str) -> bool) {
     let cases: Vec<_> = catalogue().into_iter().filter(|case| filter(case.id)).collect();
-    let mut findings = run(&cases, subject, PARALLEL, |_| ()).await.findings;
+    let mut findings = run(&cases, subject, PARALLEL_CASES, |_| ()).await.findings;
     findings.retain(|finding| finding.verdict != Verdict::Pass);
     assert!(findings.is_empty(), "{findings:#?}");
 }
@@ -192,7 +192,7 @@ async fn every_defect_of_a_driver_is_found() {
 async fn assert_detected(defects: &'static [(&str, &str)], subject: fn(&str) -> Subject) {
     let (mut waiting, mut running, mut missed) = (defects.iter(), JoinSet::new(), Vec::new());
     loop {
-        while running.len() < PARALLEL
+        while running.len() < PARALLEL_CASES
             && let Some((defect, cases)) = waiting.next()
         {
             running.spawn(missed_cases(defect, cases, with_short_limits(subject(defect))));
@@ -214,7 +214,7 @@ async fn a_defect_fails_its_case_and_passes_neighbouring_cases() {
         let cases: Vec<_> =
             catalogue().into_iter().filter(|case| cases.contains(&case.id)).collect();
         let command = subject.command.join(" ");
-        let findings = run(&cases, subject, PARALLEL, |_| ()).await.findings;
+        let findings = run(&cases, subject, PARALLEL_CASES, |_| ()).await.findings;
         let all_pass = findings.iter().all(|finding| finding.verdict == Verdict::Pass);
         assert!(all_pass, "{command}: {findings:#?}");
     }

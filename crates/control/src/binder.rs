@@ -82,7 +82,7 @@ pub(crate) enum BindError {
     NotReady,
     /// The pod was deleted or has ended, or another pod has its name.
     #[error("pod {0} is gone")]
-    Gone(String),
+    PodGone(String),
     /// The node can no longer serve the pod.
     #[error("node {node} can no longer serve the pod")]
     Refused {
@@ -328,7 +328,7 @@ impl Binder {
                 self.index.with_lock(|index| index.end_write(&args.pod_uid, decision_id));
                 WriteOutcome::Unbound
             }
-            Err(BindError::Gone(_)) => {
+            Err(BindError::PodGone(_)) => {
                 self.index.with_lock(|index| index.remove_pod(&args.pod_uid));
                 WriteOutcome::Unbound
             }
@@ -337,7 +337,7 @@ impl Binder {
     }
 
     async fn read(&self, args: &BindArgs) -> Result<PodFacts, BindError> {
-        let gone_error = || BindError::Gone(format!("{}/{}", args.pod_namespace, args.pod_name));
+        let gone_error = || BindError::PodGone(format!("{}/{}", args.pod_namespace, args.pod_name));
         let object = with_timeout(self.pods(args).get_opt(&args.pod_name)).await?;
         let pod = PodFacts::of(&object.ok_or_else(gone_error)?);
         let is_same = pod.uid == args.pod_uid && !pod.is_ended;
@@ -376,7 +376,7 @@ impl Binder {
         decision: &PlacementDecision,
     ) -> BTreeMap<String, String> {
         let mut annotations = BTreeMap::new();
-        let PlacementDecision { placement, first, .. } = decision;
+        let PlacementDecision { placement, first_gpu: first, .. } = decision;
         if !placement.devices.is_empty() {
             annotations.insert(PodPlacement::ANNOTATION.to_owned(), placement.to_annotation());
         }

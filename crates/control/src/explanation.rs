@@ -116,7 +116,7 @@ impl Explanation {
 
 /// The reasons why named nodes cannot serve the pod, one per such node. Claims are not checked. The caller passes few
 /// nodes per call.
-pub(crate) fn reasons(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<String> {
+pub(crate) fn refusal_reasons(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<String> {
     let outcomes = index.filter(pod, names).into_iter();
     outcomes.filter_map(|(_, outcome)| Some(outcome.err()?.to_string())).collect()
 }

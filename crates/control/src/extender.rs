@@ -75,7 +75,7 @@ impl Extender {
         if let Some((_, Err(refusal))) = outcomes.first()
             && matches!(
                 refusal,
-                Refusal::Gang(GangError::Differs { .. })
+                Refusal::InvalidGang(GangError::Differs { .. })
                     | Refusal::GangIncomplete { .. }
                     | Refusal::TooManyWaiting(_)
             )
@@ -184,7 +184,7 @@ fn is_unresolvable(refusal: &Refusal) -> bool {
         Refusal::InvalidRequest(_)
         | Refusal::NoAgent(_)
         | Refusal::NoVirtualGpus(_)
-        | Refusal::Gang(_)
+        | Refusal::InvalidGang(_)
         | Refusal::GangIncomplete { .. }
         | Refusal::GangDoesNotFit { .. }
         | Refusal::GangPlannedElsewhere(_)

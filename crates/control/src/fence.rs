@@ -74,7 +74,7 @@ pub(crate) enum FenceError {
     RequestTimedOut(String),
     /// The Lease is lost, or expires before a write would end.
     #[error("the Lease {0} is lost, or expires too soon for a write: try again")]
-    Lost(String),
+    LeaseLost(String),
     /// The pods could not be listed after this replica took over the Lease.
     #[error("cannot list the pods after taking over the Lease")]
     RelistFailed(#[source] Box<kube::Error>),
@@ -192,7 +192,7 @@ impl Fence {
     }
 
     fn lost_error(&self) -> FenceError {
-        FenceError::Lost(self.name.clone())
+        FenceError::LeaseLost(self.name.clone())
     }
 
     /// Releases the Lease, so that another replica can take it over before it expires.

@@ -69,17 +69,17 @@ pub struct Index {
     deleted_nodes: DeletedNodes,
     /// Nodes to rebuild.
     changed: BTreeSet<NodeIndex>,
-    /// By node: value of `builds` at the node's last rebuild. A change of the node's object, pods, slices or claims
+    /// By node: value of `rebuild_count` at the node's last rebuild. A change of the node's object, pods, slices or claims
     /// rebuilds the node.
     versions: Vec<u64>,
     /// Number of node rebuilds so far.
-    builds: u64,
+    rebuild_count: u64,
     /// Number of placement decisions so far.
-    decisions: u64,
+    decision_count: u64,
     /// By number of a running list call: UIDs of the pods that changed since the call began.
     changed_during_list: BTreeMap<u64, HashSet<String>>,
     /// Number of list calls so far.
-    lists: u64,
+    list_count: u64,
     is_synced: bool,
 }
 
@@ -110,7 +110,7 @@ pub struct PlacementDecision {
     /// Id of this decision, unique in the index.
     pub id: u64,
     /// The first GPU: its index on the node, and its facts.
-    pub first: Option<(usize, GpuFacts)>,
+    pub first_gpu: Option<(usize, GpuFacts)>,
 }
 
 /// First reason why a pod is not placed on a node.
@@ -148,7 +148,7 @@ pub enum Refusal {
     OutcomeUnknown(String),
     /// The pod's gang labels or annotations are invalid.
     #[error(transparent)]
-    Gang(#[from] GangError),
+    InvalidGang(#[from] GangError),
     /// Some members of the pod's gang do not exist yet.
     #[error("gang {gang} has {existing} of the {size} pods that start together")]
     GangIncomplete {
@@ -203,11 +203,11 @@ impl Default for Index {
             gangs: Gangs::default(),
             deleted_nodes: DeletedNodes::default(),
             versions: Vec::new(),
-            builds: 0,
-            decisions: 0,
+            rebuild_count: 0,
+            decision_count: 0,
             changed: BTreeSet::new(),
             changed_during_list: BTreeMap::new(),
-            lists: 0,
+            list_count: 0,
             is_synced: false,
         }
     }
@@ -572,8 +572,8 @@ impl Index {
     }
 
     fn next_decision_id(&mut self) -> u64 {
-        self.decisions += 1;
-        self.decisions
+        self.decision_count += 1;
+        self.decision_count
     }
 
     fn decision(
@@ -597,7 +597,7 @@ impl Index {
         };
         let placement = PodPlacement { devices: part.gpus.iter().filter_map(device).collect() };
         let first = part.gpus.iter().next().map(|position| (position, gpus[position].clone()));
-        PlacementDecision { placement, id: decision_id, first }
+        PlacementDecision { placement, id: decision_id, first_gpu: first }
     }
 
     /// The node of the pod's bind, if that bind is in flight or its outcome is unknown.
@@ -693,8 +693,8 @@ impl Index {
     fn rebuild_changed(&mut self) {
         while let Some(node) = self.changed.pop_first() {
             let (view, entry) = (&mut self.view, &mut self.entries[node.0 as usize]);
-            self.builds += 1;
-            self.versions[node.0 as usize] = self.builds;
+            self.rebuild_count += 1;
+            self.versions[node.0 as usize] = self.rebuild_count;
             entry.set_gpus(&self.claims.gpus(&entry.object.name));
             let claims = entry.claim_parts(&self.claims);
             let empty_node = entry.facts.empty_node(view.catalog_mut()).unwrap_or_else(|error| {

@@ -63,7 +63,7 @@ pub(crate) struct Metrics {
     answers: Family<AnswerLabels, Counter>,
     seconds: Family<VerbLabels, Histogram, fn() -> Histogram>,
     refusals: Family<ReasonLabels, Counter>,
-    bound: Family<RankLabels, Counter>,
+    bound_pods: Family<RankLabels, Counter>,
     gangs: Family<GangLabels, Counter>,
 }
 
@@ -78,7 +78,7 @@ struct GaugeValues {
     pods: usize,
     claims: usize,
     gpus: usize,
-    idle: f64,
+    idle_gpus: f64,
     fragmentation: f64,
     conflicts: usize,
 }
@@ -108,7 +108,7 @@ impl Metrics {
             answers: Family::default(),
             seconds: Family::new_with_constructor(histogram),
             refusals: Family::default(),
-            bound: Family::default(),
+            bound_pods: Family::default(),
             gangs: Family::default(),
         };
         registry.register(
@@ -130,7 +130,7 @@ impl Metrics {
         registry.register(
             "windlass_cluster_bound_pods",
             "Pods bound after a ranking; was_best is true if kube-scheduler took the best node",
-            metrics.bound.clone(),
+            metrics.bound_pods.clone(),
         );
         registry.register(
             "windlass_cluster_gangs",
@@ -149,7 +149,7 @@ impl Metrics {
 
     /// Counts a bound pod. `was_best` is true if it is bound to the best node of its ranking.
     pub(crate) fn count_bound_pod(&self, was_best: bool) {
-        self.bound.get_or_create(&RankLabels { was_best: bool_label(was_best) }).inc();
+        self.bound_pods.get_or_create(&RankLabels { was_best: bool_label(was_best) }).inc();
     }
 
     /// Counts a gang whose wait ended. `is_whole` is true if all members arrived, false if the gang was given up.
@@ -206,7 +206,7 @@ fn reason(refusal: &Refusal) -> &'static str {
         Refusal::NoAgent(_) => "no_agent",
         Refusal::NoVirtualGpus(_) => "no_virtual_gpus",
         Refusal::NotAccepted { .. } => "not_accepted",
-        Refusal::Gang(_) => "gang",
+        Refusal::InvalidGang(_) => "gang",
         Refusal::GangDoesNotFit { .. } => "gang_does_not_fit",
         Refusal::GangPlannedElsewhere(_) => "gang_elsewhere",
         Refusal::GangIncomplete { .. } => "gang_incomplete",
@@ -230,10 +230,10 @@ fn reason(refusal: &Refusal) -> &'static str {
 
 impl GaugeValues {
     fn of(index: &mut Index) -> Self {
-        let (mut gpus, mut idle) = (0, 0.0);
+        let (mut gpus, mut idle_gpus) = (0, 0.0);
         for node in index.node_snapshots() {
             gpus += node.state.gpus.len();
-            idle += f64::from(node.state.idle_milli()) / 1000.0;
+            idle_gpus += f64::from(node.state.idle_milli()) / 1000.0;
         }
         let (nodes, pods) = index.counts();
         Self {
@@ -242,7 +242,7 @@ impl GaugeValues {
             pods,
             claims: index.claim_count(),
             gpus,
-            idle,
+            idle_gpus,
             fragmentation: index.fragmentation(),
             conflicts: index.conflicts(),
         }
@@ -275,7 +275,7 @@ impl Collector for ViewGauges {
         gauge(
             "windlass_cluster_idle_gpus",
             "Healthy GPUs, or parts of them, without a holder",
-            values.idle,
+            values.idle_gpus,
         )?;
         gauge(
             "windlass_cluster_fragmented_gpus",

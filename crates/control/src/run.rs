@@ -153,7 +153,7 @@ pub async fn run(
         Arc::new(HandlerState { extender, index: index.clone(), registry, rights: rights.clone() });
     let rights = stop.run_until_cancelled(rights.check_until_granted(client.clone(), &namespace));
     let watches = stop.run_until_cancelled(watches::watch_all(client, index));
-    let handler = ExtenderHandler { state: state.clone(), served: ServedPaths::All };
+    let handler = ExtenderHandler { state: state.clone(), served_paths: ServedPaths::All };
     let extender = server::serve(listeners.extender, tls, handler, stop.clone());
     let metrics = serve_metrics(listeners.metrics, state, stop.clone());
     let page_handler = PageHandler { feed, access_policy, agents: None, stop: stop.clone() };
@@ -232,7 +232,7 @@ async fn serve_metrics(
     stop: CancellationToken,
 ) {
     if let Some(listener) = listener {
-        let handler = ExtenderHandler { state, served: ServedPaths::Metrics };
+        let handler = ExtenderHandler { state, served_paths: ServedPaths::Metrics };
         server::serve(listener, None, handler, stop).await;
     }
 }

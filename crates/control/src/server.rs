@@ -31,9 +31,9 @@ pub(crate) use self::{
 use crate::{extender::Extender, gpushare::Inspection, index::Index, metrics, rights::Rights};
 
 /// Maximum size of a request in bytes. A request with the names of 15,000 nodes has about 500,000.
-const MAX_BODY: usize = 8 << 20;
+const MAX_BODY_BYTES: usize = 8 << 20;
 /// Number of bytes after which the server stops reading a request that is too large.
-const MAX_DISCARDED: usize = 64 << 20;
+const MAX_DISCARDED_BYTES: usize = 64 << 20;
 
 /// State that the handlers share.
 pub(crate) struct HandlerState {
@@ -55,7 +55,7 @@ pub(crate) enum ServedPaths {
 /// The extender's handler of one listener.
 pub(crate) struct ExtenderHandler {
     pub(crate) state: Arc<HandlerState>,
-    pub(crate) served: ServedPaths,
+    pub(crate) served_paths: ServedPaths,
 }
 
 pub(crate) type HttpResponse = Response<Full<Bytes>>;
@@ -64,7 +64,7 @@ pub(crate) type HttpResponse = Response<Full<Bytes>>;
 
 impl Handler for ExtenderHandler {
     async fn respond(&self, request: Request<Incoming>) -> HttpResponse {
-        respond(&self.state, self.served, request).await
+        respond(&self.state, self.served_paths, request).await
     }
 }
 
@@ -122,7 +122,7 @@ fn unready_reason(state: &HandlerState) -> Option<String> {
     })
 }
 
-/// Reads the body of a verb. A body above `MAX_BODY` is refused, but read up to `MAX_DISCARDED`: a client that is still
+/// Reads the body of a verb. A body above `MAX_BODY_BYTES` is refused, but read up to `MAX_DISCARDED_BYTES`: a client that is still
 /// sending would miss an early answer.
 async fn read_body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, HttpResponse> {
     let (mut body, mut bytes, mut length) = (request.into_body(), Vec::new(), 0);
@@ -132,14 +132,14 @@ async fn read_body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T,
         })?;
         let Ok(data) = frame.into_data() else { continue };
         length += data.len();
-        if length <= MAX_BODY {
+        if length <= MAX_BODY_BYTES {
             bytes.extend_from_slice(&data);
-        } else if length > MAX_DISCARDED {
+        } else if length > MAX_DISCARDED_BYTES {
             break;
         }
     }
-    if length > MAX_BODY {
-        let text = format!("the request has more than {MAX_BODY} bytes\n");
+    if length > MAX_BODY_BYTES {
+        let text = format!("the request has more than {MAX_BODY_BYTES} bytes\n");
         return Err(plain(StatusCode::PAYLOAD_TOO_LARGE, text));
     }
     serde_json::from_slice(&bytes).map_err(|error| {

@@ -39,7 +39,7 @@ fn node(n: usize, gpus: usize) -> NodeFacts {
         model: "H100".to_owned(),
         memory_mib: 81_920,
         has_failed: false,
-        only_for: None,
+        restricted_to: None,
         obstacle: None,
     };
     NodeFacts {

@@ -13,7 +13,7 @@ use std::{borrow::Cow, collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 
 use crate::device::SourceName;
-pub use check::{Mistake, check};
+pub use check::{SpecError, check};
 pub use edits::{ContainerEdits, Hook, IntelRdt, NetDevice, SpecMount, SpecNode};
 
 /// Vendor half of every kind that Windlass writes.

@@ -234,12 +234,12 @@ impl Device {
 
     /// Memory in MiB of a GPU, a partition or a MIG instance, if its driver reports the memory.
     pub fn memory_mib(&self) -> Option<u64> {
-        let (_, bytes) = self.memory()?;
+        let (_, bytes) = self.memory_capacity()?;
         Some(bytes >> 20)
     }
 
     /// Memory in bytes, as [`Device::memory_mib`], with the name of the capacity.
-    pub fn memory(&self) -> Option<(&'static AttributeName, u64)> {
+    pub fn memory_capacity(&self) -> Option<(&'static AttributeName, u64)> {
         let name = self.family().memory?;
         match self.capacity.get(name)? {
             Quantity::Bytes(bytes) => Some((name, *bytes)),

@@ -39,7 +39,7 @@ const MAX_CHARS: usize = 128;
 
 impl DmemRegion {
     /// Regions of a file with their values. Lines of other subsystems and lines without a value are skipped.
-    pub fn list(text: &str) -> impl Iterator<Item = (Self, &str)> {
+    pub fn parse_lines(text: &str) -> impl Iterator<Item = (Self, &str)> {
         text.lines().filter_map(|line| {
             let (name, value) = line.trim().rsplit_once([' ', '\t'])?;
             Some((name.trim_end().parse().ok()?, value))
@@ -48,7 +48,7 @@ impl DmemRegion {
 
     /// Value of this region in a file.
     pub fn value<'a>(&self, text: &'a str) -> Option<&'a str> {
-        Self::list(text).find(|(region, _)| region == self).map(|(_, value)| value)
+        Self::parse_lines(text).find(|(region, _)| region == self).map(|(_, value)| value)
     }
 
     /// True for a region of the GPU's own memory: all of it, or the memory of one tile.
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_files_lines_are_regions_with_values() {
-        let regions: Vec<_> = DmemRegion::list(CAPACITY).collect();
+        let regions: Vec<_> = DmemRegion::parse_lines(CAPACITY).collect();
         let expected = [
             (region("drm/0000:03:00.0/vram0"), "17095983104"),
             (region("drm/0000:03:00.0/stolen"), "4096"),

@@ -82,7 +82,7 @@ pub enum Observation {
     Failed(Reason, String),
     /// The probe exceeded its deadline. This is a failure, except for the first probe, which may have to wake a
     /// sleeping device.
-    Overdue(String),
+    TimedOut(String),
     /// The driver reported a fault.
     Fault(Reason, String),
     /// The device is present and its probe is pending; nothing new is known.
@@ -229,11 +229,11 @@ impl HealthTracker {
             }
             Observation::Pending => None,
             Observation::Failed(reason, detail) => self.fail(*reason, detail, now),
-            Observation::Overdue(detail) if self.health.state == HealthState::Unknown => {
+            Observation::TimedOut(detail) if self.health.state == HealthState::Unknown => {
                 self.add_failure_once(Reason::Unresponsive, detail, now);
                 None
             }
-            Observation::Overdue(detail) => self.fail(Reason::Unresponsive, detail, now),
+            Observation::TimedOut(detail) => self.fail(Reason::Unresponsive, detail, now),
             Observation::Fault(reason, detail) => {
                 self.quiet.record_failure(&self.health, now);
                 self.add_failure(*reason, detail, now);

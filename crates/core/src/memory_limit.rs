@@ -63,13 +63,13 @@ pub struct GpuMemoryLimit {
 pub enum MemoryLimitError {
     /// The bytes do not parse: damaged, a missing field, or an unknown field.
     #[error("the document is damaged")]
-    Damaged(#[from] serde_json::Error),
+    Parse(#[from] serde_json::Error),
     /// Another version wrote the document.
     #[error("the document has version {0}, and this program knows {VERSION}")]
-    Version(u32),
+    UnsupportedVersion(u32),
     /// The path is relative, contains `..`, or is not UTF-8.
     #[error("{0} is not an absolute UTF-8 path without `..`")]
-    Path(PathBuf),
+    InvalidPath(PathBuf),
     /// The document names no GPU.
     #[error("the document names no GPU")]
     NoGpu,
@@ -179,7 +179,7 @@ fn default_cgroup_root() -> PathBuf {
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MemoryLimitError> {
     let Header { version } = serde_json::from_slice(bytes)?;
     if version != VERSION {
-        return Err(MemoryLimitError::Version(version));
+        return Err(MemoryLimitError::UnsupportedVersion(version));
     }
     Ok(serde_json::from_slice(bytes)?)
 }
@@ -191,7 +191,7 @@ fn json(document: &impl Serialize) -> Vec<u8> {
 fn check_path(path: &Path) -> Result<(), MemoryLimitError> {
     let has_parent = path.components().any(|component| component == Component::ParentDir);
     let is_valid = path.is_absolute() && !has_parent && path.to_str().is_some();
-    if is_valid { Ok(()) } else { Err(MemoryLimitError::Path(path.to_owned())) }
+    if is_valid { Ok(()) } else { Err(MemoryLimitError::InvalidPath(path.to_owned())) }
 }
 
 /// Checks that each id is that of a whole GPU and occurs once, and that a library is present for GPUs without a region.
@@ -311,7 +311,7 @@ mod tests {
         use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
         let library = PathBuf::from(OsStr::from_bytes(b"/\xff"));
         let error = MemoryLimitRecord::new(Some(library), vec![limit("GPU-a", 1)]);
-        assert!(matches!(error, Err(MemoryLimitError::Path(_))), "{error:?}");
+        assert!(matches!(error, Err(MemoryLimitError::InvalidPath(_))), "{error:?}");
     }
 
     #[test]

@@ -119,7 +119,7 @@ struct ResolvedRequest {
 /// Chooses the best set.
 pub fn choose(topology: &Topology, request: Request<'_>) -> Result<Choice, PlacementError> {
     let resolved = ResolvedRequest::resolve(topology, request)?;
-    let result = resolved.best(topology, |_| true).ok_or_else(|| resolved.no_node(topology))?;
+    let result = resolved.best(topology, |_| true).ok_or_else(|| resolved.numa_error(topology))?;
     Ok(Choice::of(topology, &result))
 }
 
@@ -208,7 +208,7 @@ impl ResolvedRequest {
             self.available.iter().filter(|position| !is_required(position) && eligible(**position));
         let positions: Vec<_> =
             self.required.iter().chain(optional).copied().take(self.size).collect();
-        (positions.len() == self.size).then(|| SearchResult::only(ascending(positions)))
+        (positions.len() == self.size).then(|| SearchResult::single_candidate(ascending(positions)))
     }
 
     /// NUMA nodes of the available devices; `None` for unknown.
@@ -217,7 +217,7 @@ impl ResolvedRequest {
     }
 
     /// Error of a `numa-strict` request without an answer.
-    fn no_node(&self, topology: &Topology) -> PlacementError {
+    fn numa_error(&self, topology: &Topology) -> PlacementError {
         let nodes: BTreeSet<_> =
             self.required.iter().map(|&position| topology.device(position).numa_node).collect();
         if nodes.len() > 1 {
@@ -240,7 +240,7 @@ impl Choice {
     fn of(topology: &Topology, result: &SearchResult) -> Self {
         Self {
             devices: topology.ids(&result.positions),
-            connections: Connections::of(topology, &result.positions),
+            connections: Connections::of_positions(topology, &result.positions),
             score: result.score,
             steps: result.steps,
             exact: result.exact,

@@ -24,7 +24,7 @@ pub struct InvalidReplicaId(String);
 const SEPARATOR: &str = "::";
 
 /// The device of an id that the kubelet uses: a device id or a replica id.
-pub fn device_of(id: &str) -> Option<DeviceId> {
+pub fn device_of_id(id: &str) -> Option<DeviceId> {
     ReplicaId::split(id).map_or(id, |(device, _)| device).parse().ok()
 }
 

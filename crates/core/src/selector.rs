@@ -176,7 +176,7 @@ impl DeviceExpression {
     }
 
     /// Parses an expression over a `device` with these fields.
-    fn with_fields(fields: &'static [&'static str], text: &str) -> Result<Self, InvalidExpression> {
+    fn parse_with_fields(fields: &'static [&'static str], text: &str) -> Result<Self, InvalidExpression> {
         let invalid = |problem: String| InvalidExpression {
             text: in_a_line(text),
             problem: in_a_line(&problem),
@@ -211,7 +211,7 @@ impl FromStr for DeviceExpression {
     type Err = InvalidExpression;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::with_fields(&variable::FIELDS, text)
+        Self::parse_with_fields(&variable::FIELDS, text)
     }
 }
 

@@ -139,7 +139,7 @@ impl fmt::Display for Connection {
 
 impl ConnectionMatrix {
     /// The matrix of these devices; each pair is computed once.
-    pub fn of(devices: &[&Device]) -> Self {
+    pub fn from_devices(devices: &[&Device]) -> Self {
         let size = devices.len();
         let mut cells = Vec::with_capacity(size * size);
         for (row, a) in devices.iter().enumerate() {

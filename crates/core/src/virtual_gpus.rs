@@ -149,7 +149,7 @@ impl ContainerRequest {
     pub fn from_quantities<'a>(stage: Stage, quantity: impl Fn(&str) -> Option<&'a str>) -> Self {
         let amount = |resource| {
             let amount = quantity(resource).and_then(Amount::parse);
-            amount.map_or(0, |amount| u64::try_from(amount.rounded_up()).unwrap_or(0))
+            amount.map_or(0, |amount| u64::try_from(amount.ceil()).unwrap_or(0))
         };
         Self {
             stage,

@@ -54,7 +54,7 @@ impl<'a> Context<'a> {
     }
 
     /// Waits for all operations and returns their error.
-    pub(crate) fn finish(&self) -> Result<()> {
+    pub(crate) fn synchronize(&self) -> Result<()> {
         call!(self.table, cuCtxSynchronize)
     }
 }

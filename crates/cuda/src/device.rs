@@ -23,7 +23,7 @@ pub struct Device<'a> {
 pub struct DeviceUuid([u8; 16]);
 
 /// `CU_DEVICE_ATTRIBUTE_INTEGRATED` in `cuda.h`.
-const INTEGRATED: c_int = 18;
+const ATTRIBUTE_INTEGRATED: c_int = 18;
 
 /// `CU_CTX_SCHED_AUTO` in `cuda.h`.
 const SCHED_AUTO: c_uint = 0;
@@ -47,7 +47,7 @@ impl<'a> Device<'a> {
     /// True if the device uses the host's memory.
     pub fn is_integrated(self) -> Result<bool> {
         let mut value = 0;
-        call!(self.table, cuDeviceGetAttribute, &raw mut value, INTEGRATED, self.ordinal)?;
+        call!(self.table, cuDeviceGetAttribute, &raw mut value, ATTRIBUTE_INTEGRATED, self.ordinal)?;
         Ok(value != 0)
     }
 

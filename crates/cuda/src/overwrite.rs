@@ -61,7 +61,7 @@ pub enum OverwriteError {
 const MIB: u64 = 1 << 20;
 
 /// Smallest piece: the driver maps large allocations in pages of 2 MiB.
-const PAGE: usize = 2 << 20;
+const PAGE_BYTES: usize = 2 << 20;
 
 /// Permitted remaining free memory: fragments below a page, and memory that the driver uses for mapping. NVIDIA
 /// documents no number. This bound is far above that use, and far below the size of a tenant's data.
@@ -90,7 +90,7 @@ pub fn overwrite(library: &Path, uuid: &str) -> Result<OverwriteReport, Overwrit
     let pieces = allocate_all(&context, before)?;
     for value in FILL_VALUES {
         pieces.iter().try_for_each(|piece| piece.fill(value))?;
-        context.finish()?;
+        context.synchronize()?;
         pieces.iter().try_for_each(|piece| check_samples(piece, value))?;
     }
     check_remaining(before, context.memory_info()?)?;
@@ -100,9 +100,9 @@ pub fn overwrite(library: &Path, uuid: &str) -> Result<OverwriteReport, Overwrit
 
 /// Makes the driver load its code for fill and copy before all memory is allocated.
 fn warm_up(context: &Context<'_>) -> Result<(), OverwriteError> {
-    let Some(piece) = context.allocate(PAGE)? else { return Ok(()) };
+    let Some(piece) = context.allocate(PAGE_BYTES)? else { return Ok(()) };
     piece.fill(FILL_VALUES[0])?;
-    context.finish()?;
+    context.synchronize()?;
     check_samples(&piece, FILL_VALUES[0])
 }
 
@@ -113,12 +113,12 @@ fn allocate_all<'a>(
 ) -> Result<Vec<Allocation<'a>>, CudaError> {
     let mut pieces = Vec::new();
     let free = usize::try_from(memory.free).expect("CUDA reports a size_t");
-    let mut size = free - free % PAGE;
-    while size >= PAGE {
+    let mut size = free - free % PAGE_BYTES;
+    while size >= PAGE_BYTES {
         match context.allocate(size)? {
             Some(piece) => pieces.push(piece),
-            None if size == PAGE => break,
-            None => size = (size / 2).next_multiple_of(PAGE),
+            None if size == PAGE_BYTES => break,
+            None => size = (size / 2).next_multiple_of(PAGE_BYTES),
         }
     }
     Ok(pieces)

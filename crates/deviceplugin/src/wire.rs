@@ -23,9 +23,9 @@ pub(super) enum Refusal {
     TooManyContainers { resource: String, count: usize, limit: usize },
     #[error("the request names no devices of {resource}")]
     NoIds { resource: String },
-    #[error("{resource} has no device {}", list(ids))]
+    #[error("{resource} has no device {}", list_ids(ids))]
     UnknownIds { resource: String, ids: Vec<String> },
-    #[error("the request names {} of {resource} more than once", list(ids))]
+    #[error("the request names {} of {resource} more than once", list_ids(ids))]
     DuplicateIds { resource: String, ids: Vec<String> },
     #[error("{resource}: {id} cannot be allocated: {reason}")]
     NotAllocatable { resource: String, id: String, reason: String },
@@ -47,15 +47,15 @@ pub(super) enum Refusal {
     #[error(
         "{resource}: {} would both be {path} in the container: ask for one, or let each keep its own \
          path",
-        list(ids)
+        list_ids(ids)
     )]
     SharedPath { resource: String, ids: Vec<String>, path: String },
-    #[error("{resource}: {} cannot be allocated: {conflict}", list(ids))]
+    #[error("{resource}: {} cannot be allocated: {conflict}", list_ids(ids))]
     Conflict { resource: String, ids: Vec<String>, conflict: Box<Conflict> },
     #[error("{resource}: {id} is not ready for its container: {reason}")]
     NotReady { resource: String, id: String, reason: String },
     #[error("{resource}: the share has no GPU yet: {reason}")]
-    Unbound { resource: String, reason: String },
+    ShareNotBound { resource: String, reason: String },
     #[error("{0}")]
     Cdi(String),
     #[error("{resource}: {source}{excluded}")]
@@ -129,7 +129,7 @@ impl From<Refusal> for Status {
             | Refusal::NotReady { .. }
             | Refusal::Conflict { .. }
             | Refusal::Cdi(_) => Self::failed_precondition(text),
-            Refusal::Unbound { .. } => Self::unavailable(text),
+            Refusal::ShareNotBound { .. } => Self::unavailable(text),
         }
     }
 }
@@ -152,7 +152,7 @@ impl fmt::Display for Excluded {
 }
 
 /// Lists the first ids. gRPC peers accept 16 KB of status, and it becomes one line in a pod's events.
-fn list(ids: &[String]) -> String {
+fn list_ids(ids: &[String]) -> String {
     first_few(ids, MAX_LISTED_IDS)
 }
 

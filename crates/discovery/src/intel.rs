@@ -77,7 +77,7 @@ pub(super) fn sample(host: &Host, device: &Device) -> Sample {
     }
     let Some(monitor) = Monitor::find(host, &folder, &DRIVERS) else { return Sample::default() };
     Sample {
-        memory_bytes: device.memory().map(|(_, bytes)| bytes),
+        memory_bytes: device.memory_capacity().map(|(_, bytes)| bytes),
         compute_clock_hertz: clock_hertz(host, &folder),
         ..monitor.sample()
     }

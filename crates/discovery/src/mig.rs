@@ -62,7 +62,7 @@ pub use self::{
 pub struct MigHandle {
     requests: mpsc::Sender<MigRequest>,
     notices: mpsc::Sender<MigNotice>,
-    releases: NvmlShutdownHandle,
+    shutdown_handle: NvmlShutdownHandle,
     nvidia_smi: NvidiaSmi,
     timeout: Duration,
 }
@@ -173,7 +173,7 @@ pub fn channel(
     let handle = MigHandle {
         requests: request_sender,
         notices: notices.clone(),
-        releases,
+        shutdown_handle: releases,
         nvidia_smi,
         timeout,
     };
@@ -258,7 +258,7 @@ impl MigHandle {
     /// Requests a shutdown of NVML and waits until NVML is shut down; `None` if the agent stops. NVML stays shut down
     /// until the returned value is dropped. Running tasks on other GPUs delay the shutdown.
     pub async fn shut_down_nvml(&self) -> Option<NvmlShutdownGuard> {
-        self.releases.request().await
+        self.shutdown_handle.request().await
     }
 
     async fn request<T: Send + 'static>(

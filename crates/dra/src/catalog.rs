@@ -102,7 +102,7 @@ impl Catalog {
             let pool = catalog.pool(node, device);
             pool.entries.push(CatalogEntry::of(device, sharing, state, ledger, driver));
         }
-        let gpus = partitions::gpus(state, ledger, driver);
+        let gpus = partitions::partitionable_gpus(state, ledger, driver);
         for gpu in &gpus {
             let pool = catalog.pool(node, gpu.gpu);
             pool.counters.push(gpu.counters());
@@ -180,11 +180,11 @@ pub(super) fn is_pool_of(node: &str, pool: &str) -> bool {
 
 fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
     let taints = [
-        failure(device),
-        held(state, ledger, device),
+        unhealthy_taint(device),
+        device_plugin_taint(state, ledger, device),
         claimed_under_other_name(state, ledger, device),
-        unclean(state, device),
-        obstacle(state, device),
+        unclean_taint(state, device),
+        obstacle_taint(state, device),
     ];
     taints.into_iter().flatten().collect()
 }
@@ -204,19 +204,19 @@ fn unknown_claims(ledger: &Ledger) -> Option<Taint> {
     (!ledger.knows_claims()).then(taint)
 }
 
-fn obstacle(state: &NodeState, device: &Device) -> Option<Taint> {
+fn obstacle_taint(state: &NodeState, device: &Device) -> Option<Taint> {
     // Kubernetes 1.34 accepts four taints of a device, and an unhealthy device has one already.
     let obstacle = state.obstacle(device).filter(|_| device.health.is_healthy())?;
     Some(Taint { key: OBSTACLE, value: obstacle.kind.as_str().to_owned() })
 }
 
 /// Taint of a device that waits for cleanup, or whose cleanup failed.
-fn unclean(state: &NodeState, device: &Device) -> Option<Taint> {
+fn unclean_taint(state: &NodeState, device: &Device) -> Option<Taint> {
     let value = (*state.pending_cleanups.get(&device.id)?).to_owned();
     Some(Taint { key: UNCLEAN, value })
 }
 
-fn failure(device: &Device) -> Option<Taint> {
+fn unhealthy_taint(device: &Device) -> Option<Taint> {
     if device.health.is_healthy() {
         return None;
     }
@@ -228,7 +228,7 @@ fn failure(device: &Device) -> Option<Taint> {
 }
 
 /// Taint of a device that a container holds, or may hold, through the device plugin. The release removes it.
-fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
+fn device_plugin_taint(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     let value = match ledger.container_holder(&state.overlaps.overlap(&device.id)) {
         Some(resource) => label_value(resource.as_str().rsplit('/').next().unwrap_or_default()),
         None if ledger.is_shared_by_pods(&device.id) => "shares".to_owned(),

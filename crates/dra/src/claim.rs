@@ -69,7 +69,7 @@ pub(crate) enum ClaimError {
     #[error("claim {0} is not allocated")]
     NotAllocated(ClaimRef),
     #[error("claim {claim} has no {field}")]
-    Missing { claim: ClaimRef, field: String },
+    MissingField { claim: ClaimRef, field: String },
 }
 
 // === impl Claim ===
@@ -82,7 +82,7 @@ impl Claim {
         driver: &DriverName,
     ) -> Result<Self, ClaimError> {
         let missing =
-            |field: &str| ClaimError::Missing { claim: reference.clone(), field: field.to_owned() };
+            |field: &str| ClaimError::MissingField { claim: reference.clone(), field: field.to_owned() };
         let uid = object.metadata.uid.ok_or_else(|| missing("metadata.uid"))?;
         if uid != reference.uid {
             return Err(ClaimError::Replaced { claim: reference.clone(), found: uid });

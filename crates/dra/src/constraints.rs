@@ -27,7 +27,7 @@ pub(super) struct Constraints {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Inputs<'a> {
+pub(super) struct ConstraintInputs<'a> {
     pub(super) result: &'a AllocatedDevice,
     pub(super) entry: &'a CatalogEntry,
     pub(super) device: &'a Device,
@@ -48,7 +48,7 @@ pub(crate) enum ConstraintError {
 impl Constraints {
     /// Constraints that follow from the allocation and the parameters.
     pub(super) fn of(
-        inputs: Inputs<'_>,
+        inputs: ConstraintInputs<'_>,
         requested: Option<SharingRequest<'_>>,
     ) -> Result<Self, ConstraintError> {
         let constraints = inputs.constraints()?;
@@ -59,7 +59,7 @@ impl Constraints {
     fn with_sharing(
         self,
         requested: SharingRequest<'_>,
-        inputs: Inputs<'_>,
+        inputs: ConstraintInputs<'_>,
     ) -> Result<Self, OpaqueError> {
         let impossible = |reason| Err(requested.impossible(&inputs.result.device, reason));
         match (requested.sharing, self.usage, self.mps_limits) {
@@ -123,7 +123,7 @@ fn partial_gpu_reason(device: &Device, mig_reason: &'static str) -> Option<&'sta
 
 // === impl Inputs ===
 
-impl Inputs<'_> {
+impl ConstraintInputs<'_> {
     fn constraints(self) -> Result<Constraints, ConstraintError> {
         let usage = match (self.result.access, &self.result.share, &self.entry.consumable) {
             (Access::Admin, ..) => ClaimUse::Admin,

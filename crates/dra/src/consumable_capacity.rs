@@ -35,7 +35,7 @@ pub(crate) enum CapacityError {
         "no method enforces {amount} of {name}: the device is shared by {by}; request all \
          of it, share it by mps, or configure limits: advisory"
     )]
-    Unenforced { amount: String, name: String, by: &'static str },
+    Unenforced { amount: String, name: String, method: &'static str },
 }
 
 /// Compute of a whole GPU, in percent.
@@ -59,7 +59,7 @@ impl ConsumableCapacity {
         let is_memory_limited = state.limit_rules().strongest_for(device) >= Enforcement::Dmem;
         let settings =
             state.policy.dra.share_settings(device).filter(|_| sharing == Sharing::Exclusive)?;
-        let (name, bytes) = device.memory()?;
+        let (name, bytes) = device.memory_capacity()?;
         let (memory_name, memory_mib) = (published_name(name), bytes / MIB);
         let clients = MpsSpec::new(device, Replicas::ONE).max_clients().0;
         let by_clients =
@@ -139,7 +139,7 @@ impl ConsumableCapacity {
             None => Ok(()),
             Some((name, amount)) => {
                 let (name, amount) = (name.clone(), amount.clone());
-                Err(CapacityError::Unenforced { amount, name, by: method })
+                Err(CapacityError::Unenforced { amount, name, method })
             }
         }
     }
@@ -147,7 +147,7 @@ impl ConsumableCapacity {
 
 /// The amount, rounded up to a whole number.
 pub(super) fn rounded_up(text: &str) -> Option<u64> {
-    u64::try_from(Amount::parse(text)?.rounded_up()).ok()
+    u64::try_from(Amount::parse(text)?.ceil()).ok()
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ const MAX_MESSAGE_CHARS: usize = 1024;
 // === impl HealthPublisher ===
 
 impl HealthPublisher {
-    pub(super) fn list(&mut self) -> NodeWatchResourcesResponse {
+    pub(super) fn snapshot(&mut self) -> NodeWatchResourcesResponse {
         let statuses = self.statuses();
         self.message(&statuses)
     }

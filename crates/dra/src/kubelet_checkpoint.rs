@@ -19,7 +19,7 @@ use windlass_config::DriverName;
 use windlass_core::{cdi::ContainerEdits, device::DeviceId};
 use windlass_host::files::{MAX_BYTES, Symlinks, read_regular_text};
 use windlass_kubelet_api::dra::checkpoint::{
-    CPU_MANAGER_FILE, Checkpoint, CheckpointError, ClaimState, Device, FILE,
+    CPU_MANAGER_FILE, Checkpoint, CheckpointError, ClaimState, Device, FILE_NAME,
 };
 
 use super::{
@@ -50,7 +50,7 @@ pub(crate) enum KubeletCheckpointError {
 
 impl KubeletCheckpoint {
     pub(crate) fn new(kubelet_dir: &Path, driver: &DriverName) -> Self {
-        Self { path: kubelet_dir.join(FILE), driver: driver.clone() }
+        Self { path: kubelet_dir.join(FILE_NAME), driver: driver.clone() }
     }
 
     /// Claims with devices of this driver, as entries of the agent's state file. Blocks.
@@ -148,7 +148,7 @@ mod tests {
         let list = [claim("u1", "windlass.dev", &device), claim("u2", "other.dev", &device)];
         let data = json!({"kind": "DRACheckpoint", "ClaimInfoStateList": list}).to_string();
         let document = json!({"Data": data, "Checksum": 1}).to_string();
-        fs::write(folder.path().join(FILE), document).expect("written");
+        fs::write(folder.path().join(FILE_NAME), document).expect("written");
 
         let checkpoint = KubeletCheckpoint::new(folder.path(), &DriverName::default());
         let records = checkpoint.records().expect("read");
@@ -167,7 +167,7 @@ mod tests {
         assert!(error.contains("dra_manager_state, is not visible to this agent"), "{error}");
         fs::write(folder.path().join(CPU_MANAGER_FILE), "{}").expect("written");
         assert!(checkpoint.records().expect("no records").is_empty());
-        fs::write(folder.path().join(FILE), "{").expect("written");
+        fs::write(folder.path().join(FILE_NAME), "{").expect("written");
         checkpoint.uids().expect_err("unreadable");
     }
 }

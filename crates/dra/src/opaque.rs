@@ -29,7 +29,7 @@ pub(crate) struct Configs<'a>(Vec<(&'a OpaqueConfig, Parameters)>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpaqueError {
     #[error("{origin}: {why}")]
-    Unreadable { origin: String, why: String },
+    Unreadable { origin: String, reason: String },
     #[error(
         "{origin}: no kind {kind:?} in {version:?} is known: write DeviceConfig of {WINDLASS_API_VERSION}, or GpuConfig \
          or MigDeviceConfig of {NVIDIA_API_VERSION}"
@@ -44,7 +44,7 @@ pub enum OpaqueError {
         found: DeviceKind,
     },
     #[error("{origin}: strategy {strategy} is impossible for {device}: {why}")]
-    Impossible { origin: String, strategy: &'static str, device: String, why: &'static str },
+    Impossible { origin: String, strategy: &'static str, device: String, reason: &'static str },
 }
 
 #[derive(Debug)]
@@ -210,7 +210,7 @@ impl SharingRequest<'_> {
             Sharing::Mps(_) => "MPS",
         };
         let (origin, device) = (self.origin.to_owned(), device.to_owned());
-        OpaqueError::Impossible { origin, strategy, device, why: reason }
+        OpaqueError::Impossible { origin, strategy, device, reason }
     }
 }
 
@@ -234,7 +234,7 @@ fn parse_windlass(origin: &str, parameters: &Value) -> Result<Option<Sharing>, O
             parsed.mps.map(|mps| limits(mps.active_thread_percentage, mps.pinned_memory_limit));
         sharing(parsed.strategy, parsed.time_slicing, mps)
     });
-    sharing.transpose().map_err(|reason| unreadable(origin, reason))
+    sharing.transpose().map_err(|reason| unreadable_error(origin, reason))
 }
 
 fn parse_nvidia(origin: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
@@ -243,7 +243,7 @@ fn parse_nvidia(origin: &str, parameters: &Value) -> Result<Option<Sharing>, Opa
         let mps = parsed.mps_config.map(NvidiaMps::limits);
         sharing(parsed.strategy, parsed.time_slicing_config, mps)
     });
-    sharing.transpose().map_err(|reason| unreadable(origin, reason))
+    sharing.transpose().map_err(|reason| unreadable_error(origin, reason))
 }
 
 fn sharing(
@@ -279,7 +279,7 @@ impl NvidiaMps {
 fn limits(threads: Option<u64>, memory: Option<String>) -> Result<MpsLimits, String> {
     const MIB: i64 = 1 << 20;
     let mebibytes = |text: String| {
-        let bytes = Amount::parse(&text).map(Amount::rounded_up);
+        let bytes = Amount::parse(&text).map(Amount::ceil);
         let mebibytes = bytes.and_then(|bytes| u64::try_from(bytes / MIB).ok());
         mebibytes
             .filter(|mebibytes| *mebibytes > 0)
@@ -295,11 +295,11 @@ fn limits(threads: Option<u64>, memory: Option<String>) -> Result<MpsLimits, Str
 }
 
 fn parse<T: DeserializeOwned>(origin: &str, parameters: &Value) -> Result<T, OpaqueError> {
-    T::deserialize(parameters).map_err(|error| unreadable(origin, error.to_string()))
+    T::deserialize(parameters).map_err(|error| unreadable_error(origin, error.to_string()))
 }
 
-fn unreadable(origin: &str, reason: impl Into<String>) -> OpaqueError {
-    OpaqueError::Unreadable { origin: origin.to_owned(), why: reason.into() }
+fn unreadable_error(origin: &str, reason: impl Into<String>) -> OpaqueError {
+    OpaqueError::Unreadable { origin: origin.to_owned(), reason: reason.into() }
 }
 
 #[cfg(test)]

@@ -53,20 +53,20 @@ pub(crate) struct Plan {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("request {request}: pool {pool} has no device {device}{why}")]
-    UnknownDevice { request: String, pool: String, device: String, why: &'static str },
+    UnknownDevice { request: String, pool: String, device: String, suffix: &'static str },
     #[error("request {request}: {device} cannot be used: {why}")]
-    UnusableDevice { request: String, device: DeviceId, why: String },
+    UnusableDevice { request: String, device: DeviceId, reason: String },
     #[error("request {request}: {device} is held by another claim")]
-    HeldByClaim { request: String, device: String, by: ClaimRef },
+    HeldByClaim { request: String, device: String, holder: ClaimRef },
     #[error(
         "request {request}: {device} exists at {place} already, and was not made for this claim: the agent \
          removes it at its next start, if it has no holder"
     )]
-    ForeignInstance { request: String, place: Partition, device: DeviceId },
+    ForeignInstance { request: String, placement: Partition, device: DeviceId },
     #[error("request {request}: no MIG instance exists at {place}, and admin access makes none")]
-    MissingInstance { request: String, place: Partition },
+    MissingInstance { request: String, placement: Partition },
     #[error("request {request}: {device} is not offered to claims: {why}")]
-    NotClaimable { request: String, device: DeviceId, why: &'static str },
+    NotClaimable { request: String, device: DeviceId, reason: &'static str },
     #[error(
         "request {0}: a program has one MPS daemon, and the request got several devices: ask for each in a \
          request of its own"
@@ -144,7 +144,7 @@ pub(crate) fn ledger_uses(
 impl Refusal {
     /// The claim that holds the device, for the node's own log. Other tenants must not learn its name.
     pub(super) fn holder(&self) -> Option<&ClaimRef> {
-        if let Self::HeldByClaim { by, .. } = self { Some(by) } else { None }
+        if let Self::HeldByClaim { holder: by, .. } = self { Some(by) } else { None }
     }
 }
 
@@ -161,13 +161,13 @@ impl<'a> PlanInputs<'a> {
         let find = || self.catalog.find(pool, device);
         if let (None, Some((id, reason))) = (find(), self.unclaimable(device)) {
             let (request, device) = (request.clone(), id.clone());
-            return Err(Refusal::NotClaimable { request, device, why: reason });
+            return Err(Refusal::NotClaimable { request, device, reason });
         }
         let unknown = |suffix| Refusal::UnknownDevice {
             request: request.clone(),
             pool: pool.clone(),
             device: device.clone(),
-            why: suffix,
+            suffix,
         };
         let suffix = if self.state.inventory.is_complete() { "" } else { " (yet)" };
         let entry = find().ok_or_else(|| unknown(suffix))?;
@@ -180,7 +180,7 @@ impl<'a> PlanInputs<'a> {
         };
         check_health(result, &device)?;
         self.check_obstacles(result, &device)?;
-        let inputs = constraints::Inputs { result, entry, device: &device, driver: self.driver };
+        let inputs = constraints::ConstraintInputs { result, entry, device: &device, driver: self.driver };
         let constraints = Constraints::of(inputs, configs.requested_sharing(result, &device)?)?;
         Ok(ChosenDevice { result, device, partition, constraints })
     }
@@ -198,7 +198,7 @@ impl<'a> PlanInputs<'a> {
         let obstacle = self.state.obstacle(device).filter(|_| result.access != Access::Admin);
         obstacle.map_or(Ok(()), |obstacle| {
             let (request, reason) = (result.request.clone(), obstacle.reason.clone());
-            Err(Refusal::UnusableDevice { request, device: device.id.clone(), why: reason })
+            Err(Refusal::UnusableDevice { request, device: device.id.clone(), reason })
         })
     }
 
@@ -221,7 +221,7 @@ impl<'a> PlanInputs<'a> {
             Some(other) => Err(Refusal::HeldByClaim {
                 request: result.request.clone(),
                 device: result.device.clone(),
-                by: other.claim.clone(),
+                holder: other.claim.clone(),
             }),
         }
     }
@@ -353,7 +353,7 @@ fn check_health(result: &AllocatedDevice, device: &Device) -> Result<(), Refusal
     Err(Refusal::UnusableDevice {
         request: result.request.clone(),
         device: device.id.clone(),
-        why: reason,
+        reason,
     })
 }
 

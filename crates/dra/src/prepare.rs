@@ -58,7 +58,7 @@ pub(super) struct Preparer {
     /// The work of each claim, by UID.
     tasks: KeyedTasks<String, Input>,
     /// Waits for other claims, and searches for orphans.
-    watches: JoinSet<Notice>,
+    watches: JoinSet<WatchOutcome>,
     /// Longest wait of a claim for devices of other claims.
     wait_limit: Duration,
     /// Interval of checks for missing documents.
@@ -66,7 +66,7 @@ pub(super) struct Preparer {
 }
 
 /// Results of the `watches`.
-enum Notice {
+enum WatchOutcome {
     /// Other claims may have released the devices of this claim, which waits no longer than the deadline.
     Released(String, Deadline),
     /// These claims are orphaned.
@@ -74,7 +74,7 @@ enum Notice {
 }
 
 /// Interval of checks for orphaned claims.
-const ORPHAN_CHECK: Duration = Duration::from_secs(10 * 60);
+const ORPHAN_CHECK_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
 // === impl Preparer ===
 
@@ -112,7 +112,7 @@ impl Preparer {
 
     /// Prepares and releases claims until the queue is closed.
     pub(super) async fn run(mut self) {
-        let (mut orphans, mut check) = (interval(ORPHAN_CHECK), interval(self.check_interval));
+        let (mut orphans, mut check) = (interval(ORPHAN_CHECK_INTERVAL), interval(self.check_interval));
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut state = self.environment.state.clone();
         loop {
@@ -126,13 +126,13 @@ impl Preparer {
                 Some((uid, outcome)) = self.tasks.join_next() => self.step(&uid, outcome),
                 Some(notice) = self.watches.join_next() => {
                     match notice.expect("watches neither panic nor are cancelled") {
-                        Notice::Released(uid, deadline) => self.retry_after_wait(&uid, deadline),
-                        Notice::Orphaned(claims) => self.release_orphans(claims),
+                        WatchOutcome::Released(uid, deadline) => self.retry_after_wait(&uid, deadline),
+                        WatchOutcome::Orphaned(claims) => self.release_orphans(claims),
                     }
                 }
                 Ok(()) = state.changed(), if has_unknown_devices => self.find_devices(),
                 _ = orphans.tick() => self.find_orphans(),
-                _ = check.tick() => self.check(),
+                _ = check.tick() => self.check_documents(),
             }
         }
     }
@@ -185,7 +185,7 @@ impl Preparer {
             Action::Wait(blocker, deadline) => self.wait(uid, blocker, deadline),
             Action::Abandon => self.abandon(uid),
             Action::ChangeMig(claim) => self.change_mig(uid, claim),
-            Action::Execute => self.execute(uid),
+            Action::Execute => self.execute_steps(uid),
             Action::Record => {
                 let record_write = self.save();
                 self.spawn(uid, async { Input::from_record(record_write.await) });
@@ -222,7 +222,7 @@ impl Preparer {
     }
 
     /// Executes the recorded steps, or checks the completed ones.
-    fn execute(&mut self, uid: &str) {
+    fn execute_steps(&mut self, uid: &str) {
         let Some(record) = self.record(uid).cloned() else { return };
         let is_begun = record.state == Stage::PrepareStarted;
         let record_write = is_begun.then(|| self.save());
@@ -257,7 +257,7 @@ impl Preparer {
     /// Answers the waiting callers with an error; begun steps stay.
     fn refuse(&mut self, uid: &str, failure: Failure) {
         let Some(tracked) = self.tracked_claims.get_mut(uid) else { return };
-        tracked.reply_to_prepare(&Err(failure.why.clone()));
+        tracked.reply_to_prepare(&Err(failure.reason.clone()));
         // A claim that could not be read has no device for a status.
         if tracked.record.is_some() || failure.refused.is_some() {
             self.failures.set(uid, failure);
@@ -271,7 +271,7 @@ impl Preparer {
         let refused = self.tracked_claims.get_mut(uid).and_then(|tracked| tracked.record.take());
         self.environment.ledger.release_claim(uid);
         drop(self.save());
-        self.refuse(uid, Failure { why: error, refused });
+        self.refuse(uid, Failure { reason: error, refused });
     }
 
     fn records(&self) -> Records {

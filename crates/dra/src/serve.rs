@@ -74,7 +74,7 @@ enum ServeError {
     #[error(transparent)]
     Socket(#[from] SocketError),
     #[error("a server of the DRA driver ended")]
-    Ended,
+    ServerEnded,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +159,7 @@ impl Server {
                 () = end.cancelled() => break Ok(()),
                 Ok(()) = driver_socket.changes.changed() => driver_socket.ensure_bound(),
                 Ok(()) = registration.changes.changed() => registration.ensure_bound(),
-                Some(_) = servers.join_next() => break Err(ServeError::Ended),
+                Some(_) = servers.join_next() => break Err(ServeError::ServerEnded),
             }
         };
         // The kubelet must not find a driver that ends.
@@ -187,7 +187,7 @@ impl Server {
     /// gRPC services for the kubelet's calls.
     fn router(&self, end: &CancellationToken, helpers: &mut JoinSet<()>) -> Router {
         let mut health = self.health.clone();
-        let (snapshot_sender, snapshots) = watch::channel(health.list());
+        let (snapshot_sender, snapshots) = watch::channel(health.snapshot());
         helpers.spawn(health.run(snapshot_sender, end.clone()));
         let v1 = v1::DraPluginServer::new(self.service.clone());
         let v1beta1 = v1beta1::DraPluginServer::new(self.service.clone());

@@ -43,7 +43,7 @@ pub(super) type FailuresByUid = BTreeMap<String, Failure>;
 /// Reason why a claim is not prepared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    pub(super) why: String,
+    pub(super) reason: String,
     /// Devices of a claim that was refused before its first record.
     pub(super) refused: Option<PreparedClaim>,
 }
@@ -113,7 +113,7 @@ impl Failures {
 
 impl From<String> for Failure {
     fn from(reason: String) -> Self {
-        Self { why: reason, refused: None }
+        Self { reason, refused: None }
     }
 }
 
@@ -201,12 +201,12 @@ impl StatusWriter {
         let excesses = self.excesses.borrow_and_update().clone();
         let records = self.records.borrow_and_update();
         let claim = |(uid, record): (&String, &PreparedClaim)| {
-            let prepare_error = failures.get(uid).map(|failure| failure.why.as_str());
+            let prepare_error = failures.get(uid).map(|failure| failure.reason.as_str());
             let now = self.clock.now();
             let inputs = StatusInputs {
                 inventory: &state.inventory,
                 excesses: &excesses,
-                why: prepare_error,
+                prepare_error,
                 now,
             };
             let devices = document::devices(record, &inputs);

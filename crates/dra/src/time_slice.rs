@@ -21,7 +21,7 @@ impl Interval {
     }
 
     /// The value for `nvidia-smi compute-policy --set-timeslice`.
-    pub(super) fn number(self) -> &'static str {
+    pub(super) fn nvidia_smi_value(self) -> &'static str {
         match self {
             Self::Default => "0",
             Self::Short => "1",

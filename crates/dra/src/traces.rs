@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use windlass_allocations::{ledger::SharedLedger, podresources};
 use windlass_config::DriverName;
 use windlass_host::{blocking, causes};
-use windlass_kubelet_api::podresources::DIR;
+use windlass_kubelet_api::podresources::SOCKET_DIR;
 
 use super::document::ClaimDocuments;
 
@@ -90,7 +90,7 @@ impl UnrecordedClaimSearch {
             return None;
         }
         self.ledger.wait_for_checkpoint().await;
-        match podresources::drivers(&self.kubelet_dir).await {
+        match podresources::dra_drivers(&self.kubelet_dir).await {
             Ok(drivers) => {
                 drivers.contains(self.driver.as_str()).then_some(UnrecordedClaims::Containers)
             }
@@ -124,6 +124,6 @@ impl UnrecordedClaimSearch {
     }
 
     fn has_pod_resources(&self) -> bool {
-        self.kubelet_dir.join(DIR).is_dir()
+        self.kubelet_dir.join(SOCKET_DIR).is_dir()
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn selector(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
     let amount = Amount::parse(text);
     if let Some(amount) = &amount {
-        let _ = amount.rounded_up();
+        let _ = amount.ceil();
     }
     let verdicts = [
         device_expression(text),

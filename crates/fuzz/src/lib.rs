@@ -43,8 +43,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "claim", read: documents::claim, seeds: seeds::allocated_claims },
     Target { name: "claim_parameters", read: documents::parameters, seeds: seeds::parameters },
     Target { name: "selector", read: expressions::selector, seeds: seeds::expressions },
-    Target { name: "messages", read: messages::all, seeds: messages::seeds },
-    Target { name: "nri", read: nri::session, seeds: nri::seeds },
+    Target { name: "messages", read: messages::kubelet_messages, seeds: messages::seeds },
+    Target { name: "nri", read: nri::nri_session, seeds: nri::seeds },
     Target { name: "host", read: host::discovery, seeds: host::seeds },
 ];
 

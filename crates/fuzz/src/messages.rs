@@ -9,7 +9,7 @@ use windlass_kubelet_api::{deviceplugin, dra, pluginregistration, podresources};
 use crate::{Verdict, refused};
 
 /// Decodes the input as each message type that the agent receives. Accepts it if any decoder accepts it.
-pub(crate) fn all(bytes: &[u8]) -> Verdict {
+pub(crate) fn kubelet_messages(bytes: &[u8]) -> Verdict {
     let verdicts = [
         message::<deviceplugin::AllocateRequest>(bytes),
         message::<deviceplugin::PreferredAllocationRequest>(bytes),

@@ -50,7 +50,7 @@ impl Plugin for NoOp {
 
 /// Runs a session with a runtime that sends these bytes and closes the connection. Accepts bytes that follow the
 /// protocol.
-pub(crate) fn session(bytes: &[u8]) -> Verdict {
+pub(crate) fn nri_session(bytes: &[u8]) -> Verdict {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.expect("a runtime");
     let stream = tokio::io::join(bytes, tokio::io::sink());

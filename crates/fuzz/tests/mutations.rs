@@ -23,7 +23,7 @@ use windlass_fuzz::{Target, Verdict, target};
 #[derive(Clone, Debug)]
 enum Edit {
     /// Replaces a byte.
-    Byte(Index, u8),
+    ReplaceByte(Index, u8),
     /// Removes a range of bytes.
     Remove(Index, usize),
     /// Truncates the input.
@@ -33,9 +33,9 @@ enum Edit {
     /// Inserts a piece of text.
     Insert(Index, &'static str),
     /// Replaces a word or a number.
-    Word(Index, &'static str),
+    ReplaceWord(Index, &'static str),
     /// Moves a line.
-    Line(Index, Index),
+    MoveLine(Index, Index),
     /// Replaces the end of the input by the end of another input.
     Splice(Index, Index, Index),
 }
@@ -99,14 +99,14 @@ impl Edit {
     fn any() -> impl Strategy<Value = Self> {
         let at = any::<Index>;
         prop_oneof![
-            1 => (at(), any::<u8>()).prop_map(|(at, byte)| Self::Byte(at, byte)),
+            1 => (at(), any::<u8>()).prop_map(|(at, byte)| Self::ReplaceByte(at, byte)),
             1 => (at(), 1..40_usize).prop_map(|(at, length)| Self::Remove(at, length)),
             1 => at().prop_map(Self::Truncate),
             1 => (at(), 1..30_usize, 2..400_usize)
                 .prop_map(|(at, length, times)| Self::Repeat(at, length, times)),
             3 => (at(), select(&INSERTED_TEXTS[..])).prop_map(|(at, piece)| Self::Insert(at, piece)),
-            6 => (at(), select(&INSERTED_TEXTS[..])).prop_map(|(at, piece)| Self::Word(at, piece)),
-            2 => (at(), at()).prop_map(|(from, to)| Self::Line(from, to)),
+            6 => (at(), select(&INSERTED_TEXTS[..])).prop_map(|(at, piece)| Self::ReplaceWord(at, piece)),
+            2 => (at(), at()).prop_map(|(from, to)| Self::MoveLine(from, to)),
             1 => (at(), at(), at()).prop_map(|(at, other, from)| Self::Splice(at, other, from)),
         ]
     }
@@ -115,8 +115,8 @@ impl Edit {
         let end = input.len();
         let offset = |at: &Index| at.index(end + 1);
         match self {
-            Self::Byte(at, byte) if end > 0 => input[at.index(end)] = *byte,
-            Self::Byte(..) => {}
+            Self::ReplaceByte(at, byte) if end > 0 => input[at.index(end)] = *byte,
+            Self::ReplaceByte(..) => {}
             Self::Remove(at, length) => {
                 drop(input.drain(offset(at)..end.min(offset(at) + length)));
             }
@@ -126,14 +126,14 @@ impl Edit {
                 input.splice(offset(at)..offset(at), piece);
             }
             Self::Insert(at, piece) => drop(input.splice(offset(at)..offset(at), piece.bytes())),
-            Self::Word(at, piece) => {
+            Self::ReplaceWord(at, piece) => {
                 let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-/".contains(byte);
                 let before = input[..offset(at)].iter().rev().take_while(|byte| is_word(byte));
                 let after = input[offset(at)..].iter().take_while(|byte| is_word(byte));
                 let (from, to) = (offset(at) - before.count(), offset(at) + after.count());
                 input.splice(from..to, piece.bytes());
             }
-            Self::Line(from, to) => {
+            Self::MoveLine(from, to) => {
                 let mut lines: Vec<_> =
                     input.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
                 if !lines.is_empty() {

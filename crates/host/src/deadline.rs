@@ -29,11 +29,11 @@ use tokio_util::sync::CancellationToken;
 pub struct Deadline {
     slice: Duration,
     /// Slices that have not counted yet.
-    remaining: u32,
+    remaining_slices: u32,
     /// Number of late slices that may still stay uncounted.
     uncounted_slices_left: u32,
     /// End of the current slice.
-    ends: Instant,
+    slice_end: Instant,
 }
 
 /// Slices per deadline. A stop of up to one slice counts as running time. More slices would cost more wake-ups.
@@ -50,32 +50,32 @@ impl Deadline {
     /// A deadline after `limit` from `now`.
     pub fn starting_at(now: Instant, limit: Duration) -> Self {
         let slice = limit / SLICES;
-        Self { slice, remaining: SLICES, uncounted_slices_left: SLICES, ends: now + slice }
+        Self { slice, remaining_slices: SLICES, uncounted_slices_left: SLICES, slice_end: now + slice }
     }
 
     /// End of the current slice: time of the next check.
     pub fn next_check(&self) -> Instant {
-        self.ends
+        self.slice_end
     }
 
     /// Updates the deadline; returns true once it has passed.
     pub fn has_passed(&mut self, now: Instant) -> bool {
-        if now < self.ends || self.remaining == 0 {
-            return self.remaining == 0;
+        if now < self.slice_end || self.remaining_slices == 0 {
+            return self.remaining_slices == 0;
         }
-        let is_late = now >= self.ends + self.slice;
-        self.ends = if is_late { now } else { self.ends } + self.slice;
+        let is_late = now >= self.slice_end + self.slice;
+        self.slice_end = if is_late { now } else { self.slice_end } + self.slice;
         if is_late && self.uncounted_slices_left > 0 {
             self.uncounted_slices_left -= 1;
         } else {
-            self.remaining -= 1;
+            self.remaining_slices -= 1;
         }
-        self.remaining == 0
+        self.remaining_slices == 0
     }
 
     /// Remaining time, in whole slices.
     pub fn remaining(&self) -> Duration {
-        self.slice * self.remaining
+        self.slice * self.remaining_slices
     }
 
     /// Waits until the deadline has passed.
@@ -88,7 +88,7 @@ impl Deadline {
     pub async fn timeout<F: Future>(&mut self, future: F) -> Result<F::Output, Elapsed> {
         let mut future = pin!(future);
         loop {
-            match timeout_at(self.ends, &mut future).await {
+            match timeout_at(self.slice_end, &mut future).await {
                 Err(_) if !self.has_passed(Instant::now()) => {}
                 result => return result,
             }

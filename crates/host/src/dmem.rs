@@ -68,7 +68,7 @@ impl DmemController {
         let capacity = host
             .read_text(Path::new(CGROUP_ROOT).join(CAPACITY))
             .ok_or(DmemUnavailable::NoController)?;
-        let regions = DmemRegion::list(&capacity).map(|(region, _)| region).collect();
+        let regions = DmemRegion::parse_lines(&capacity).map(|(region, _)| region).collect();
         Ok(Self { cgroup_root: host.path_on_node(CGROUP_ROOT), regions })
     }
 

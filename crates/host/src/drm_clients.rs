@@ -31,11 +31,11 @@ pub struct DrmProcesses {
     /// GPUs whose driver does not report the memory of a client.
     unmeasured: BTreeSet<PciAddress>,
     /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason.
-    hidden: BTreeMap<String, String>,
+    unreadable_pods: BTreeMap<String, String>,
     /// Clients that are counted already, by GPU and client id.
     counted: BTreeSet<(PciAddress, u64)>,
     /// All pods with a process, by the kubelet's UID.
-    present: BTreeSet<String>,
+    pods_with_processes: BTreeSet<String>,
 }
 
 /// Reason why the clients of DRM drivers are unknown.
@@ -116,9 +116,9 @@ impl DrmProcesses {
                 && let Err(error) = snapshot.add(host, pid, &container)
             {
                 // The error of one pod must not hide other pods.
-                snapshot.hidden.insert(container.pod.clone(), causes(&error));
+                snapshot.unreadable_pods.insert(container.pod.clone(), causes(&error));
             }
-            snapshot.present.insert(container.pod);
+            snapshot.pods_with_processes.insert(container.pod);
         }
         Ok(snapshot)
     }
@@ -126,12 +126,12 @@ impl DrmProcesses {
     /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason. Such a pod may use more
     /// memory than is found.
     pub fn unreadable_pods(&self) -> &BTreeMap<String, String> {
-        &self.hidden
+        &self.unreadable_pods
     }
 
     /// All pods with a process, by the kubelet's UID, including those whose files were not read.
     pub fn pods_with_processes(&self) -> &BTreeSet<String> {
-        &self.present
+        &self.pods_with_processes
     }
 
     /// Processes on a GPU.

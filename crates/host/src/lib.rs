@@ -79,7 +79,7 @@ pub struct Host {
     root: PathBuf,
     root_on_node: PathBuf,
     /// The opened root. Lookups start there, so that the kernel walks only the path below it.
-    opened: Option<Arc<OwnedFd>>,
+    root_fd: Option<Arc<OwnedFd>>,
     /// PCI functions read so far, shared by all clones.
     pci: Arc<PciIndex>,
     /// Cache of the current scan.
@@ -106,8 +106,8 @@ impl Host {
     pub fn new(root: impl Into<PathBuf>, root_on_node: impl Into<PathBuf>) -> Self {
         let (root, root_on_node) = (root.into(), root_on_node.into());
         let opened = rustix::fs::open(&root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
-        let (opened, pci) = (opened.map(Arc::new), Arc::default());
-        Self { root, root_on_node, opened, pci, scan_cache: None, recorder: None }
+        let (root_fd, pci) = (opened.map(Arc::new), Arc::default());
+        Self { root, root_on_node, root_fd, pci, scan_cache: None, recorder: None }
     }
 
     /// Converts a path that the agent sees to the path that the container runtime sees; `None` for a path outside this
@@ -185,7 +185,7 @@ impl Host {
     pub fn resolve_link(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
         let mut path = absolute.as_ref().to_owned();
         for _ in 0..MAX_LINKS {
-            match self.try_link(&path) {
+            match self.try_read_link(&path) {
                 Ok(target) => path = normalize(&path.parent()?.join(&*target)),
                 Err(Errno::INVAL) => return Some(path),
                 Err(_) => return None,
@@ -201,7 +201,7 @@ impl Host {
             let mut components = remaining.components();
             let target = components.by_ref().find_map(|component| {
                 path = normalize(&path.join(component));
-                let link = (path != Path::new("/")).then(|| self.try_link(&path));
+                let link = (path != Path::new("/")).then(|| self.try_read_link(&path));
                 link.filter(|link| *link != Err(Errno::INVAL))
             });
             let Some(target) = target.transpose().ok()? else { return Some(path) };

@@ -56,7 +56,7 @@ impl PciKind {
         let is_gone = |error: Errno| matches!(error, Errno::NOENT | Errno::NODEV);
         let mut read_error = None;
         let mut text = |file: &str| {
-            let text = host.bytes(&folder.join(file));
+            let text = host.read_bytes(&folder.join(file));
             read_error =
                 read_error.or(text.as_ref().err().copied().filter(|error| !is_gone(*error)));
             Some(std::str::from_utf8(&text.ok()?).ok()?.trim().to_owned())

@@ -51,20 +51,20 @@ impl Host {
     ///
     /// Fails if the file is missing, unreadable or not text.
     pub fn try_read_text(&self, absolute: impl AsRef<Path>) -> io::Result<String> {
-        let bytes = self.bytes(absolute.as_ref())?;
+        let bytes = self.read_bytes(absolute.as_ref())?;
         let text = std::str::from_utf8(&bytes);
         let text = text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         Ok(text.trim().to_owned())
     }
 
     /// Content of a file.
-    pub(super) fn bytes(&self, path: &Path) -> Result<Arc<[u8]>> {
+    pub(super) fn read_bytes(&self, path: &Path) -> Result<Arc<[u8]>> {
         self.cached(
             AccessKind::Text,
             path,
             |cache| &cache.texts,
             || {
-                let (folder, relative) = self.at(path);
+                let (folder, relative) = self.lookup_start(path);
                 let file = retry_on_intr(|| openat(folder, &*relative, READ_FLAGS, Mode::empty()))?;
                 let mut bytes = Vec::with_capacity(PAGE);
                 loop {
@@ -96,7 +96,7 @@ impl Host {
             path,
             |cache| &cache.lists,
             || {
-                let (folder, relative) = self.at(path);
+                let (folder, relative) = self.lookup_start(path);
                 let flags = READ_FLAGS | OFlags::DIRECTORY;
                 let folder = retry_on_intr(|| openat(folder, &*relative, flags, Mode::empty()))?;
                 entries(folder.as_fd())
@@ -133,17 +133,17 @@ impl Host {
 
     /// Target of a symbolic link, as written.
     pub fn read_link(&self, absolute: impl AsRef<Path>) -> Option<String> {
-        self.try_link(absolute.as_ref()).ok().map(|target| target.as_ref().to_owned())
+        self.try_read_link(absolute.as_ref()).ok().map(|target| target.as_ref().to_owned())
     }
 
     /// Like [`Host::read_link`], with the error: [`Errno::INVAL`] if the path is not a link.
-    pub(super) fn try_link(&self, path: &Path) -> Result<Arc<str>> {
+    pub(super) fn try_read_link(&self, path: &Path) -> Result<Arc<str>> {
         self.cached(
             AccessKind::Link,
             path,
             |cache| &cache.links,
             || {
-                let (folder, relative) = self.at(path);
+                let (folder, relative) = self.lookup_start(path);
                 let target = readlinkat(folder, &*relative, Vec::new())?;
                 target.to_str().map(Arc::from).map_err(|_: std::str::Utf8Error| Errno::ILSEQ)
             },
@@ -180,7 +180,7 @@ impl Host {
             path,
             |cache| &cache.kinds,
             || {
-                let (folder, relative) = self.at(path);
+                let (folder, relative) = self.lookup_start(path);
                 Ok(FileType::from_raw_mode(statat(folder, &*relative, AtFlags::empty())?.st_mode))
             },
         )
@@ -207,8 +207,8 @@ impl Host {
     }
 
     /// Start folder and relative path of a lookup.
-    fn at<'a>(&'a self, absolute: &'a Path) -> (BorrowedFd<'a>, Cow<'a, Path>) {
-        match (&self.opened, absolute.strip_prefix("/")) {
+    fn lookup_start<'a>(&'a self, absolute: &'a Path) -> (BorrowedFd<'a>, Cow<'a, Path>) {
+        match (&self.root_fd, absolute.strip_prefix("/")) {
             (Some(root), Ok(relative)) if relative == Path::new("") => {
                 (root.as_fd(), Path::new(".").into())
             }

@@ -98,7 +98,7 @@ pub enum StateFileError {
     NoChecksum(PathBuf),
     /// The file has an unknown version.
     #[error("{0} has version {1}, this agent knows {VERSION}")]
-    Version(PathBuf, u32),
+    UnsupportedVersion(PathBuf, u32),
 }
 
 /// Metadata of the content.
@@ -178,7 +178,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
             Err(error) if error.kind() == NotFound => return Ok(None),
             Err(source) => return Err(StateFileError::Read(self.path.clone(), source)),
         };
-        let (head, content) = self.parts(&text)?;
+        let (head, content) = self.split(&text)?;
         self.verify_checksum(&head, content.get())?;
         let content = self.parsed_or_error(serde_json::from_str(content.get()))?;
         let boot = match (head.boot, self.boot()) {
@@ -192,7 +192,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     }
 
     /// Metadata and raw content.
-    fn parts<'a>(&self, text: &'a [u8]) -> Result<(Header, &'a RawValue), StateFileError> {
+    fn split<'a>(&self, text: &'a [u8]) -> Result<(Header, &'a RawValue), StateFileError> {
         let head: Header = self.parsed_or_error(serde_json::from_slice(text))?;
         self.check_version(head.version)?;
         let mut fields: BTreeMap<String, &RawValue> =
@@ -273,7 +273,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     fn check_version(&self, version: u32) -> Result<(), StateFileError> {
         match version {
             CONTENT_CHECKSUM_VERSION | VERSION => Ok(()),
-            _ => Err(StateFileError::Version(self.path.clone(), version)),
+            _ => Err(StateFileError::UnsupportedVersion(self.path.clone(), version)),
         }
     }
 
@@ -298,7 +298,7 @@ impl StateFileError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Read(..) => true,
-            Self::Version(_, found) => *found > VERSION,
+            Self::UnsupportedVersion(_, found) => *found > VERSION,
             Self::Parse(..) | Self::Corrupt { .. } | Self::NoChecksum(_) => false,
         }
     }
@@ -312,7 +312,7 @@ pub fn round_trip<T: Serialize + DeserializeOwned>(
 ) -> Result<Vec<u8>, String> {
     // Path and host are placeholders, which are never opened.
     let file = StateFile::<T>::new(format.name.into(), format, Host::new("", ""));
-    let (head, content) = file.parts(text).map_err(|error| causes(&error))?;
+    let (head, content) = file.split(text).map_err(|error| causes(&error))?;
     let content = file.parsed_or_error(serde_json::from_str(content.get()));
     let content = content.map_err(|error| causes(&error))?;
     file.document(head.boot, &content).map_err(|error| error.to_string())

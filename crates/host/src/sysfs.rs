@@ -19,7 +19,7 @@ const DEVICES: &str = "/sys/devices";
 impl Host {
     /// Text of a small file as one line; `None` if empty. Control characters become blanks.
     pub fn read_line(&self, absolute: impl AsRef<Path>) -> Option<String> {
-        let bytes = self.bytes(absolute.as_ref()).ok()?;
+        let bytes = self.read_bytes(absolute.as_ref()).ok()?;
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_BYTES)]);
         // NUL separates the texts of a list in sysfs.
         let words =

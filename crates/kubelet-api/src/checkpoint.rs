@@ -13,7 +13,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// File name, in the device plugin directory.
-pub const FILE: &str = "kubelet_internal_checkpoint";
+pub const FILE_NAME: &str = "kubelet_internal_checkpoint";
 
 /// Key of [`PodDevices::device_ids`] for devices without a NUMA node.
 pub const NO_NUMA_NODE: i64 = -1;
@@ -120,14 +120,14 @@ impl fmt::Display for GoPrint<'_> {
         f.write_str("(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)")?;
         match &self.0.pods {
             None => f.write_str("<nil>")?,
-            Some(pods) => bracketed(f, pods, print_pod)?,
+            Some(pods) => print_bracketed(f, pods, print_pod)?,
         }
         f.write_str(" RegisteredDevices:(map[string][]string)")?;
         match &self.0.registered {
             None => f.write_str("<nil>")?,
             Some(resources) => print_map(f, resources, |f, ids| match ids {
                 None => f.write_str("<nil>"),
-                Some(ids) => bracketed(f, ids, |f, id| f.write_str(id)),
+                Some(ids) => print_bracketed(f, ids, |f, id| f.write_str(id)),
             })?,
         }
         f.write_char('}')
@@ -141,9 +141,9 @@ fn print_pod(f: &mut fmt::Formatter<'_>, pod: &PodDevices) -> fmt::Result {
         pod.pod_uid, pod.container_name, pod.resource_name
     )?;
     f.write_str("DeviceIDs:(checkpoint.DevicesPerNUMA)")?;
-    print_map(f, &pod.device_ids, |f, ids| bracketed(f, ids, |f, id| f.write_str(id)))?;
+    print_map(f, &pod.device_ids, |f, ids| print_bracketed(f, ids, |f, id| f.write_str(id)))?;
     f.write_str(" AllocResp:([]uint8)")?;
-    bracketed(f, &pod.allocate_response, |f, byte| write!(f, "{byte}"))?;
+    print_bracketed(f, &pod.allocate_response, |f, byte| write!(f, "{byte}"))?;
     f.write_char('}')
 }
 
@@ -153,13 +153,13 @@ fn print_map<K: fmt::Display, V>(
     print: impl Fn(&mut fmt::Formatter<'_>, &V) -> fmt::Result,
 ) -> fmt::Result {
     f.write_str("map")?;
-    bracketed(f, map, |f, (key, value)| {
+    print_bracketed(f, map, |f, (key, value)| {
         write!(f, "{key}:")?;
         print(f, value)
     })
 }
 
-fn bracketed<T>(
+fn print_bracketed<T>(
     f: &mut fmt::Formatter<'_>,
     items: impl IntoIterator<Item = T>,
     print: impl Fn(&mut fmt::Formatter<'_>, T) -> fmt::Result,

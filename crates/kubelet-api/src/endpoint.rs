@@ -47,7 +47,7 @@ const ACCEPT_QUEUE: usize = 16;
 const MAX_CONNECTIONS: usize = 64;
 
 /// Pause after a failed accept.
-const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 // === impl Endpoint ===
 
@@ -124,7 +124,7 @@ impl Acceptor {
                     Err(error) => {
                         // The likely cause is the descriptor limit. Connections may close during the pause.
                         tracing::warn!(%error, "cannot accept a connection");
-                        sleep(ACCEPT_RETRY_PAUSE).await;
+                        sleep(ACCEPT_RETRY_DELAY).await;
                     }
                 },
             }

@@ -14,7 +14,7 @@ mod generated {
 }
 
 /// Folder of the pod resources socket, below the kubelet's folder.
-pub const DIR: &str = "pod-resources";
+pub const SOCKET_DIR: &str = "pod-resources";
 
 /// File name of the pod resources socket.
-pub const SOCKET: &str = "kubelet.sock";
+pub const SOCKET_NAME: &str = "kubelet.sock";

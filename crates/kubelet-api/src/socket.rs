@@ -107,7 +107,7 @@ impl SocketPath {
     /// The path names another kind of file, or a system call fails.
     pub fn bind(&self) -> Result<UnixListener, SocketError> {
         self.remove_stale()?;
-        self.listen().map_err(|source| self.io("bind", source))
+        self.listen().map_err(|source| self.io_error("bind", source))
     }
 
     /// Binds, sets the mode, then listens. Connections fail before the last step, so none bypasses the mode.
@@ -148,12 +148,12 @@ impl SocketPath {
             Ok(metadata) if !metadata.file_type().is_socket() => {
                 Err(SocketError::Occupied(self.0.clone()))
             }
-            Ok(_) => std::fs::remove_file(&self.0).map_err(|source| self.io("replace", source)),
+            Ok(_) => std::fs::remove_file(&self.0).map_err(|source| self.io_error("replace", source)),
             Err(_) => Ok(()),
         }
     }
 
-    fn io(&self, action: &'static str, source: io::Error) -> SocketError {
+    fn io_error(&self, action: &'static str, source: io::Error) -> SocketError {
         SocketError::Io { action, path: self.0.clone(), source }
     }
 }

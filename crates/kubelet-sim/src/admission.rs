@@ -19,7 +19,7 @@ mod steps;
 pub use outcome::{Admission, ContainerAdmission, ContainerAllocation, PreferredAllocationCall};
 pub use rejection::{Rejection, RejectionReason};
 
-use self::{outcome::PreferredAllocationCalls, rejection::RejectionCause, steps::Step};
+use self::{outcome::PreferredAllocationCalls, rejection::RejectionCause, steps::AllocationStep};
 use crate::{
     device::DeviceIds,
     event::Event,
@@ -96,7 +96,7 @@ impl AdmissionRun<'_> {
         }
         let pod = self.pod.clone();
         self.handle
-            .read(move |task| task.manager.fits(&pod))
+            .read(move |task| task.manager.check_fits(&pod))
             .await?
             .map_err(RejectionCause::Insufficient)
     }
@@ -132,7 +132,7 @@ impl AdmissionRun<'_> {
         let role = self.pod.init_role(&name);
         let finish = move |task: &mut ManagerTask| {
             if changed {
-                task.save()?;
+                task.write_checkpoint()?;
             }
             task.manager.update_reusable(&pod, &name, role);
             Ok(())
@@ -145,9 +145,9 @@ impl AdmissionRun<'_> {
     async fn choose(&mut self, request: &Request) -> Result<DeviceIds, ManagerError> {
         let request_copy = request.clone();
         match self.handle.update(move |task| task.manager.next_step(&request_copy)).await?? {
-            Step::Done => Ok(DeviceIds::new()),
-            Step::Allocate(devices) => Ok(devices),
-            Step::GetPreferredAllocation(plugin, choice) => {
+            AllocationStep::NotNeeded => Ok(DeviceIds::new()),
+            AllocationStep::Allocate(devices) => Ok(devices),
+            AllocationStep::GetPreferredAllocation(plugin, choice) => {
                 let mut call = PreferredAllocationCall::from_choice(&choice);
                 plugin
                     .get_preferred_allocation(&mut call)

@@ -58,7 +58,7 @@ impl<S> IncomingAuthorityShim<S> {
     }
 
     /// Copies rewritten bytes to the reader's buffer, as many as fit.
-    fn copy_ready(&mut self, buf: &mut ReadBuf<'_>) {
+    fn copy_rewritten(&mut self, buf: &mut ReadBuf<'_>) {
         let unread = &self.rewritten[self.consumed..];
         let count = unread.len().min(buf.remaining());
         buf.put_slice(&unread[..count]);
@@ -86,7 +86,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for IncomingAuthorityShim<S> {
             }
             this.rewriter.push(incoming.filled(), &mut this.rewritten);
         }
-        this.copy_ready(buf);
+        this.copy_rewritten(buf);
         Poll::Ready(Ok(()))
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use windlass_kubelet_api::{
-    checkpoint::{Checkpoint, CheckpointError, FILE},
+    checkpoint::{Checkpoint, CheckpointError, FILE_NAME},
     dra::checkpoint as dra,
 };
 
@@ -70,7 +70,7 @@ pub(crate) enum ReadError {
 
 impl CheckpointFile {
     pub(crate) fn in_dir(dir: &Path) -> Self {
-        Self(StateFile::new(dir, FILE))
+        Self(StateFile::new(dir, FILE_NAME))
     }
 
     /// Reads the checkpoint, if the file exists.
@@ -89,7 +89,7 @@ impl CheckpointFile {
 
 impl ClaimsFile {
     pub(crate) fn in_dir(dir: &Path) -> Self {
-        Self(StateFile::new(dir, dra::FILE))
+        Self(StateFile::new(dir, dra::FILE_NAME))
     }
 
     /// Reads the checkpoint. If the file is missing, writes an empty checkpoint.

@@ -121,6 +121,6 @@ impl Config {
 
     /// Path of the pod resources socket.
     pub fn pod_resources_socket(&self) -> PathBuf {
-        self.dir.join(podresources::DIR).join(podresources::SOCKET)
+        self.dir.join(podresources::SOCKET_DIR).join(podresources::SOCKET_NAME)
     }
 }

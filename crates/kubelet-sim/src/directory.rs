@@ -14,7 +14,7 @@ use windlass_kubelet_api::{checkpoint, dra::checkpoint::CPU_MANAGER_FILE};
 use crate::config::{Config, PluginDirCleanup};
 
 /// Lock file in the root folder. A kubelet holds the lock from its start until it is dropped.
-const LOCK: &str = ".windlass-kubelet.lock";
+const LOCK_FILE: &str = ".windlass-kubelet.lock";
 
 /// Checkpoint of a CPU manager with policy `none`. The agent recognises the kubelet's folder by this
 /// file.
@@ -50,29 +50,29 @@ pub(crate) fn create_and_lock(config: &Config) -> Result<File, DirectoryError> {
         pod_resources.parent(),
     ];
     for folder in folders.into_iter().flatten() {
-        fs::create_dir_all(folder).map_err(|source| failed("create folder", folder, source))?;
+        fs::create_dir_all(folder).map_err(|source| io_error("create folder", folder, source))?;
     }
-    let path = config.dir.join(LOCK);
+    let path = config.dir.join(LOCK_FILE);
     let lock = OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
         .open(&path)
-        .map_err(|source| failed("open lock file", &path, source))?;
+        .map_err(|source| io_error("open lock file", &path, source))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
             let path = config.dir.join(CPU_MANAGER_FILE);
             let result = fs::write(&path, CPU_MANAGER_STATE);
-            result.map_err(|source| failed("write", &path, source)).map(|()| lock)
+            result.map_err(|source| io_error("write", &path, source)).map(|()| lock)
         }
         Err(rustix::io::Errno::WOULDBLOCK) => Err(DirectoryError::Locked(config.dir.clone())),
-        Err(errno) => Err(failed("lock", &path, errno.into())),
+        Err(errno) => Err(io_error("lock", &path, errno.into())),
     }
 }
 
 /// True if the folder has no files, hidden ones aside.
 pub(crate) fn is_empty(dir: &Path) -> Result<bool, DirectoryError> {
-    let mut entries = fs::read_dir(dir).map_err(|source| failed("read folder", dir, source))?;
+    let mut entries = fs::read_dir(dir).map_err(|source| io_error("read folder", dir, source))?;
     let is_hidden = |name: OsString| name.as_encoded_bytes().starts_with(b".");
     Ok(entries.all(|entry| entry.is_ok_and(|entry| is_hidden(entry.file_name()))))
 }
@@ -82,7 +82,7 @@ pub(crate) fn clean_up(dir: &Path, cleanup: PluginDirCleanup) -> Result<(), Dire
     match cleanup {
         PluginDirCleanup::Sockets => delete_sockets(dir),
         PluginDirCleanup::AllFiles => delete_files(dir, |path| {
-            let is_checkpoint = path.file_name().is_some_and(|name| name == checkpoint::FILE);
+            let is_checkpoint = path.file_name().is_some_and(|name| name == checkpoint::FILE_NAME);
             !is_checkpoint && !fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
         }),
     }
@@ -97,9 +97,9 @@ pub(crate) fn delete_sockets(dir: &Path) -> Result<(), DirectoryError> {
 }
 
 fn delete_files(dir: &Path, is_selected: impl Fn(&Path) -> bool) -> Result<(), DirectoryError> {
-    let entries = fs::read_dir(dir).map_err(|source| failed("read folder", dir, source))?;
+    let entries = fs::read_dir(dir).map_err(|source| io_error("read folder", dir, source))?;
     let deletions = entries.map(|entry| {
-        let path = entry.map_err(|source| failed("read folder", dir, source))?.path();
+        let path = entry.map_err(|source| io_error("read folder", dir, source))?.path();
         if is_selected(&path) { delete(&path) } else { Ok(()) }
     });
     deletions.fold(Ok(()), Result::and)
@@ -109,13 +109,13 @@ fn delete_files(dir: &Path, is_selected: impl Fn(&Path) -> bool) -> Result<(), D
 fn delete(path: &Path) -> Result<(), DirectoryError> {
     match fs::remove_file(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(failed("delete", path, source))
+            Err(io_error("delete", path, source))
         }
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
-fn failed(action: &'static str, path: &Path, source: io::Error) -> DirectoryError {
+fn io_error(action: &'static str, path: &Path, source: io::Error) -> DirectoryError {
     DirectoryError::Io { action, path: path.to_owned(), source }
 }
 
@@ -127,7 +127,7 @@ mod tests {
     fn cleanup_of_all_files_spares_the_checkpoint_and_subfolders() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = |name: &str| folder.path().join(name);
-        let names = [checkpoint::FILE, ".lock", "file"];
+        let names = [checkpoint::FILE_NAME, ".lock", "file"];
         for name in names {
             fs::write(path(name), "").expect("written");
         }

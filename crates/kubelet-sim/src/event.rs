@@ -300,7 +300,7 @@ impl Log {
     }
 
     /// Sequence number of the next event. Equals the number of all events so far.
-    fn next(&self) -> u64 {
+    fn next_sequence(&self) -> u64 {
         self.dropped + self.events.len() as u64
     }
 
@@ -311,7 +311,7 @@ impl Log {
     /// Events from a sequence number on, at most the newest `CAPACITY`.
     fn since(&self, sequence: u64) -> &[Event] {
         let newest = self.newest();
-        let unread = self.next().saturating_sub(sequence);
+        let unread = self.next_sequence().saturating_sub(sequence);
         let count = usize::try_from(unread).unwrap_or(usize::MAX).min(newest.len());
         &newest[newest.len() - count..]
     }
@@ -338,7 +338,7 @@ impl EventLog {
 
 impl EventReader {
     /// The newest 4096 events, in order.
-    pub fn all(&self) -> Vec<Event> {
+    pub fn newest(&self) -> Vec<Event> {
         self.log.borrow().newest().to_vec()
     }
 
@@ -351,12 +351,12 @@ impl EventReader {
     /// has number 0. Dropped events are missing.
     pub fn since(&self, sequence: u64) -> (Vec<Event>, u64) {
         let log = self.log.borrow();
-        (log.since(sequence).to_vec(), log.next())
+        (log.since(sequence).to_vec(), log.next_sequence())
     }
 
     /// Sequence number of the next event.
     pub fn next_sequence(&self) -> u64 {
-        self.log.borrow().next()
+        self.log.borrow().next_sequence()
     }
 
     /// Waits for events from `sequence` on, returns them, and advances `sequence` past them. An empty
@@ -365,7 +365,7 @@ impl EventReader {
     pub async fn next_events(&self, sequence: &mut u64) -> Vec<Event> {
         let mut log = self.log.clone();
         // Without a writer the wait fails at once; events that are already there are still returned.
-        let _ = log.wait_for(|log| log.next() > *sequence).await;
+        let _ = log.wait_for(|log| log.next_sequence() > *sequence).await;
         let (events, next) = self.since(*sequence);
         *sequence = next;
         events
@@ -382,7 +382,7 @@ impl EventReader {
         let wait = log.wait_for(|log| condition(log.newest()));
         match tokio::time::timeout(deadline, wait).await {
             Ok(Ok(log)) => Ok(log.newest().to_vec()),
-            Ok(Err(_)) | Err(_) => Err(self.all()),
+            Ok(Err(_)) | Err(_) => Err(self.newest()),
         }
     }
 
@@ -413,14 +413,14 @@ impl EventReader {
 mod tests {
     use super::*;
 
-    fn numbered(number: usize) -> Event {
+    fn numbered_event(number: usize) -> Event {
         Event::PodAdmitted { pod: number.to_string() }
     }
 
     /// A log after `count` numbered events.
     fn log(count: usize) -> EventLog {
         let log = EventLog::new();
-        (0..count).for_each(|number| log.push(numbered(number)));
+        (0..count).for_each(|number| log.push(numbered_event(number)));
         log
     }
 
@@ -431,8 +431,8 @@ mod tests {
             (log.subscribe(), |event: &Event| matches!(event, Event::PodAdmitted { .. }));
         let (next, deadline) = (reader.next_sequence(), Duration::from_millis(10));
         assert_eq!(reader.wait_for_event(next, is_pod, deadline).await, None);
-        log.push(numbered(7));
-        assert_eq!(reader.wait_for_event(next, is_pod, deadline).await, Some(numbered(7)));
+        log.push(numbered_event(7));
+        assert_eq!(reader.wait_for_event(next, is_pod, deadline).await, Some(numbered_event(7)));
     }
 
     #[test]
@@ -440,8 +440,8 @@ mod tests {
         let full = CAPACITY;
         for count in [0, 1, full, full + 1, 2 * full, 2 * full + 1, 5 * full + 7] {
             let log = log(count);
-            let newest: Vec<Event> = (count.saturating_sub(full)..count).map(numbered).collect();
-            assert_eq!(log.subscribe().all(), newest, "{count}");
+            let newest: Vec<Event> = (count.saturating_sub(full)..count).map(numbered_event).collect();
+            assert_eq!(log.subscribe().newest(), newest, "{count}");
             assert_eq!(log.subscribe().count(|_| true), newest.len());
             assert!(log.log.borrow().events.len() <= 2 * full);
         }
@@ -452,10 +452,10 @@ mod tests {
         let count = 3 * CAPACITY + 5;
         let reader = log(count).subscribe();
         let next = count as u64;
-        assert_eq!(reader.since(next - 2), (vec![numbered(count - 2), numbered(count - 1)], next));
+        assert_eq!(reader.since(next - 2), (vec![numbered_event(count - 2), numbered_event(count - 1)], next));
         assert_eq!(reader.since(next), (Vec::new(), next));
         assert_eq!(reader.since(next + 9), (Vec::new(), next));
-        assert_eq!(reader.since(0).0, reader.all());
+        assert_eq!(reader.since(0).0, reader.newest());
     }
 
     #[tokio::test]
@@ -463,10 +463,10 @@ mod tests {
         let log = log(2);
         let reader = log.subscribe();
         let mut sequence = 0;
-        assert_eq!(reader.next_events(&mut sequence).await, [numbered(0), numbered(1)]);
+        assert_eq!(reader.next_events(&mut sequence).await, [numbered_event(0), numbered_event(1)]);
         let (next, ()) =
-            tokio::join!(reader.next_events(&mut sequence), async { log.push(numbered(2)) });
-        assert_eq!(next, [numbered(2)]);
+            tokio::join!(reader.next_events(&mut sequence), async { log.push(numbered_event(2)) });
+        assert_eq!(next, [numbered_event(2)]);
         assert_eq!(sequence, 3);
         drop(log);
         assert_eq!(reader.next_events(&mut sequence).await, []);

@@ -71,7 +71,7 @@ pub enum StreamFault {
 
 impl PodSourceFault {
     /// True if the kubelet knows the pod of the node with this UID.
-    pub(crate) fn knows(&self, uid: &str) -> bool {
+    pub(crate) fn knows_pod(&self, uid: &str) -> bool {
         match self {
             Self::None => true,
             Self::Only(uids) => uids.contains(uid),

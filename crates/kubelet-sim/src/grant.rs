@@ -59,7 +59,7 @@ trait ContainerItem: Clone {
 
 /// A setting for which two resources of a container have different values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
+pub struct MergeConflict {
     /// `env`, `device`, `mount` or `annotation`.
     pub kind: &'static str,
     /// Name of the environment variable or annotation, or path in the container.
@@ -88,7 +88,7 @@ impl RunContainerOptions {
     /// key wins, and each CDI name appears once. Also returns the conflicts.
     pub(crate) fn merge<'a>(
         all_options: impl IntoIterator<Item = &'a Self>,
-    ) -> (Self, Vec<Conflict>) {
+    ) -> (Self, Vec<MergeConflict>) {
         let mut merged = Self::default();
         let mut conflicts = Vec::new();
         for options in all_options {
@@ -154,9 +154,9 @@ impl ContainerItem for DeviceNode {
 
 // === impl Conflict ===
 
-impl Conflict {
+impl MergeConflict {
     /// A conflict if the two values differ.
-    fn between(kind: &'static str, key: &str, values: (&str, &str)) -> Option<Self> {
+    fn if_different(kind: &'static str, key: &str, values: (&str, &str)) -> Option<Self> {
         let (kept, dropped) = values;
         (kept != dropped).then(|| Self {
             kind,
@@ -171,11 +171,11 @@ fn merge_map(
     kind: &'static str,
     merged: &mut BTreeMap<String, String>,
     later: &BTreeMap<String, String>,
-) -> Vec<Conflict> {
+) -> Vec<MergeConflict> {
     let mut conflicts = Vec::new();
     for (key, value) in later {
         let kept = merged.entry(key.clone()).or_insert_with(|| value.clone());
-        conflicts.extend(Conflict::between(kind, key, (kept, value)));
+        conflicts.extend(MergeConflict::if_different(kind, key, (kept, value)));
     }
     conflicts
 }
@@ -184,7 +184,7 @@ fn merge_paths<T: ContainerItem>(
     kind: &'static str,
     merged: &mut Vec<T>,
     later: &[T],
-) -> Vec<Conflict> {
+) -> Vec<MergeConflict> {
     let mut conflicts = Vec::new();
     for item in later {
         let path = item.container_path();
@@ -192,7 +192,7 @@ fn merge_paths<T: ContainerItem>(
             None => merged.push(item.clone()),
             Some(earlier) => {
                 let values = (earlier.host_path(), item.host_path());
-                conflicts.extend(Conflict::between(kind, path, values));
+                conflicts.extend(MergeConflict::if_different(kind, path, values));
             }
         }
     }

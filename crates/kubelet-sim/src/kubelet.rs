@@ -163,7 +163,7 @@ impl Kubelet {
             _lock: lock,
         };
         // The first run has no pods to admit again.
-        kubelet.begin()?;
+        kubelet.begin_run()?;
         Ok(kubelet)
     }
 
@@ -178,7 +178,7 @@ impl Kubelet {
     }
 
     /// Receiver of the node's status, notified at each change.
-    pub fn watch(&self) -> watch::Receiver<Arc<NodeStatus>> {
+    pub fn watch_status(&self) -> watch::Receiver<Arc<NodeStatus>> {
         self.status.subscribe()
     }
 
@@ -244,7 +244,7 @@ impl Kubelet {
         let uid = pod_uid.to_owned();
         self.change_pods(move |pods| {
             if let Some(record) = pods.get_mut(&uid) {
-                record.containers_ended();
+                record.finish_containers();
             }
         })
         .await;
@@ -271,7 +271,7 @@ impl Kubelet {
     /// [`RejectionReason::KubeletEnded`] or `Stopped`.
     pub async fn stop(&self) {
         let _run_lock = self.run_lock.lock().await;
-        self.end().await;
+        self.end_run().await;
     }
 
     /// Stops the kubelet and unlocks the root folder.
@@ -295,14 +295,14 @@ impl Kubelet {
     /// again. Another restart completes it.
     pub async fn restart(&self) -> Result<(), KubeletError> {
         let run_lock = self.run_lock.lock().await;
-        self.end().await;
+        self.end_run().await;
         self.begin_run_and_readmit(run_lock).await
     }
 
     /// Restarts the kubelet as [`restart`](Self::restart) does, and ends all containers in between.
     pub async fn reboot(&self) -> Result<(), KubeletError> {
         let run_lock = self.run_lock.lock().await;
-        self.end().await;
+        self.end_run().await;
         if let State::Stopped(surviving) = &mut *self.state() {
             for record in surviving.pods.values_mut() {
                 record.running.clear();
@@ -313,7 +313,7 @@ impl Kubelet {
     }
 
     /// Ends the run, if there is one. The caller holds `run_lock`.
-    async fn end(&self) {
+    async fn end_run(&self) {
         let result = poll_fn(|cx| self.state().poll_end(cx)).await;
         if let Err(error) = result
             && let Ok(panic) = error.try_into_panic()
@@ -327,7 +327,7 @@ impl Kubelet {
     }
 
     /// Begins a run. A failure keeps the surviving state of the previous run.
-    fn begin(&self) -> Result<StartedRun, KubeletError> {
+    fn begin_run(&self) -> Result<StartedRun, KubeletError> {
         let mut state = self.state();
         let State::Stopped(surviving) = &mut *state else { return Err(KubeletError::NotStopped) };
         let sockets = Sockets::bind(&self.config)?;
@@ -346,10 +346,10 @@ impl Kubelet {
     ) -> Result<(), KubeletError> {
         // New pods wait until the former ones are admitted again.
         let _sync_loop = self.sync_loop.lock().await;
-        let StartedRun { handle, ended, pods } = self.begin()?;
+        let StartedRun { handle, ended, pods } = self.begin_run()?;
         drop(run_lock);
         let fault = self.faults.borrow().pods.clone();
-        let known_pods = pods.into_iter().filter(|pod| fault.knows(&pod.uid));
+        let known_pods = pods.into_iter().filter(|pod| fault.knows_pod(&pod.uid));
         readmit_pods((&handle, &ended), known_pods).await;
         if fault == PodSourceFault::None {
             set_sources_ready(&handle).await;
@@ -368,7 +368,7 @@ impl Kubelet {
             return;
         }
         // The run panicked, or the caller that ended it was cancelled.
-        self.end().await;
+        self.end_run().await;
         if let State::Stopped(surviving) = &mut *self.state() {
             change(&mut surviving.pods);
         }

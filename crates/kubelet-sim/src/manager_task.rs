@@ -86,7 +86,7 @@ impl ManagerHandle {
     ) -> Result<R, KubeletEnded> {
         self.send(move |task| {
             let outcome = update(task);
-            task.publish();
+            task.publish_status();
             outcome
         })
         .await
@@ -145,7 +145,7 @@ impl ManagerTask {
             status,
             ended,
         };
-        task.publish();
+        task.publish_status();
         task
     }
 
@@ -155,20 +155,20 @@ impl ManagerTask {
         loop {
             let expiry = self.manager.next_expiry(self.config.grace_period);
             let health_expiry = self.dra.health.next_expiry();
-            let wipe_time = self.dra.wipes.next();
+            let wipe_time = self.dra.wipes.next_due();
             tokio::select! {
                 biased;
                 () = self.ended.cancelled() => break,
                 Some(command) = commands.recv() => command(&mut self),
                 Some(result) = self.connections.join_next(), if !self.connections.is_empty() => {
                     if let Err(error) = result {
-                        self.publish();
+                        self.publish_status();
                         let message = format!("a connection's task failed: {error}");
                         self.panic_reporter().report(&message);
                     }
                 }
-                () = maybe_sleep_until(expiry) => self.expire(),
-                () = maybe_sleep_until(health_expiry) => self.publish(),
+                () = maybe_sleep_until(expiry) => self.remove_expired_plugins(),
+                () = maybe_sleep_until(health_expiry) => self.publish_status(),
                 () = maybe_sleep_until(wipe_time) => self.announce_wipes(),
             }
         }
@@ -184,7 +184,7 @@ impl ManagerTask {
             self.events.push(Event::PodsSynced { pods });
         }
         // The event log has a failed write. The real kubelet continues too.
-        let _ = self.save();
+        let _ = self.write_checkpoint();
         self.events.push(event);
     }
 
@@ -196,7 +196,7 @@ impl ManagerTask {
     }
 
     /// Writes the device manager's checkpoint.
-    pub(crate) fn save(&mut self) -> Result<(), ManagerError> {
+    pub(crate) fn write_checkpoint(&mut self) -> Result<(), ManagerError> {
         match self.checkpoint.write(&self.manager.to_checkpoint()) {
             Ok(()) => {
                 self.events.push(Event::CheckpointWritten);
@@ -211,12 +211,12 @@ impl ManagerTask {
     }
 
     /// True if the kubelet knows the pod of the node with this UID.
-    pub(crate) fn knows(&self, pod: &str) -> bool {
-        self.faults.borrow().pods.knows(pod)
+    pub(crate) fn knows_pod(&self, pod: &str) -> bool {
+        self.faults.borrow().pods.knows_pod(pod)
     }
 
     /// Writes the DRA manager's checkpoint. `what` is a word of the error text.
-    pub(crate) fn save_claims(&self, what: &'static str) -> Result<(), ClaimError> {
+    pub(crate) fn write_claims_checkpoint(&self, what: &'static str) -> Result<(), ClaimError> {
         let outcome = self.claims.write(&self.dra.claims.to_checkpoint());
         outcome.map_err(|error| ClaimError::Checkpoint { what, message: error.to_string() })?;
         self.events.push(Event::ClaimsCheckpointWritten);
@@ -234,12 +234,12 @@ impl ManagerTask {
 
     /// Ends the kubelet, as a nil dereference ends the real one.
     pub(crate) fn crash(&mut self, unlisted: &UnlistedDevice) {
-        self.publish();
+        self.publish_status();
         self.panic_reporter().report(&unlisted.to_string());
     }
 
     /// Publishes the node's status if it changed. An ended kubelet publishes nothing.
-    pub(crate) fn publish(&mut self) {
+    pub(crate) fn publish_status(&mut self) {
         if self.ended.is_cancelled() {
             return;
         }
@@ -267,16 +267,16 @@ impl ManagerTask {
     }
 
     /// Removes the resources of plugins whose grace period is over.
-    fn expire(&mut self) {
-        let expired = self.manager.expire(Instant::now(), self.config.grace_period);
+    fn remove_expired_plugins(&mut self) {
+        let expired = self.manager.remove_expired(Instant::now(), self.config.grace_period);
         if !expired.is_empty() {
             // The event log has a failed write. The real kubelet continues too.
-            let _ = self.save();
+            let _ = self.write_checkpoint();
         }
         for resource in expired {
             self.events.push(Event::ResourceExpired { resource });
         }
-        self.publish();
+        self.publish_status();
     }
 }
 

@@ -106,7 +106,7 @@ impl Plugin {
     }
 
     /// `GetDevicePluginOptions`, with the deadline of the `Register` call that caused it.
-    pub(crate) async fn options(
+    pub(crate) async fn get_options(
         &self,
         deadline: Option<Instant>,
     ) -> Result<PluginOptions, RpcError> {

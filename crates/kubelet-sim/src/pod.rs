@@ -127,20 +127,20 @@ impl Pod {
         for init in &self.init_containers {
             match init.role {
                 InitRole::Sidecar => {
-                    add(&mut long_lived, &init.container.limits);
-                    raise(&mut peak, &long_lived);
+                    add_limits(&mut long_lived, &init.container.limits);
+                    raise_limits(&mut peak, &long_lived);
                 }
                 InitRole::RunsToCompletion => {
                     let mut init_sum = long_lived.clone();
-                    add(&mut init_sum, &init.container.limits);
-                    raise(&mut peak, &init_sum);
+                    add_limits(&mut init_sum, &init.container.limits);
+                    raise_limits(&mut peak, &init_sum);
                 }
             }
         }
         for container in &self.containers {
-            add(&mut long_lived, &container.limits);
+            add_limits(&mut long_lived, &container.limits);
         }
-        raise(&mut peak, &long_lived);
+        raise_limits(&mut peak, &long_lived);
         peak
     }
 }
@@ -162,7 +162,7 @@ impl Container {
 }
 
 /// Adds quantities to a sum.
-fn add(total: &mut Limits, quantities: &Limits) {
+fn add_limits(total: &mut Limits, quantities: &Limits) {
     for (resource, quantity) in quantities {
         let sum = total.entry(resource.clone()).or_default();
         *sum = sum.saturating_add(*quantity);
@@ -170,7 +170,7 @@ fn add(total: &mut Limits, quantities: &Limits) {
 }
 
 /// Raises each quantity of `peak` to that of `candidate`, if the latter is larger.
-fn raise(peak: &mut Limits, candidate: &Limits) {
+fn raise_limits(peak: &mut Limits, candidate: &Limits) {
     for (resource, quantity) in candidate {
         let highest = peak.entry(resource.clone()).or_default();
         *highest = (*highest).max(*quantity);

@@ -38,7 +38,7 @@ pub enum StartError {
 }
 
 /// Plugin and device ids of a `PreStartContainer` call; `None` if no call is needed.
-type PreStart = Option<(Result<Plugin, RpcError>, crate::device::DeviceIds)>;
+type PreStartCall = Option<(Result<Plugin, RpcError>, crate::device::DeviceIds)>;
 
 /// Starts a container of an admitted pod.
 pub(crate) async fn start(
@@ -109,7 +109,7 @@ impl Manager {
 
     /// Arguments of `PreStartContainer` for a resource of the container; `None` if the plugin does not
     /// require the call, or the device manager does not know the resource.
-    fn plan_pre_start(&self, request: &Request) -> Result<PreStart, ManagerError> {
+    fn plan_pre_start(&self, request: &Request) -> Result<PreStartCall, ManagerError> {
         let Request { pod, container, resource, .. } = request;
         if !self.is_known(resource) {
             return Ok(None);

@@ -116,7 +116,7 @@ pub enum PodPhase {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerStatus {
     /// True while the container runs.
-    pub running: bool,
+    pub is_running: bool,
     /// Allocated device ids by resource and NUMA node; -1 for devices without a node.
     pub devices: BTreeMap<String, BTreeMap<i64, Vec<String>>>,
     /// `allocatedResourcesStatus` of plugin resources: health by resource and device id. Empty for init
@@ -222,7 +222,7 @@ impl PodStatus {
 
 impl ContainerStatus {
     fn of(manager: &Manager, record: &PodRecord, container: &str) -> Self {
-        let mut status = Self { running: record.running.contains(container), ..Self::default() };
+        let mut status = Self { is_running: record.running.contains(container), ..Self::default() };
         let holdings = manager.holdings.container(&record.pod.uid, container);
         for (resource, holding) in holdings.into_iter().flatten() {
             let listed = manager.devices.get(resource);

@@ -70,7 +70,7 @@ async fn pre_start_container_is_called_as_by_a_real_kubelet() {
 
 #[tokio::test]
 async fn failed_allocate_calls_have_the_effects_of_a_real_kubelet() {
-    embedded(scripts::refusals()).await;
+    embedded(scripts::failed_allocate_calls()).await;
 }
 
 #[tokio::test]

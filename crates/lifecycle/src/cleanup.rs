@@ -206,7 +206,7 @@ impl Cleanup {
                     }
                     self.handle(request);
                 }
-                Some((id, outcome)) = self.running_steps.join_next() => self.work_done(&id, outcome),
+                Some((id, outcome)) = self.running_steps.join_next() => self.finish_work(&id, outcome),
                 Some(_) = self.replies.join_next() => {}
                 () = wait_until(next_cleaning.unwrap_or_else(Instant::now)),
                     if next_cleaning.is_some() => self.clean_due(),
@@ -330,16 +330,16 @@ impl Cleanup {
         if next == slot.state {
             return;
         }
-        log(id, &slot.state, &next);
+        log_transition(id, &slot.state, &next);
         slot.enter(next, &self.env.limits);
         let work = slot.state.work();
         self.save();
         if let Some(work) = work {
-            self.begin(id, work);
+            self.start_work(id, work);
         }
     }
 
-    fn begin(&mut self, id: &DeviceId, work: Work) {
+    fn start_work(&mut self, id: &DeviceId, work: Work) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         let context = StepContext {
             device: id.clone(),
@@ -362,7 +362,7 @@ impl Cleanup {
         });
     }
 
-    fn work_done(&mut self, id: &DeviceId, outcome: Result<(), String>) {
+    fn finish_work(&mut self, id: &DeviceId, outcome: Result<(), String>) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         match outcome {
             Ok(()) => self.apply_input(id, Input::Done),
@@ -435,7 +435,7 @@ impl std::fmt::Debug for Cleanup {
     }
 }
 
-fn log(device: &DeviceId, from: &State, to: &State) {
+fn log_transition(device: &DeviceId, from: &State, to: &State) {
     let (from, now) = (from.name(), to.name());
     match to {
         State::Quarantined { failed: Failure { why: error, attempts, .. }, .. } => {

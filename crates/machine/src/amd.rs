@@ -10,16 +10,16 @@ use crate::{
 mod kfd;
 
 /// "Processing accelerator", in the PCI code and ID assignment specification.
-const CLASS: u32 = 0x12_00_00;
+const CLASS_PROCESSING_ACCELERATOR: u32 = 0x12_00_00;
 
 /// Minor number of the first render node, as the kernel assigns them.
-const FIRST_RENDER: u32 = 128;
+const FIRST_RENDER_MINOR: u32 = 128;
 
 /// Major number of the kernel's graphics subsystem (DRM).
-const DRM: u32 = 226;
+const DRM_MAJOR: u32 = 226;
 
 /// Hardware monitor of an idle MI300X: no edge sensor, power of the socket, clocks of compute units and memory.
-const SENSORS: &[(&str, &str)] = &[
+const HWMON_FILES: &[(&str, &str)] = &[
     ("name", "amdgpu"),
     ("temp2_label", "junction"),
     ("temp2_input", "41000"),
@@ -87,7 +87,7 @@ fn gpu(amd: &Amd, partition: &GpuPartition<'_>, seed: &str) -> Device {
     let bytes = (card.memory_mib << 20).to_string();
     let modes = "SPX, DPX, QPX, CPX".to_owned();
     let monitor = format!("hwmon/hwmon{}", partition.index);
-    let sensors = SENSORS.iter();
+    let sensors = HWMON_FILES.iter();
     let sensors = sensors.map(|(file, text)| (format!("{monitor}/{file}"), (*text).to_owned()));
     let files = [
         ("product_name", card.name.clone()),
@@ -110,7 +110,7 @@ fn gpu(amd: &Amd, partition: &GpuPartition<'_>, seed: &str) -> Device {
             path: gpu.path.clone(),
             id: card.pci,
             subsystem: Some(card.subsystem),
-            class: CLASS,
+            class: CLASS_PROCESSING_ACCELERATOR,
             numa: gpu.numa,
             group: None,
         }),
@@ -148,12 +148,12 @@ fn partition(amd: &Amd, partition: &GpuPartition<'_>) -> Device {
 fn drm(minor: u32) -> Vec<ChildDevice> {
     let nodes = [
         (format!("card{minor}"), minor),
-        (format!("renderD{}", FIRST_RENDER + minor), FIRST_RENDER + minor),
+        (format!("renderD{}", FIRST_RENDER_MINOR + minor), FIRST_RENDER_MINOR + minor),
     ];
     let child = |(name, minor): (String, u32)| ChildDevice {
         folder: PathBuf::from("drm").join(&name),
         class: "drm".to_owned(),
-        number: Some(format!("{DRM}:{minor}")),
+        number: Some(format!("{DRM_MAJOR}:{minor}")),
         node: Some(PathBuf::from("dri").join(&name)),
         uevent: BTreeMap::from([("DEVTYPE".to_owned(), "drm_minor".to_owned())]),
         ..ChildDevice::default()

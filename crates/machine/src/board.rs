@@ -219,7 +219,7 @@ impl Chip {
         model.events.push(event);
     }
 
-    fn wedge(&self) {
+    fn wedge_data_port(&self) {
         let mut model = self.model();
         model.is_wedged = true;
         model.events.push(BoardEvent::Blocked);

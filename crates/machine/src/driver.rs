@@ -5,7 +5,7 @@ use std::{env, path::PathBuf};
 use crate::machine::MachineError;
 
 /// File name of the library in cargo's output.
-const FILE: &str = "libwindlass_nvml_sim.so";
+const LIBRARY_FILE: &str = "libwindlass_nvml_sim.so";
 
 /// Environment variable with the library's path.
 const DRIVER_VARIABLE: &str = "WINDLASS_SIM_DRIVER";
@@ -29,7 +29,7 @@ pub fn find_driver() -> Result<PathBuf, MachineError> {
     }
     let executable = env::current_exe().unwrap_or_default();
     let folder = executable.parent().map(PathBuf::from).unwrap_or_default();
-    let candidates = SEARCH_DIRS.map(|dir| folder.join(dir).join(FILE));
+    let candidates = SEARCH_DIRS.map(|dir| folder.join(dir).join(LIBRARY_FILE));
     // The newest file wins: `cargo build` writes above `deps`, `cargo test` only inside `deps`.
     let modification_time =
         |path: &&PathBuf| path.metadata().and_then(|metadata| metadata.modified()).ok();

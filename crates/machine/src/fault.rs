@@ -169,7 +169,7 @@ pub struct FaultSyntaxError {
 }
 
 /// Examples and meanings of MIG instance faults and of faults without a GPU, which the table lacks.
-const OTHERS: [(&str, &str); 2] = [
+const OTHER_EXAMPLES: [(&str, &str); 2] = [
     ("xid:79@3/1", "logs an XID of the MIG instance with id 1"),
     ("add", "adds a copy of the last GPU"),
 ];
@@ -181,7 +181,7 @@ impl Fault {
     /// kinds.
     pub fn examples() -> impl Iterator<Item = (String, &'static str)> {
         let gpu_examples = table::ROWS.iter().map(|row| (row.example(), row.meaning()));
-        let other_examples = OTHERS.iter().chain(device::EXAMPLES);
+        let other_examples = OTHER_EXAMPLES.iter().chain(device::EXAMPLES);
         gpu_examples
             .chain(other_examples.map(|(example, meaning)| ((*example).to_owned(), *meaning)))
     }
@@ -223,7 +223,7 @@ impl fmt::Display for Fault {
                 return write!(f, "xid:{code}@{gpu}/{instance}");
             }
             Self::AddGpu => return f.write_str("add"),
-            Self::Device { name, event } => return event.write(name, f),
+            Self::Device { name, event } => return event.format(name, f),
             _ => {}
         }
         let (keyword, argument) =

@@ -28,17 +28,17 @@ use crate::{
     tree::{MARKER, Tree, ignore_error_kind},
 };
 
-const HOST: &str = "host";
-const LIBRARY: &str = "libnvidia-ml.so.1";
-/// Unversioned name that some clients load: a link to [`LIBRARY`], dangling while the driver is removed.
+const HOST_DIR: &str = "host";
+const NVML_LIBRARY: &str = "libnvidia-ml.so.1";
+/// Unversioned name that some clients load: a link to [`NVML_LIBRARY`], dangling while the driver is removed.
 const UNVERSIONED_LIBRARY: &str = "libnvidia-ml.so";
-/// CUDA library name that programs load: a link to [`LIBRARY`].
+/// CUDA library name that programs load: a link to [`NVML_LIBRARY`].
 const CUDA_LIBRARY: &str = "libcuda.so.1";
 const REMOVED_LIBRARY: &str = ".removed-libnvidia-ml.so.1";
-/// [`HOST`] of an earlier machine, during its removal.
+/// [`HOST_DIR`] of an earlier machine, during its removal.
 const REMOVED_HOST_DIR: &str = ".removed-host";
-const STATE: &str = "state.json";
-const LOCK: &str = "state.lock";
+const STATE_FILE: &str = "state.json";
+const LOCK_FILE: &str = "state.lock";
 
 /// Simulated machine in a folder.
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ impl Machine {
         let dir = with_path("resolve", dir, fs::canonicalize)?;
         let machine = Self { dir };
         // With a lock file, another process may be creating a machine, so check only under the lock.
-        if !machine.dir.join(LOCK).exists() {
+        if !machine.dir.join(LOCK_FILE).exists() {
             machine.refuse_foreign_files()?;
         }
         let _lock = machine.lock()?;
@@ -148,12 +148,12 @@ impl Machine {
 
     /// Root of the fake host tree: sysfs is at `sys` below it.
     pub fn host_root(&self) -> PathBuf {
-        self.dir.join(HOST)
+        self.dir.join(HOST_DIR)
     }
 
     /// Path of the NVML library. The file is absent on a machine without NVIDIA's driver.
     pub fn nvml_library(&self) -> PathBuf {
-        self.dir.join(LIBRARY)
+        self.dir.join(NVML_LIBRARY)
     }
 
     /// Path of the CUDA library, beside the NVML library.
@@ -163,7 +163,7 @@ impl Machine {
 
     /// Path of the state file. The library reads this file.
     pub fn state_file(&self) -> PathBuf {
-        self.dir.join(STATE)
+        self.dir.join(STATE_FILE)
     }
 
     /// Current model of the machine.
@@ -237,7 +237,7 @@ impl Machine {
 
     /// Locks the machine against other writers until the file is closed.
     fn lock(&self) -> Result<File, MachineError> {
-        let path = self.dir.join(LOCK);
+        let path = self.dir.join(LOCK_FILE);
         let lock = with_path("open", &path, File::create)?;
         with_path("lock", &path, |_| lock.lock())?;
         Ok(lock)
@@ -250,9 +250,9 @@ impl Machine {
         if host.join(MARKER).exists() {
             return Ok(());
         }
-        let has_lock_file = self.dir.join(LOCK).exists();
-        let all_names = &[HOST, LIBRARY, UNVERSIONED_LIBRARY, CUDA_LIBRARY, STATE];
-        let names = if has_lock_file { &[HOST][..] } else { all_names };
+        let has_lock_file = self.dir.join(LOCK_FILE).exists();
+        let all_names = &[HOST_DIR, NVML_LIBRARY, UNVERSIONED_LIBRARY, CUDA_LIBRARY, STATE_FILE];
+        let names = if has_lock_file { &[HOST_DIR][..] } else { all_names };
         let mut paths = names.iter().map(|name| self.dir.join(name));
         match paths.find(|path| path.symlink_metadata().is_ok()) {
             Some(path) => Err(MachineError::ForeignFile { path }),
@@ -274,7 +274,7 @@ impl Machine {
         with_path("remove", &removed_host, |path| {
             ignore_error_kind(not_found, fs::remove_dir_all(path))
         })?;
-        [REMOVED_LIBRARY, LIBRARY, UNVERSIONED_LIBRARY, CUDA_LIBRARY].iter().try_for_each(|name| {
+        [REMOVED_LIBRARY, NVML_LIBRARY, UNVERSIONED_LIBRARY, CUDA_LIBRARY].iter().try_for_each(|name| {
             with_path("remove", &self.dir.join(name), |file| {
                 ignore_error_kind(not_found, fs::remove_file(file))
             })
@@ -293,7 +293,7 @@ impl Machine {
     fn link_libraries(&self) -> Result<(), MachineError> {
         [UNVERSIONED_LIBRARY, CUDA_LIBRARY].iter().try_for_each(|name| {
             with_path("link", &self.dir.join(name), |link| {
-                ignore_error_kind(io::ErrorKind::AlreadyExists, symlink(LIBRARY, link))
+                ignore_error_kind(io::ErrorKind::AlreadyExists, symlink(NVML_LIBRARY, link))
             })
         })
     }
@@ -312,16 +312,16 @@ impl Machine {
 /// True if a change leaves all files of the tree unchanged, as most changes do. This comparison is faster than
 /// building and comparing two trees.
 fn has_same_tree(before: &Model, after: &Model) -> bool {
-    fn of_gpu(gpu: &Gpu) -> impl PartialEq {
+    fn gpu_fields(gpu: &Gpu) -> impl PartialEq {
         (gpu.number, &gpu.uuid, gpu.minor, &gpu.path, gpu.numa, &gpu.card, &gpu.mig)
     }
-    fn of_machine(model: &Model) -> impl PartialEq {
+    fn machine_fields(model: &Model) -> impl PartialEq {
         let names = (&model.profile, &model.product, &model.driver, model.driver_loaded);
         let others = (&model.nics, &model.bonds, &model.devices, &model.happened);
         (names, &model.numa, &model.switches, others)
     }
-    of_machine(before) == of_machine(after)
-        && before.gpus.iter().map(of_gpu).eq(after.gpus.iter().map(of_gpu))
+    machine_fields(before) == machine_fields(after)
+        && before.gpus.iter().map(gpu_fields).eq(after.gpus.iter().map(gpu_fields))
 }
 
 /// Runs an operation on a path. The error names the operation and the path.

@@ -36,7 +36,7 @@ pub struct GpuInstanceProfile {
     /// Memory slices of the whole GPU.
     gpu_memory_slices: u32,
     /// Row of the profile in the tables of [`InstanceResources`].
-    row: usize,
+    table_row: usize,
 }
 
 /// Resources of an instance on a card.
@@ -85,13 +85,13 @@ pub enum MigError {
 
 impl GpuInstanceProfile {
     /// Profiles of a card, smallest first.
-    pub fn of(capability: MigCapability) -> &'static [Self] {
-        if capability.slices == tables::QUARTERS { &tables::A30 } else { tables::PROFILES }
+    pub fn all_of(capability: MigCapability) -> &'static [Self] {
+        if capability.slices == tables::QUARTER_SLICES { &tables::A30 } else { tables::PROFILES }
     }
 
     /// Profile with this name on a card, such as `3g.20gb`.
-    pub fn named(name: &str, capability: MigCapability) -> Option<Self> {
-        Self::of(capability).iter().copied().find(|profile| profile.name(capability) == name)
+    pub fn by_name(name: &str, capability: MigCapability) -> Option<Self> {
+        Self::all_of(capability).iter().copied().find(|profile| profile.name(capability) == name)
     }
 
     /// True if any card has a profile with this profile id.
@@ -101,12 +101,12 @@ impl GpuInstanceProfile {
 
     /// Profile with the driver's profile id.
     pub fn with_profile_id(id: u32, capability: MigCapability) -> Option<Self> {
-        Self::of(capability).iter().copied().find(|profile| profile.profile_id == id)
+        Self::all_of(capability).iter().copied().find(|profile| profile.profile_id == id)
     }
 
     /// Profile with the `NVML_GPU_INSTANCE_PROFILE_*` number.
     pub fn with_nvml_profile(nvml_profile: u32, capability: MigCapability) -> Option<Self> {
-        Self::of(capability).iter().copied().find(|profile| profile.nvml_profile == nvml_profile)
+        Self::all_of(capability).iter().copied().find(|profile| profile.nvml_profile == nvml_profile)
     }
 
     /// Name on a card, `3g.20gb`: memory slices in GB, halves rounded up.
@@ -129,9 +129,9 @@ impl GpuInstanceProfile {
     }
 
     /// Resources of an instance on a card: the generation's table, scaled to the SMs of this card's slices.
-    pub fn units(&self, card: &Card, capability: MigCapability) -> InstanceResources {
-        let table = tables::units(card.architecture, capability);
-        let [multiprocessors, copy_engines, decoders, jpeg, optical_flow] = table[self.row];
+    pub fn resources(&self, card: &Card, capability: MigCapability) -> InstanceResources {
+        let table = tables::resource_rows(card.architecture, capability);
+        let [multiprocessors, copy_engines, decoders, jpeg, optical_flow] = table[self.table_row];
         let [slice_multiprocessors, ..] = table[0];
         InstanceResources {
             multiprocessors: multiprocessors * capability.multiprocessors / slice_multiprocessors,
@@ -184,13 +184,13 @@ pub fn place_by_name<N: AsRef<str>>(
 ) -> Result<Vec<(GpuInstanceProfile, u32)>, MigError> {
     let profile_names = || {
         let names =
-            GpuInstanceProfile::of(capability).iter().map(|profile| profile.name(capability));
+            GpuInstanceProfile::all_of(capability).iter().map(|profile| profile.name(capability));
         names.collect::<Vec<_>>().join(", ")
     };
     let mut profiles = Vec::new();
     let mut starts = Vec::new();
     for name in names.iter().map(AsRef::as_ref) {
-        let profile = GpuInstanceProfile::named(name, capability);
+        let profile = GpuInstanceProfile::by_name(name, capability);
         profiles.push(
             profile.ok_or_else(|| MigError::UnknownProfile(name.to_owned(), profile_names()))?,
         );
@@ -211,7 +211,7 @@ mod tests {
 
     fn names(memory_gb: u32) -> Vec<String> {
         let capability = capability(memory_gb);
-        GpuInstanceProfile::of(capability).iter().map(|profile| profile.name(capability)).collect()
+        GpuInstanceProfile::all_of(capability).iter().map(|profile| profile.name(capability)).collect()
     }
 
     /// Rows as `nvidia-smi mig -lgip` prints them: instances, memory, SMs, decoders, copy engines,
@@ -225,8 +225,8 @@ mod tests {
     #[track_caller]
     fn check_card(card: &Card, expected: &str) {
         let capability = card.mig.expect("it can be partitioned");
-        let rows = GpuInstanceProfile::of(capability).iter().map(|profile| {
-            let resources = profile.units(card, capability);
+        let rows = GpuInstanceProfile::all_of(capability).iter().map(|profile| {
+            let resources = profile.resources(card, capability);
             format!(
                 "{:<12} {} {:>6} {:>3} {} {:>2} {} {}\n",
                 profile.name(capability),
@@ -309,7 +309,7 @@ mod tests {
         );
         let ids = |card: &str| {
             let capability = profile.cards[card].mig.expect("it can be partitioned");
-            GpuInstanceProfile::of(capability)
+            GpuInstanceProfile::all_of(capability)
                 .iter()
                 .map(|profile| profile.profile_id)
                 .collect::<Vec<_>>()

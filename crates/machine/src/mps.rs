@@ -16,14 +16,14 @@ pub enum MpsFault {
 }
 
 /// Folder with up to two files for each GPU: the fault of its daemon, and the clients of its server.
-const FOLDER: &str = "mps";
+const MPS_DIR: &str = "mps";
 
 // === impl Machine ===
 
 impl Machine {
     /// Sets or clears the fault of the MPS daemon for the GPU with this UUID. A hanging daemon hangs until killed.
     pub fn set_mps_fault(&self, gpu: &str, fault: Option<&MpsFault>) -> Result<(), MachineError> {
-        let folder = self.dir().join(FOLDER);
+        let folder = self.dir().join(MPS_DIR);
         let path = folder.join(gpu);
         let Some(fault) = fault else {
             return with_path("remove", &path, |path| {
@@ -41,7 +41,7 @@ impl Machine {
 
     /// Sets the processes that are clients of the MPS server of a GPU.
     pub fn set_mps_clients(&self, gpu: &str, clients: &[u32]) -> Result<(), MachineError> {
-        with_path("create", &self.dir().join(FOLDER), fs::create_dir_all)?;
+        with_path("create", &self.dir().join(MPS_DIR), fs::create_dir_all)?;
         let lines: Vec<_> = clients.iter().map(ToString::to_string).collect();
         with_path("write", &self.mps_clients_file(gpu), |path| {
             fs::write(path, lines.join("\n") + "\n")
@@ -55,6 +55,6 @@ impl Machine {
     }
 
     fn mps_clients_file(&self, gpu: &str) -> PathBuf {
-        self.dir().join(FOLDER).join(format!("{gpu}.clients"))
+        self.dir().join(MPS_DIR).join(format!("{gpu}.clients"))
     }
 }

@@ -149,11 +149,11 @@ impl Tree {
 
     /// Adds a file with one line.
     fn file(&mut self, path: impl AsRef<Path>, line: &str) {
-        self.bytes(path, format!("{line}\n").into_bytes());
+        self.binary_file(path, format!("{line}\n").into_bytes());
     }
 
     /// Adds a binary file.
-    fn bytes(&mut self, path: impl AsRef<Path>, content: Vec<u8>) {
+    fn binary_file(&mut self, path: impl AsRef<Path>, content: Vec<u8>) {
         self.entries.insert(path.as_ref().to_owned(), Entry::File(content));
     }
 

@@ -21,7 +21,7 @@ pub(super) fn is_manifest(root: &YamlNode) -> bool {
 }
 
 pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> Imported {
-    diagnostics.warn(root.line, MANIFEST);
+    diagnostics.warn(root.line, FOLDER_WARNING);
     let profile: DeviceProfile = "darwin3-files".parse().expect("a shipped profile");
     let mut rule = profile.rule();
     rule.find = DiscoveryRule::Files(folder(root).into());
@@ -43,5 +43,5 @@ fn folder(root: &YamlNode) -> String {
     path.map_or_else(|| FOLDER.to_owned(), |(_, path)| path)
 }
 
-const MANIFEST: &str = "the boards are the files of the folder; Windlass's pod needs it mounted at the \
+const FOLDER_WARNING: &str = "the boards are the files of the folder; Windlass's pod needs it mounted at the \
     same path. Containers get both variables, Darwin3 and darwin3";

@@ -62,7 +62,7 @@ pub(super) fn checked(text: &str) -> Result<DeviceExpression, String> {
 }
 
 /// The conditions, joined by `||`.
-pub(super) fn any(conditions: &[String]) -> String {
+pub(super) fn any_of(conditions: &[String]) -> String {
     joined(conditions, " || ")
 }
 

@@ -91,7 +91,7 @@ pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> Imported {
         }
     }
     if conversion.could_mknod {
-        diagnostics.warn(root.line, MKNOD);
+        diagnostics.warn(root.line, MKNOD_WARNING);
     }
     conversion.imported
 }
@@ -185,5 +185,5 @@ fn overlap(one: &str, other: &str) -> bool {
     has(one, other) || has(other, one)
 }
 
-const MKNOD: &str = "containers may read and write nodes; by default that plugin also lets them \
+const MKNOD_WARNING: &str = "containers may read and write nodes; by default that plugin also lets them \
     create nodes. Write permissions: mrw for a path that needs it";

@@ -160,7 +160,7 @@ fn without_invalid(
 ) -> Vec<SourceRule> {
     let mut valid: Vec<SourceRule> = Vec::new();
     for Spanned { line, value } in sources {
-        let SourceFindings { mut errors, mut dangerous } =
+        let SourceFindings { mut errors, dangers: mut dangerous } =
             source::check_source(&value, kubelet_dir);
         if matches!(value.find, DiscoveryRule::Files(_)) {
             // Discovery checks device nodes, but not the files of a folder, so a dangerous folder is refused here.
@@ -172,7 +172,7 @@ fn without_invalid(
         }
         if errors.is_empty() {
             for text in dangerous {
-                diagnostics.warn(line, format!("{text}; {WITHHELD}"));
+                diagnostics.warn(line, format!("{text}; {WITHHELD_WARNING}"));
             }
             valid.push(value);
         }
@@ -180,7 +180,7 @@ fn without_invalid(
     valid
 }
 
-const WITHHELD: &str =
+const WITHHELD_WARNING: &str =
     "it is withheld: convert the file, and write allowDangerous: true if it is intended";
 
 /// Reads a document as Go does: unknown keys are ignored, and keys match regardless of case.

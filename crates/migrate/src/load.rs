@@ -3,7 +3,7 @@
 use std::{fmt, path::Path};
 
 use windlass_config::{
-    Config, ConfigError, Diagnostic, DraOffer, Mistakes, Policy, Resources, Unmatched,
+    Config, ConfigError, Diagnostic, DraOffer, InvalidConfig, Policy, Resources, Unmatched,
     document::{self, YamlNode},
 };
 use windlass_host::files::{self, Symlinks};
@@ -50,7 +50,7 @@ pub fn parse(
     text: &str,
     flags: &NvidiaPluginFlags,
 ) -> Result<LoadedConfig, ConfigError> {
-    let mistakes = |diagnostics| Mistakes::new(path, diagnostics);
+    let mistakes = |diagnostics| InvalidConfig::new(path, diagnostics);
     if document::is_empty_document(text) {
         return Err(mistakes(vec![document::empty_document_error(text)]).into());
     }

@@ -47,7 +47,7 @@ pub(super) fn with_all_nodes() -> NicPolicy {
 }
 
 /// Warning about nodes that can manage the network.
-pub(super) const MANAGEMENT: &str = "containers get umad and issm, as from that plugin: a container with them \
+pub(super) const MANAGEMENT_WARNING: &str = "containers get umad and issm, as from that plugin: a container with them \
     can send to switches and manage the subnet. Leave them out of nics.rdmaNodes unless a pod needs them";
 
 /// PCI ids in the kernel's form: four hexadecimal digits in lower case.

@@ -20,7 +20,7 @@ pub use overrides::{HealthChecks, NvidiaPluginFlags};
 
 use self::{
     flags::FlagsEntry,
-    resources::{Names, ResourcesEntry},
+    resources::{ResourceNames, ResourcesEntry},
     sharing::SharingEntry,
 };
 
@@ -83,7 +83,7 @@ impl NvidiaPluginFile {
         let mig = command_line.mig.or(flags.mig).unwrap_or(config.policy.mig);
         self.sharing.check(mig, diagnostics);
         let resources = self.resources.map(|it| it.value.checked(diagnostics)).unwrap_or_default();
-        let names = Names::new(resources, mig);
+        let names = ResourceNames::new(resources, mig);
         (config.policy.resources, config.policy.unmatched) =
             self.sharing.rules(&names, diagnostics);
         config.policy.exclude = names.exclude();

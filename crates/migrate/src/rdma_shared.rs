@@ -77,7 +77,7 @@ pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> Imported {
     warn_of_overlap(&selections, &rules, diagnostics);
     let rules: Vec<_> = rules.into_iter().flatten().collect();
     if !rules.is_empty() {
-        diagnostics.warn(line, nics::MANAGEMENT);
+        diagnostics.warn(line, nics::MANAGEMENT_WARNING);
     }
     Imported { rules, nics: nics::with_all_nodes(), ..Imported::default() }
 }
@@ -105,7 +105,7 @@ fn warn_of_overlap(
         if let Some((_, first)) = valid_entries().take(index).find(overlaps) {
             let (name, line) = (&first.value.name, first.line);
             let text =
-                format!("{name} on line {line} may select the same interface: {FIRST_ALONE}");
+                format!("{name} on line {line} may select the same interface: {FIRST_ENTRY_WARNING}");
             return diagnostics.warn(rule.line, text);
         }
     }
@@ -119,7 +119,7 @@ fn are_disjoint(one: &Selection, other: &Selection) -> bool {
     one.iter().zip(other).any(share_no_value)
 }
 
-const FIRST_ALONE: &str = "an interface that several entries select belongs to the first of them; in that plugin \
+const FIRST_ENTRY_WARNING: &str = "an interface that several entries select belongs to the first of them; in that plugin \
     it belongs to each. Narrow the first";
 
 // === impl Entry ===

@@ -9,7 +9,7 @@ use windlass_config::{
     source::resource_of_node,
 };
 
-use self::pattern::Nodes;
+use self::pattern::NodePattern;
 use super::{Imported, expression::checked, names::SourceNames, nics, read as read_document};
 
 #[derive(Debug, Default, Deserialize)]
@@ -87,7 +87,7 @@ fn jetson(sharing: Sharing) -> SourceRule {
 
 /// Source of nodes, whose resources have the names of the nodes.
 fn rule(
-    nodes: Nodes,
+    nodes: NodePattern,
     sharing: Sharing,
     line: u64,
     names: &mut SourceNames,

@@ -65,7 +65,7 @@ pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> Imported {
     let (mut used_names, mut source_names) = (BTreeSet::new(), SourceNames::default());
     let mut imported = Imported::default();
     let entries = items(file.resource_list);
-    imported.nics = options::of(&entries, line, diagnostics);
+    imported.nics = options::nic_policy(&entries, line, diagnostics);
     for entry in entries {
         let Some(name) = entry.name(line, diagnostics) else { continue };
         if !used_names.insert(name.value.clone()) {

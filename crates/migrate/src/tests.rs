@@ -25,7 +25,7 @@ fn converted(plugin: Plugin, text: &str) -> String {
     loaded.warnings.iter().map(comment).collect::<String>() + &yaml
 }
 
-fn mistakes(text: &str) -> String {
+fn errors(text: &str) -> String {
     loaded(text).expect_err(text).replace("plugin.conf:", "")
 }
 
@@ -185,12 +185,12 @@ fn a_config_map_is_unwrapped_and_its_mistakes_have_the_lines_of_the_file() {
 
     let own_format = format!("{head}    mig: none\n    mgi: none\n");
     assert!(
-        mistakes(&own_format).starts_with("7: unknown field `mgi`"),
+        errors(&own_format).starts_with("7: unknown field `mgi`"),
         "{}",
-        mistakes(&own_format)
+        errors(&own_format)
     );
     let quoted = "apiVersion: v1\nkind: ConfigMap\ndata: {f: '{\"configList\": []}'}\n";
-    assert_eq!(mistakes(quoted), "3: configList names no resource");
+    assert_eq!(errors(quoted), "3: configList names no resource");
 }
 
 #[test]
@@ -201,14 +201,14 @@ fn the_one_configuration_of_a_manifest_is_read() {
     let no_configuration = "1: this manifest has no known configuration: give the plugin's own \
                             file, its ConfigMap, or the manifest that has the configuration in its \
                             arguments";
-    assert_eq!(mistakes(account), no_configuration);
-    let several = mistakes(&format!("{DARWIN3}---{DARWIN3}"));
+    assert_eq!(errors(account), no_configuration);
+    let several = errors(&format!("{DARWIN3}---{DARWIN3}"));
     assert!(
         several.contains("several configurations are in this file (DaemonSet, DaemonSet)"),
         "{several}"
     );
     assert_eq!(
-        mistakes("mig: none\n---\nmig: none\n"),
+        errors("mig: none\n---\nmig: none\n"),
         "3: a second document: a configuration is one document"
     );
     assert!(loaded("---\nmig: none\n").is_ok(), "one document may begin with a separator");
@@ -254,7 +254,7 @@ spec:
     };
     assert_eq!(offered(text), ["lab.example/video", "lab.example/kvm"]);
     let invalid = text.replace("name: video", "name: Video");
-    assert_eq!(mistakes(&invalid), "11: name \"Video\": use small letters, digits and '-'");
+    assert_eq!(errors(&invalid), "11: name \"Video\": use small letters, digits and '-'");
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn rdma_nodes_depend_on_the_selectors_and_mixed_ones_get_a_warning() {
 /// Checks that each document is refused with an error that begins with the expected text.
 fn check(cases: impl IntoIterator<Item = (String, &'static str)>) {
     for (text, expected) in cases {
-        let found = mistakes(&text);
+        let found = errors(&text);
         assert!(found.starts_with(expected), "{text}\n{found}");
     }
 }

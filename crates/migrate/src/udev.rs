@@ -90,7 +90,7 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
     match USB.iter().find(|(known, _)| *known == file) {
         Some((_, known)) if is_on_usb || term.key == "ATTRS" => return Ok((*known).to_owned()),
         _ if term.key == "ATTRS" => return Err(PARENT_ERROR.to_owned()),
-        _ if file.starts_with("bInterface") => return Err(INTERFACE.to_owned()),
+        _ if file.starts_with("bInterface") => return Err(INTERFACE_ERROR.to_owned()),
         Some(("idVendor" | "idProduct", _)) => return Err(format!("write ATTRS{{{file}}}")),
         _ => {}
     }
@@ -100,7 +100,7 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
     let attribute = AttributeName::try_new(DOMAIN, &name).ok_or("the name is too long")?;
     let previous = source.attributes.insert(attribute, file.into());
     if file.contains(['[', '$', '%', '*']) || previous.is_some_and(|it| it.as_os_str() != file) {
-        return Err(ONE_FILE.to_owned());
+        return Err(FILE_NAME_ERROR.to_owned());
     }
     Ok(name)
 }
@@ -136,7 +136,7 @@ fn regex(pattern: &str) -> Result<String, String> {
             '?' => regex.push('.'),
             '[' => {
                 let class = rest.split_once(']').filter(|(class, _)| is_class(class));
-                let (class, tail) = class.ok_or_else(|| format!("{pattern:?}: {CLASS}"))?;
+                let (class, tail) = class.ok_or_else(|| format!("{pattern:?}: {CLASS_ERROR}"))?;
                 regex.extend(["[", class.replacen('!', "^", 1).as_str(), "]"]);
                 rest = tail;
             }
@@ -161,10 +161,10 @@ const WHOLE_BUS_ERROR: &str =
     "SUBSYSTEM: the rule fits every device of the bus: add ATTR or KERNEL";
 const PARENT_ERROR: &str =
     "of parent devices only ids and texts of a USB device are read: write match of a source";
-const INTERFACE: &str =
+const INTERFACE_ERROR: &str =
     "it belongs to a USB interface: write usbInterfaceClass in match of a source";
-const ONE_FILE: &str = "write one file, with other letters and digits than other files";
-const CLASS: &str = "write letters, digits and ranges in brackets, [0-9a-f]";
+const FILE_NAME_ERROR: &str = "write one file, with other letters and digits than other files";
+const CLASS_ERROR: &str = "write letters, digits and ranges in brackets, [0-9a-f]";
 const DOMAIN_NOTE: &str = "rules name no resources: write yours in place of windlass.dev/<name>";
 
 #[cfg(test)]

@@ -135,7 +135,7 @@ impl Agent {
         let (event_sender, events) = watch::channel(0);
         let (forwarder, directory) = watch::channel(0);
         let event_watch = watch.run(event_sender, config.kubelet_limits.check_interval);
-        let stop = tasks.token();
+        let stop = tasks.stop_token();
         // `NodeLock::guard` waits for events until the agent ends, so only `stop` ends the watch.
         let event_watch = async move {
             tokio::select! {
@@ -177,7 +177,7 @@ impl Agent {
         let mut guard = pin!(lock.guard(events, &forwarder));
         let (outcome, _locks) = tokio::select! {
             () = shutdown => (Ok(()), None),
-            result = tasks.next_end() => (Err(TaskFailed::from(result)), None),
+            result = tasks.next_exit() => (Err(TaskFailed::from(result)), None),
             (locks, lost) = &mut guard => (Err(TaskFailed::Lost(lost)), Some(locks)),
         };
         tasks.stop().await;
@@ -206,7 +206,7 @@ impl From<Result<&'static str, tokio::task::JoinError>> for TaskFailed {
 }
 
 /// Processes with memory of a GPU, or the reason that they are unknown.
-pub type ProcessesOfGpu = Result<Vec<GpuProcess>, ProcessError>;
+pub type GpuProcesses = Result<Vec<GpuProcess>, ProcessError>;
 
 /// Scans the host once. A source without an answer in time is `Starting`.
 pub async fn scan_host(config: &Config, clock: Clock) -> NodeState {
@@ -218,7 +218,7 @@ pub async fn scan_host_with_processes(
     config: &Config,
     clock: Clock,
     gpus: impl FnOnce(&NodeState) -> Vec<DeviceId>,
-) -> (NodeState, BTreeMap<DeviceId, ProcessesOfGpu>) {
+) -> (NodeState, BTreeMap<DeviceId, GpuProcesses>) {
     let (mut tasks, wake) = (TaskSet::default(), Arc::new(Notify::new()));
     let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
     // A single scan needs no change notifications.
@@ -231,7 +231,7 @@ pub async fn scan_host_with_processes(
         &changes,
         clock,
         &wake,
-        &tasks.token(),
+        &tasks.stop_token(),
     );
     let driver = sources.iter().find_map(|source| source.driver.clone());
     let snapshots = assembly::start_sources(sources, &mut tasks);
@@ -270,7 +270,7 @@ fn has_answered(inventory: &Inventory, policy: &Policy) -> bool {
 fn check_sockets(dir: &Path, policy: &Policy) -> Result<(), SocketError> {
     windlass_deviceplugin::kubelet_path(dir)?;
     policy
-        .known_names()
+        .resource_names()
         .iter()
         .try_for_each(|name| windlass_deviceplugin::socket_path(dir, name).map(drop))
 }

@@ -29,7 +29,7 @@ use windlass_config::Policy;
 use windlass_core::{
     annotation::{PlacedGpu, PodPlacement},
     device::DeviceId,
-    replica::device_of,
+    replica::device_of_id,
 };
 use windlass_deviceplugin::ClusterDecisions;
 use windlass_host::{or_pending, watch::changed};
@@ -121,7 +121,7 @@ async fn handle_pods(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPo
             next_expiry.and_then(|_| subscription.or_else(|| Some(deps.allocations.follow())));
         for pod in misplaced {
             retry_times.remove(&pod.pod.uid);
-            if !correct(pod, &gpus_by_pod, &writer, &deps.metrics).await {
+            if !correct_placement(pod, &gpus_by_pod, &writer, &deps.metrics).await {
                 retry_times.insert(pod.pod.uid.clone(), Instant::now() + RETRY_DELAY);
             }
         }
@@ -142,7 +142,7 @@ fn held_gpus(
 ) -> BTreeMap<String, BTreeSet<DeviceId>> {
     let mut gpus_by_pod: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for ContainerIds { pod, ids, .. } in containers {
-        let ids = ids.iter().filter_map(|id| device_of(id));
+        let ids = ids.iter().filter_map(|id| device_of_id(id));
         let is_gpu = |id: &DeviceId| {
             let device = state.inventory.get(id.as_str());
             device.is_some_and(|device| device.family().has_nvml)
@@ -173,7 +173,7 @@ fn differs(pod: &PlacedPod, gpus_by_pod: &BTreeMap<String, BTreeSet<DeviceId>>) 
 }
 
 /// Writes the GPUs of a pod into its annotation. False if that failed.
-async fn correct(
+async fn correct_placement(
     pod: &PlacedPod,
     gpus_by_pod: &BTreeMap<String, BTreeSet<DeviceId>>,
     writer: &Pods,

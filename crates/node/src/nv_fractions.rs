@@ -140,7 +140,7 @@ fn limits(containers: &FractionedContainers, state: &NodeState) -> FractionLimit
     for fraction in containers.values() {
         let pod = &fraction.container.pod;
         let pod = ClaimRef::of_share(&pod.namespace, &pod.name, &pod.uid);
-        let gpus = plan::measurable(&fraction.request, state).into_iter();
+        let gpus = plan::measurable_memory(&fraction.request, state).into_iter();
         for gpu in gpus.filter(|gpu| gpu.limit_mib < gpu.total_mib) {
             *limits.entry(gpu.device).or_default().entry(pod.clone()).or_default() += gpu.limit_mib;
         }

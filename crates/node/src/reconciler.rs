@@ -405,7 +405,7 @@ impl Reconciler {
             policy,
             inventory: round.inventory,
             previous: &round.published.offers,
-            held: self.holdings.held(),
+            held: self.holdings.ids(),
             replica_kinds: &self.replica_kinds,
             pools: &self.pools,
             fingerprints: &self.allocated_hardware,
@@ -500,7 +500,7 @@ impl Reconciler {
         trigger: Trigger,
     ) -> DesiredFiles {
         // Fingerprints are written before ids are offered.
-        offers::record(&mut self.allocated_hardware, plan, inventory, self.holdings.held());
+        offers::record(&mut self.allocated_hardware, plan, inventory, self.holdings.ids());
         let desired = DesiredFiles {
             inventory: inventory.clone(),
             policy: self.policy.clone(),

@@ -67,7 +67,7 @@ use self::{
     error::BindError,
     hold::{Amounts, HeldGpu, Hold, Pod},
     holds::{BoundShare, CheckpointPods, EndedShares, Holds},
-    place::{ShareRequest, Size},
+    place::{ShareRequest, ShareSize},
     request::{ContainerRequest, Tokens},
 };
 use crate::metrics::ShareMetrics;
@@ -248,7 +248,7 @@ impl Binder {
         let allocations = self.allocations.read().await;
         self.release(&allocations).await;
         let state = self.state.borrow().clone();
-        let containers = allocations.containers().ok_or(BindError::Checkpoint)?;
+        let containers = allocations.containers().ok_or(BindError::UnreadableCheckpoint)?;
         let request = ContainerRequest::of(resource, ids, containers, &state)?;
         let (existing, dropped) = self.holds.with_lock(|holds| {
             holds.find_unknown(containers, &state.policy.shares);
@@ -282,10 +282,10 @@ impl Binder {
         let unknown = || BindError::UnknownPod(request.uid.clone());
         let pod = pods.find(&request.uid).await?.ok_or_else(unknown)?;
         let size = match &request.tokens {
-            Tokens::Amounts(amounts) => Size::of_one(*amounts),
+            Tokens::Amounts(amounts) => ShareSize::of_one(*amounts),
             Tokens::VirtualGpus { pod: tokens, .. } => {
                 let containers = pods.virtual_gpu_requests(&pod).await?.ok_or_else(unknown)?;
-                Size::of_virtual_gpus(PodRequest::from_containers(&containers)?, tokens.len())
+                ShareSize::of_virtual_gpus(PodRequest::from_containers(&containers)?, tokens.len())
             }
         };
         self.holds.with_lock(|holds| self.take(holds, request, state, (&pod, size)))
@@ -297,7 +297,7 @@ impl Binder {
         holds: &mut Holds,
         request: &ContainerRequest,
         state: &NodeState,
-        (pod, size): (&BoundPod, Size),
+        (pod, size): (&BoundPod, ShareSize),
     ) -> Result<Hold, BindError> {
         // Documents that an operator removed no longer count. A container that starts again replaces its own document.
         holds.unreadable.retain(|name| self.documents.path(name).exists());
@@ -468,7 +468,7 @@ impl Binder {
             Choice::Undecided => {
                 tracing::info!(pod = name, device, memory_mib, compute_percent, "share bound");
             }
-            Choice::Corrected { decided, why } => {
+            Choice::Corrected { decided, reason: why } => {
                 tracing::warn!(
                     pod = name,
                     device,
@@ -509,7 +509,7 @@ fn accepted_gpus(state: &NodeState, pod: &BoundPod) -> ShareableGpus {
 /// The share of a pod on these GPUs.
 fn hold(
     devices: &[DeviceId],
-    size: Size,
+    size: ShareSize,
     request: &ContainerRequest,
     pod: &BoundPod,
     min_enforcement: Enforcement,

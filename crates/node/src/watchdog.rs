@@ -64,7 +64,7 @@ use windlass_lifecycle::{
 use windlass_resources::NodeState;
 
 use self::{
-    accounts::{Accounts, Usage, Violation},
+    accounts::{MemoryAccounts, Usage, Violation},
     action::Actions,
     compute::ComputeAccounts,
     limits::{GpuLimits, Holders, Limits, add_fractions, add_replicas, limits, merge_overlapping},
@@ -118,7 +118,7 @@ pub(crate) struct Watchdog {
     drm: KeyedTasks<(), Result<DrmProcesses, DrmError>>,
     /// The running read of the limit records.
     limit_records: KeyedTasks<(), LimitedHolders>,
-    accounts: Accounts,
+    accounts: MemoryAccounts,
     compute: ComputeAccounts,
     tenants: Tenants,
     actions: Actions,
@@ -151,7 +151,7 @@ impl Watchdog {
             driver_caches: BTreeMap::new(),
             drm: KeyedTasks::default(),
             limit_records: KeyedTasks::default(),
-            accounts: Accounts::default(),
+            accounts: MemoryAccounts::default(),
             compute: ComputeAccounts::default(),
             tenants: Tenants::new(pods.clone()),
             actions: Actions {
@@ -309,7 +309,7 @@ impl Watchdog {
         let mut drm_limits = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
         let has_claims = drm_limits.any(|(_, gpu)| gpu.has_claims());
         self.candidates = if has_claims { pods_with_processes.clone() } else { BTreeSet::new() };
-        self.candidates.iter().for_each(|pod| self.tenants.request_claims(pod));
+        self.candidates.iter().for_each(|pod| self.tenants.look_up_claims(pod));
     }
 
     /// Pods that may use a GPU with claims, but whose own claims the API server has not named. Their processes count
@@ -426,7 +426,7 @@ impl Watchdog {
             let group = group.expect("each set is part of a group");
             let Some(limit) = gpu.combined(group) else { continue };
             let usage =
-                usage_by_group.entry(group.clone()).or_insert_with(|| Usage::none_of(limit));
+                usage_by_group.entry(group.clone()).or_insert_with(|| Usage::zero(limit));
             usage.processes.push(process);
         }
         usage_by_group

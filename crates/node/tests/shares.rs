@@ -15,7 +15,7 @@ use windlass_deviceplugin::shares::share_name;
 use windlass_kubelet_sim::{Container, Kubelet, Pod};
 use windlass_machine::MachineProfile;
 use windlass_testkit::{
-    GPU, Node, Right, RunningAgent, pod_with, until, until_allocatable, until_removed,
+    GPU, Node, Permission, RunningAgent, pod_with, until, until_allocatable, until_removed,
 };
 
 pub(crate) const MEMORY: &str = "windlass.dev/gpu-memory";
@@ -175,13 +175,13 @@ impl World {
 
     /// Every request of the agent is one that the shipped roles allow.
     pub(crate) fn assert_permissions(&self) {
-        self.assert_within(&Right::shipped());
+        self.assert_within(&Permission::shipped());
     }
 
     /// Every request of the agent is one that these permissions allow.
-    pub(crate) fn assert_within(&self, permissions: &[Right]) {
+    pub(crate) fn assert_within(&self, permissions: &[Permission]) {
         for request in self.api.objects().requests() {
-            let permission = Right::required_by(&request.method, &request.path, &request.query);
+            let permission = Permission::required_by(&request.method, &request.path, &request.query);
             let permission = permission.expect("a request for a resource");
             assert!(
                 permissions.iter().any(|it| it.covers(&permission)),

@@ -16,7 +16,7 @@ use windlass_machine::{
     MachineProfile,
     state::{Model, Process},
 };
-use windlass_testkit::{Node, Right, pod_with, until, until_allocatable};
+use windlass_testkit::{Node, Permission, pod_with, until, until_allocatable};
 
 use crate::{
     agent::{
@@ -345,8 +345,8 @@ async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
     let (_, note) = watched.event_of("b").await;
     assert!(note.contains("it was not evicted") && note.contains(budget), "{note}");
     assert!(watched.pod("b").is_some());
-    let mut permissions = Right::shipped();
-    permissions.extend(Right::of_manifest("options/watchdog/rights.yaml"));
+    let mut permissions = Permission::shipped();
+    permissions.extend(Permission::of_manifest("options/watchdog/rights.yaml"));
     watched.world.assert_within(&permissions);
     watched.world.agent.stop().await;
 }

@@ -20,7 +20,7 @@ thread_local! {
 const GARBAGE: u8 = 0xff;
 
 /// Begins a call with valid results.
-pub(crate) fn begin() {
+pub(crate) fn begin_call() {
     WRITES_GARBAGE.set(false);
 }
 

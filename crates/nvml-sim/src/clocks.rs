@@ -21,7 +21,7 @@ export! {
         megahertz: Out<c_uint>,
     ) {
         let clocks = device.gpu()?.card.clocks_mhz;
-        megahertz.put(clock_of(clock, clocks.graphics, clocks)?)
+        megahertz.put(clock_mhz(clock, clocks.graphics, clocks)?)
     }
 
     fn [nvmlDeviceGetApplicationsClock nvmlDeviceGetDefaultApplicationsClock](
@@ -30,12 +30,12 @@ export! {
         megahertz: Out<c_uint>,
     ) {
         let clocks = device.gpu()?.card.clocks_mhz;
-        megahertz.put(clock_of(clock, clocks.graphics, clocks)?)
+        megahertz.put(clock_mhz(clock, clocks.graphics, clocks)?)
     }
 
     fn nvmlDeviceGetClockInfo(device: Device, clock: c_uint, megahertz: Out<c_uint>) {
         let gpu = device.gpu()?;
-        megahertz.put(clock_of(clock, current_graphics_mhz(&gpu), gpu.card.clocks_mhz)?)
+        megahertz.put(clock_mhz(clock, current_graphics_mhz(&gpu), gpu.card.clocks_mhz)?)
     }
 
     fn nvmlDeviceGetClock(device: Device, clock: c_uint, id: c_uint, megahertz: Out<c_uint>) {
@@ -44,7 +44,7 @@ export! {
             sys::nvmlClockId_enum_NVML_CLOCK_ID_CURRENT => current_graphics_mhz(&gpu),
             _ => gpu.card.clocks_mhz.graphics,
         };
-        megahertz.put(clock_of(clock, graphics, gpu.card.clocks_mhz)?)
+        megahertz.put(clock_mhz(clock, graphics, gpu.card.clocks_mhz)?)
     }
 
     fn nvmlDeviceGetUtilizationRates(device: Device, rates: Out<sys::nvmlUtilization_t>) {
@@ -121,7 +121,7 @@ fn current_graphics_mhz(gpu: &Gpu) -> u32 {
     }
 }
 
-fn clock_of(clock: c_uint, graphics: u32, clocks: Clocks) -> NvmlResult<u32> {
+fn clock_mhz(clock: c_uint, graphics: u32, clocks: Clocks) -> NvmlResult<u32> {
     match clock {
         sys::nvmlClockType_enum_NVML_CLOCK_GRAPHICS | sys::nvmlClockType_enum_NVML_CLOCK_SM => {
             Ok(graphics)

@@ -41,7 +41,7 @@ struct ProcessState {
 /// CUDA context. A process has one at a time.
 struct Context {
     uuid: String,
-    space: AddressSpace,
+    address_space: AddressSpace,
     /// Number of bytes set to zero.
     zeroed: u64,
 }
@@ -49,16 +49,16 @@ struct Context {
 static STATE: Mutex<ProcessState> = Mutex::new(ProcessState { visible: None, context: None });
 
 /// Environment variable with the UUIDs of the visible devices, in order.
-const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
 /// Folder of the files with the numbers of zeroed bytes.
 const ZEROED_FOLDER: &str = "cuda";
 
 /// `CU_DEVICE_ATTRIBUTE_INTEGRATED`.
-const INTEGRATED: c_int = 18;
+const ATTRIBUTE_INTEGRATED: c_int = 18;
 
 /// `CU_COMPUTEMODE_PROHIBITED`.
-const PROHIBITED: u32 = 2;
+const COMPUTE_MODE_PROHIBITED: u32 = 2;
 
 const MIB: u64 = 1 << 20;
 
@@ -66,7 +66,7 @@ const MIB: u64 = 1 << 20;
 const CONTEXT_BYTES: u64 = 256 * MIB;
 
 /// Only context handle: in C an opaque pointer, which callers do not dereference.
-const CONTEXT: usize = 1;
+const CONTEXT_HANDLE: usize = 1;
 
 export! {
     fn cuInit(flags: c_uint) {
@@ -75,11 +75,11 @@ export! {
                 return Err(CudaError::INVALID_VALUE);
             }
             library::init().map_err(|_| CudaError::NO_DEVICE)?;
-            let visible = visible(&*library::current_model()?);
+            let visible = visible_uuids(&*library::current_model()?);
             if visible.is_empty() {
                 return Err(CudaError::NO_DEVICE);
             }
-            process().visible = Some(visible);
+            lock_state().visible = Some(visible);
             Ok(())
         })
     }
@@ -98,7 +98,7 @@ export! {
     fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: c_int) {
         to_nvml_result(|| {
             uuid_of(device)?;
-            if attribute != INTEGRATED {
+            if attribute != ATTRIBUTE_INTEGRATED {
                 return Err(CudaError::INVALID_VALUE);
             }
             Ok(value.put(0)?)
@@ -113,22 +113,22 @@ export! {
             if let Some(CudaFault::Error(code)) = gpu.faults.cuda {
                 return Err(CudaError(code));
             }
-            if gpu.compute_mode == PROHIBITED {
+            if gpu.compute_mode == COMPUTE_MODE_PROHIBITED {
                 return Err(CudaError::DEVICE_UNAVAILABLE);
             }
             let free = free_for_process(&snapshot, 0)?;
             if free == 0 {
                 return Err(CudaError::OUT_OF_MEMORY);
             }
-            context.put(CONTEXT)?;
-            process().context = Some(Context { uuid, space: AddressSpace::default(), zeroed: 0 });
+            context.put(CONTEXT_HANDLE)?;
+            lock_state().context = Some(Context { uuid, address_space: AddressSpace::default(), zeroed: 0 });
             Ok(())
         })
     }
 
     fn cuCtxDestroy_v2(_context: usize) {
         to_nvml_result(|| {
-            let context = process().context.take().ok_or(CudaError::INVALID_CONTEXT)?;
+            let context = lock_state().context.take().ok_or(CudaError::INVALID_CONTEXT)?;
             discharge(&context.uuid, 0)
         })
     }
@@ -140,7 +140,7 @@ export! {
     fn cuMemGetInfo_v2(free_bytes: Out<usize>, total: Out<usize>) {
         to_nvml_result(|| {
             let snapshot = current_device()?;
-            let allocated = with_context(|context| Ok(context.space.allocated()))?;
+            let allocated = with_context(|context| Ok(context.address_space.allocated()))?;
             free_bytes.put(as_size(free_for_process(&snapshot, allocated)?)?)?;
             Ok(total.put(as_size(total_for_process(&snapshot)?)?)?)
         })
@@ -150,12 +150,12 @@ export! {
         to_nvml_result(|| {
             let snapshot = current_device()?;
             address.check()?;
-            let allocated = with_context(|context| Ok(context.space.allocated()))?;
+            let allocated = with_context(|context| Ok(context.address_space.allocated()))?;
             let free = free_for_process(&snapshot, allocated)?;
-            let start = with_context(|context| context.space.allocate(bytes as u64, free))?;
+            let start = with_context(|context| context.address_space.allocate(bytes as u64, free))?;
             // Another process of the cgroup may have allocated the memory meanwhile.
-            if !charge(&snapshot, with_context(|context| Ok(context.space.allocated()))?)? {
-                with_context(|context| context.space.free(start))?;
+            if !charge(&snapshot, with_context(|context| Ok(context.address_space.allocated()))?)? {
+                with_context(|context| context.address_space.free(start))?;
                 return Err(CudaError::OUT_OF_MEMORY);
             }
             Ok(address.put(start)?)
@@ -165,8 +165,8 @@ export! {
     fn cuMemFree_v2(address: u64) {
         to_nvml_result(|| {
             with_context(|context| {
-                context.space.free(address)?;
-                discharge(&context.uuid, context.space.allocated())
+                context.address_space.free(address)?;
+                discharge(&context.uuid, context.address_space.allocated())
             })
         })
     }
@@ -178,7 +178,7 @@ export! {
                 return Ok(());
             }
             with_context(|context| {
-                context.space.set(address, bytes as u64, value)?;
+                context.address_space.set(address, bytes as u64, value)?;
                 if value == 0 {
                     context.zeroed += bytes as u64;
                 }
@@ -190,7 +190,7 @@ export! {
     fn cuMemcpyDtoH_v2(buffer: OutArray<u8>, address: u64, bytes: usize) {
         to_nvml_result(|| {
             current_device()?;
-            let content = with_context(|context| context.space.read(address, bytes as u64))?;
+            let content = with_context(|context| context.address_space.read(address, bytes as u64))?;
             Ok(buffer.put(bytes, &content)?)
         })
     }
@@ -240,8 +240,8 @@ fn to_nvml_result(body: impl FnOnce() -> CudaResult) -> NvmlResult {
 }
 
 /// UUIDs of visible devices: all unpartitioned GPUs, or those of the variable up to the first unknown one.
-fn visible(model: &Model) -> Vec<String> {
-    if let Ok(names) = env::var(VISIBLE) {
+fn visible_uuids(model: &Model) -> Vec<String> {
+    if let Ok(names) = env::var(VISIBLE_DEVICES) {
         let names = names.split(',').map(|name| name.trim().to_owned());
         return names.take_while(|name| device_with_uuid(model, name).is_some()).collect();
     }
@@ -265,7 +265,7 @@ fn device_with_uuid(model: &Model, uuid: &str) -> Option<Device> {
 }
 
 fn uuid_of(ordinal: c_int) -> CudaResult<String> {
-    let process = process();
+    let process = lock_state();
     let visible = process.visible.as_ref().ok_or(CudaError::NOT_INITIALIZED)?;
     let uuid = usize::try_from(ordinal).ok().and_then(|ordinal| visible.get(ordinal));
     uuid.cloned().ok_or(CudaError::INVALID_DEVICE)
@@ -292,7 +292,7 @@ fn current_device() -> CudaResult<DeviceSnapshot> {
 }
 
 fn with_context<T>(action: impl FnOnce(&mut Context) -> CudaResult<T>) -> CudaResult<T> {
-    process().context.as_mut().ok_or(CudaError::INVALID_CONTEXT).and_then(action)
+    lock_state().context.as_mut().ok_or(CudaError::INVALID_CONTEXT).and_then(action)
 }
 
 fn gpu_of(snapshot: &DeviceSnapshot) -> &GpuSnapshot {
@@ -356,6 +356,6 @@ fn bytes_of(uuid: &str) -> [u8; 16] {
 }
 
 /// Locks the CUDA state. A poisoned lock guards a valid value, because each field is replaced as a whole.
-fn process() -> MutexGuard<'static, ProcessState> {
+fn lock_state() -> MutexGuard<'static, ProcessState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }

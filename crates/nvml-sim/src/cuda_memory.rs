@@ -11,7 +11,7 @@ pub(crate) struct AddressSpace {
     allocated: BTreeMap<u64, u64>,
     /// Writes in chronological order.
     writes: Vec<Write>,
-    next: u64,
+    next_address: u64,
 }
 
 #[derive(Debug)]
@@ -47,8 +47,8 @@ impl AddressSpace {
         if bytes > free || bytes > (free / 2).max(PAGE) {
             return Err(CudaError::OUT_OF_MEMORY);
         }
-        let address = FIRST_ADDRESS + self.next;
-        self.next += bytes;
+        let address = FIRST_ADDRESS + self.next_address;
+        self.next_address += bytes;
         self.allocated.insert(address, bytes);
         Ok(address)
     }

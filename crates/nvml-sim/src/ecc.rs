@@ -33,7 +33,7 @@ export! {
         since: c_uint,
         count: Out<c_ulonglong>,
     ) {
-        count.put(errors(&gpu_with_ecc(device)?, kind, since)?)
+        count.put(error_count(&gpu_with_ecc(device)?, kind, since)?)
     }
 
     /// All simulated errors are in device memory.
@@ -43,7 +43,7 @@ export! {
         since: c_uint,
         counts: Out<sys::nvmlEccErrorCounts_t>,
     ) {
-        let deviceMemory = errors(&gpu_with_ecc(device)?, kind, since)?;
+        let deviceMemory = error_count(&gpu_with_ecc(device)?, kind, since)?;
         let none = 0;
         counts.put(sys::nvmlEccErrorCounts_t {
             l1Cache: none,
@@ -60,7 +60,7 @@ export! {
         location: c_uint,
         count: Out<c_ulonglong>,
     ) {
-        let errors = errors(&gpu_with_ecc(device)?, kind, since)?;
+        let errors = error_count(&gpu_with_ecc(device)?, kind, since)?;
         let memory = sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_DEVICE_MEMORY;
         match location {
             sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_COUNT.. => {
@@ -98,7 +98,7 @@ export! {
         pending: Out<sys::nvmlEnableState_t>,
     ) {
         let gpu = gpu_with_ecc(device)?;
-        retires_pages(&gpu)?;
+        check_retires_pages(&gpu)?;
         pending.put(gpu.live.remapped.pending.into())
     }
 
@@ -110,7 +110,7 @@ export! {
         failed: Out<c_uint>,
     ) {
         let gpu = gpu_with_ecc(device)?;
-        if retires_pages(&gpu).is_ok() {
+        if check_retires_pages(&gpu).is_ok() {
             return Err(Status::NOT_SUPPORTED);
         }
         let rows = gpu.live.remapped;
@@ -125,7 +125,7 @@ export! {
         values: Out<sys::nvmlRowRemapperHistogramValues_t>,
     ) {
         let gpu = gpu_with_ecc(device)?;
-        if retires_pages(&gpu).is_ok() {
+        if check_retires_pages(&gpu).is_ok() {
             return Err(Status::NOT_SUPPORTED);
         }
         // Numbers of banks by remaining spare rows: each remapped row is in another bank.
@@ -142,7 +142,7 @@ export! {
 }
 
 /// Error count of a kind, by `nvmlMemoryErrorType_t` and `nvmlEccCounterType_t`.
-pub(crate) fn errors(gpu: &GpuSnapshot, kind: c_uint, since: c_uint) -> NvmlResult<u64> {
+pub(crate) fn error_count(gpu: &GpuSnapshot, kind: c_uint, since: c_uint) -> NvmlResult<u64> {
     let EccCounts { corrected, uncorrected } = match since {
         sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC => gpu.live.ecc_volatile,
         sys::nvmlEccCounterType_enum_NVML_AGGREGATE_ECC => gpu.live.ecc_aggregate,
@@ -161,7 +161,7 @@ fn retired_pages(gpu: &GpuSnapshot, cause: c_uint) -> NvmlResult<Vec<c_ulonglong
         nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR as DOUBLE_BIT,
         nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS as SINGLE_BIT,
     };
-    retires_pages(gpu)?;
+    check_retires_pages(gpu)?;
     let count = match cause {
         SINGLE_BIT => gpu.live.remapped.corrected,
         DOUBLE_BIT => gpu.live.remapped.uncorrected,
@@ -175,6 +175,6 @@ fn gpu_with_ecc(device: Device) -> NvmlResult<GpuSnapshot> {
     if gpu.card.ecc { Ok(gpu) } else { Err(Status::NOT_SUPPORTED) }
 }
 
-fn retires_pages(gpu: &GpuSnapshot) -> NvmlResult {
+fn check_retires_pages(gpu: &GpuSnapshot) -> NvmlResult {
     if gpu.card.architecture.remaps_rows() { Err(Status::NOT_SUPPORTED) } else { Ok(()) }
 }

@@ -75,7 +75,7 @@ export! {
         library::current_model()?;
         set.check()?;
         let _exclusive = WAIT_LOCK.write().unwrap_or_else(PoisonError::into_inner);
-        set.put(create())
+        set.put(create_set())
     }
 
     fn nvmlEventSetFree(set: EventSetHandle) {
@@ -87,13 +87,13 @@ export! {
 
     fn nvmlDeviceGetSupportedEventTypes(device: Device, types: Out<c_ulonglong>) {
         let gpu = device.gpu()?;
-        types.put(supported(&gpu))
+        types.put(supported_types(&gpu))
     }
 
     fn nvmlDeviceRegisterEvents(device: Device, types: c_ulonglong, set: EventSetHandle) {
         let gpu = device.gpu()?;
         let set = set.find()?;
-        if types & !supported(&gpu) != 0 {
+        if types & !supported_types(&gpu) != 0 {
             return Err(Status::NOT_SUPPORTED);
         }
         let _exclusive = WAIT_LOCK.write().unwrap_or_else(PoisonError::into_inner);
@@ -118,7 +118,7 @@ export! {
     }
 }
 
-fn create() -> EventSetHandle {
+fn create_set() -> EventSetHandle {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     let handle = NEXT.fetch_add(1, Ordering::Relaxed);
     SETS.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, Arc::default());
@@ -131,7 +131,7 @@ pub(crate) fn free_all_sets() {
 }
 
 /// Event types that a card supports. A card without ECC lacks the ECC types.
-fn supported(gpu: &Gpu) -> c_ulonglong {
+fn supported_types(gpu: &Gpu) -> c_ulonglong {
     let ecc = sys::nvmlEventTypeSingleBitEccError | sys::nvmlEventTypeDoubleBitEccError;
     let always =
         sys::nvmlEventTypePState | sys::nvmlEventTypeXidCriticalError | sys::nvmlEventTypeClock;
@@ -194,7 +194,7 @@ impl EventSet {
         }
         let (event, gpu) = registrations.next_event(model)?;
         registrations.delivered = event.sequence;
-        Some(Ok(data(event, gpu)))
+        Some(Ok(event_data(event, gpu)))
     }
 }
 
@@ -219,7 +219,7 @@ impl Registrations {
     }
 }
 
-fn data(event: &Event, gpu: &Gpu) -> sys::nvmlEventData_t {
+fn event_data(event: &Event, gpu: &Gpu) -> sys::nvmlEventData_t {
     let (event_type, event_data) = type_and_data(event.kind);
     let (gpu_instance, compute_instance) = event.instance.unwrap_or((WHOLE_GPU, WHOLE_GPU));
     sys::nvmlEventData_t {

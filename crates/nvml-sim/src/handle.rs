@@ -63,13 +63,13 @@ pub(crate) enum DeviceSnapshot {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct DecodedHandle {
     number: u32,
-    kind: Kind,
+    kind: HandleKind,
     gpu_instance: u32,
     compute_instance: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum HandleKind {
     Gpu,
     MigDevice,
     GpuInstance,
@@ -80,18 +80,18 @@ enum Kind {
 
 impl Device {
     pub(crate) fn of_gpu(gpu: &Gpu) -> Self {
-        Self(DecodedHandle::gpu(gpu).pointer())
+        Self(DecodedHandle::gpu(gpu).to_pointer())
     }
 
     pub(crate) fn of_instance(gpu: &Gpu, instance: &MigInstance, compute: &Compute) -> Self {
-        Self(DecodedHandle::with_compute(Kind::MigDevice, gpu, (instance, compute)).pointer())
+        Self(DecodedHandle::with_compute(HandleKind::MigDevice, gpu, (instance, compute)).to_pointer())
     }
 
     /// Finds the target. Faults of its GPU delay or fail the call.
     pub(crate) fn find(self) -> NvmlResult<DeviceSnapshot> {
         match DecodedHandle::from_address(self.0.addr()) {
-            Some(handle) if handle.kind == Kind::Gpu => handle.find_gpu().map(DeviceSnapshot::Gpu),
-            Some(handle) if handle.kind == Kind::MigDevice => {
+            Some(handle) if handle.kind == HandleKind::Gpu => handle.find_gpu().map(DeviceSnapshot::Gpu),
+            Some(handle) if handle.kind == HandleKind::MigDevice => {
                 handle.find_instance().map(DeviceSnapshot::Mig)
             }
             // An uninitialised library takes precedence over an invalid handle.
@@ -110,7 +110,7 @@ impl Device {
     /// Finds a GPU, even a lost one.
     pub(crate) fn gpu_even_if_lost(self) -> NvmlResult<GpuSnapshot> {
         let handle =
-            DecodedHandle::from_address(self.0.addr()).filter(|handle| handle.kind == Kind::Gpu);
+            DecodedHandle::from_address(self.0.addr()).filter(|handle| handle.kind == HandleKind::Gpu);
         match handle {
             Some(handle) => {
                 faults::find_gpu_even_if_lost(handle.number).map(GpuSnapshot::with_garbage_fault)
@@ -134,12 +134,12 @@ impl GpuInstance {
 
     pub(crate) fn with_id(gpu: &Gpu, gpu_instance: u32) -> Self {
         let handle =
-            DecodedHandle { kind: Kind::GpuInstance, gpu_instance, ..DecodedHandle::gpu(gpu) };
-        Self(handle.pointer())
+            DecodedHandle { kind: HandleKind::GpuInstance, gpu_instance, ..DecodedHandle::gpu(gpu) };
+        Self(handle.to_pointer())
     }
 
     pub(crate) fn find(self) -> NvmlResult<InstanceSnapshot> {
-        find_instance(self.0.addr(), Kind::GpuInstance)
+        find_instance(self.0.addr(), HandleKind::GpuInstance)
     }
 
     /// Handle for use in structs.
@@ -152,18 +152,18 @@ impl GpuInstance {
 
 impl ComputeInstance {
     pub(crate) fn of(gpu: &Gpu, instance: &MigInstance, compute: &Compute) -> Self {
-        Self(DecodedHandle::with_compute(Kind::ComputeInstance, gpu, (instance, compute)).pointer())
+        Self(DecodedHandle::with_compute(HandleKind::ComputeInstance, gpu, (instance, compute)).to_pointer())
     }
 
     pub(crate) fn with_ids(gpu: &Gpu, gpu_instance: u32, compute_instance: u32) -> Self {
-        let kind = Kind::ComputeInstance;
+        let kind = HandleKind::ComputeInstance;
         let handle =
             DecodedHandle { kind, gpu_instance, compute_instance, ..DecodedHandle::gpu(gpu) };
-        Self(handle.pointer())
+        Self(handle.to_pointer())
     }
 
     pub(crate) fn find(self) -> NvmlResult<InstanceSnapshot> {
-        find_instance(self.0.addr(), Kind::ComputeInstance)
+        find_instance(self.0.addr(), HandleKind::ComputeInstance)
     }
 }
 
@@ -245,10 +245,10 @@ impl Deref for InstanceSnapshot {
 
 impl DecodedHandle {
     fn gpu(gpu: &Gpu) -> Self {
-        Self { number: gpu.number, kind: Kind::Gpu, gpu_instance: 0, compute_instance: 0 }
+        Self { number: gpu.number, kind: HandleKind::Gpu, gpu_instance: 0, compute_instance: 0 }
     }
 
-    fn with_compute(kind: Kind, gpu: &Gpu, (instance, compute): (&MigInstance, &Compute)) -> Self {
+    fn with_compute(kind: HandleKind, gpu: &Gpu, (instance, compute): (&MigInstance, &Compute)) -> Self {
         Self {
             kind,
             gpu_instance: instance.gpu_instance,
@@ -257,7 +257,7 @@ impl DecodedHandle {
         }
     }
 
-    fn pointer<T>(self) -> *mut T {
+    fn to_pointer<T>(self) -> *mut T {
         let low = (self.kind as usize) << 12 | (self.gpu_instance as usize) << 4;
         let address = (self.number as usize + 1) << 16 | low | self.compute_instance as usize;
         ptr::without_provenance_mut(address)
@@ -268,10 +268,10 @@ impl DecodedHandle {
         Some(Self {
             number: u32::try_from((address >> 16).checked_sub(1)?).ok()?,
             kind: match bits(12, 4) {
-                0 => Kind::Gpu,
-                1 => Kind::MigDevice,
-                2 => Kind::GpuInstance,
-                3 => Kind::ComputeInstance,
+                0 => HandleKind::Gpu,
+                1 => HandleKind::MigDevice,
+                2 => HandleKind::GpuInstance,
+                3 => HandleKind::ComputeInstance,
                 _ => return None,
             },
             gpu_instance: u32::try_from(bits(4, 8)).ok()?,
@@ -288,7 +288,7 @@ impl DecodedHandle {
         let is_target = |instance: &MigInstance| {
             let compute = instance.compute.as_ref().map(|compute| compute.id);
             instance.gpu_instance == self.gpu_instance
-                && (self.kind == Kind::GpuInstance || compute == Some(self.compute_instance))
+                && (self.kind == HandleKind::GpuInstance || compute == Some(self.compute_instance))
         };
         let position = gpu.mig.iter().flatten().position(is_target);
         let index = position.ok_or(Status::INVALID_ARGUMENT)?;
@@ -296,7 +296,7 @@ impl DecodedHandle {
     }
 }
 
-fn find_instance(address: usize, kind: Kind) -> NvmlResult<InstanceSnapshot> {
+fn find_instance(address: usize, kind: HandleKind) -> NvmlResult<InstanceSnapshot> {
     library::current_model()?;
     let handle = DecodedHandle::from_address(address).filter(|handle| handle.kind == kind);
     handle.ok_or(Status::INVALID_ARGUMENT)?.find_instance()

@@ -19,7 +19,7 @@ versioned!(
 );
 
 /// Name in a profile struct, of length `NVML_DEVICE_NAME_V2_BUFFER_SIZE`.
-type Name = [c_char; 96];
+type ProfileName = [c_char; 96];
 
 /// Attributes of a MIG device. A GPU is "not supported", as in the real library.
 pub(crate) fn attributes(snapshot: &DeviceSnapshot) -> NvmlResult<sys::nvmlDeviceAttributes_t> {
@@ -44,7 +44,7 @@ pub(crate) fn gpu_instance_profile(
     profile: GpuInstanceProfile,
     card: &Card,
 ) -> NvmlResult<sys::nvmlGpuInstanceProfileInfo_t> {
-    let resources = profile.units(card, card.mig.ok_or(Status::NOT_SUPPORTED)?);
+    let resources = profile.resources(card, card.mig.ok_or(Status::NOT_SUPPORTED)?);
     Ok(sys::nvmlGpuInstanceProfileInfo_t {
         id: profile.profile_id,
         isP2pSupported: 0,
@@ -156,7 +156,7 @@ pub(crate) fn compute_instance_profile_v2(
         sharedEncoderCount: info.sharedEncoderCount,
         sharedJpegCount: info.sharedJpegCount,
         sharedOfaCount: info.sharedOfaCount,
-        name: compute_name(info.sliceCount, gpu_profile, card)?,
+        name: compute_profile_name(info.sliceCount, gpu_profile, card)?,
     })
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn compute_instance_profile_v3(
         sharedEncoderCount: info.sharedEncoderCount,
         sharedJpegCount: info.sharedJpegCount,
         sharedOfaCount: info.sharedOfaCount,
-        name: compute_name(info.sliceCount, gpu_profile, card)?,
+        name: compute_profile_name(info.sliceCount, gpu_profile, card)?,
         capabilities: 0,
     })
 }
@@ -202,12 +202,12 @@ fn slices_of(profile: c_uint) -> NvmlResult<u32> {
     }
 }
 
-fn name(profile: GpuInstanceProfile, card: &Card) -> NvmlResult<Name> {
+fn name(profile: GpuInstanceProfile, card: &Card) -> NvmlResult<ProfileName> {
     let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
     Ok(char_array(&format!("MIG {}", profile.name(capability))))
 }
 
-fn compute_name(slices: u32, gpu_profile: GpuInstanceProfile, card: &Card) -> NvmlResult<Name> {
+fn compute_profile_name(slices: u32, gpu_profile: GpuInstanceProfile, card: &Card) -> NvmlResult<ProfileName> {
     let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
     let gpu_instance_name = gpu_profile.name(capability);
     let prefix = if slices == gpu_profile.slices { String::new() } else { format!("{slices}c.") };

@@ -78,7 +78,7 @@ pub(crate) fn shutdown() -> NvmlResult {
         // Unlock first: threads that wait for an event call `current_model`, which needs the lock.
         drop(library);
         events::free_all_sets();
-        watch::stop();
+        watch::stop_watch();
     }
     Ok(())
 }
@@ -119,7 +119,7 @@ pub(crate) fn try_update_gpu<T>(
 }
 
 /// Name of the machine profile. Works before `nvmlInit` too.
-pub(crate) fn profile() -> Option<String> {
+pub(crate) fn profile_name() -> Option<String> {
     let initialised_path = read_library().state_file.clone();
     let state_file = initialised_path.or_else(|| origin::state_file().map(Arc::from))?;
     Some(CachedModel::read(&state_file).ok()?.model.profile.clone())

@@ -46,10 +46,10 @@ pub(crate) struct ProcessLimit {
 }
 
 /// Environment variable with the folder of this process's cgroup, for tests without real cgroups.
-const CGROUP: &str = "WINDLASS_SIM_CGROUP";
+const CGROUP_VARIABLE: &str = "WINDLASS_SIM_CGROUP";
 
 /// Mount point of cgroup v2.
-const ROOT: &str = "/sys/fs/cgroup";
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
 export! {
     fn nvmlDeviceSetMemoryLimits_v1(device: Device, limits: Out<SetMemoryLimits>) {
@@ -119,12 +119,12 @@ fn cgroup(name_space: Text) -> NvmlResult<String> {
 }
 
 fn own_cgroup() -> Option<PathBuf> {
-    if let Some(path) = env::var_os(CGROUP) {
+    if let Some(path) = env::var_os(CGROUP_VARIABLE) {
         return Some(path.into());
     }
     let lines = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = lines.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Some(Path::new(ROOT).join(path))
+    Some(Path::new(CGROUP_ROOT).join(path))
 }
 
 /// True if the process runs. Memory of an exited process is free.

@@ -29,8 +29,8 @@ export! {
     fn nvmlDeviceGetMigMode(device: Device, current: Out<c_uint>, pending: Out<c_uint>) {
         let gpu = device.gpu()?;
         gpu.card.mig.ok_or(Status::NOT_SUPPORTED)?;
-        current.put(number_of(gpu.mig_mode()))?;
-        pending.put(number_of(gpu.mig_at_reset.unwrap_or(gpu.mig_mode())))
+        current.put(mode_number(gpu.mig_mode()))?;
+        pending.put(mode_number(gpu.mig_at_reset.unwrap_or(gpu.mig_mode())))
     }
 
     /// The call succeeds for every outcome, and `activation` reports the outcome. While instances exist or a process
@@ -41,7 +41,7 @@ export! {
         gpu.card.mig.ok_or(Status::NOT_SUPPORTED)?;
         activation.check()?;
         let modes = [MigMode::Off, MigMode::On];
-        let requested = modes.into_iter().find(|candidate| number_of(*candidate) == mode);
+        let requested = modes.into_iter().find(|candidate| mode_number(*candidate) == mode);
         let requested = requested.ok_or(Status::INVALID_ARGUMENT)?;
         let request = |gpu: &mut Gpu| Ok(gpu.set_mig_mode(requested));
         activation.put(match library::try_update_gpu(gpu.number, request)? {
@@ -256,7 +256,7 @@ export! {
     }
 }
 
-fn number_of(mode: MigMode) -> c_uint {
+fn mode_number(mode: MigMode) -> c_uint {
     match mode {
         MigMode::Off => sys::NVML_DEVICE_MIG_DISABLE,
         MigMode::On => sys::NVML_DEVICE_MIG_ENABLE,

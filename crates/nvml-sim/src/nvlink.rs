@@ -27,12 +27,12 @@ export! {
         active: Out<sys::nvmlEnableState_t>,
     ) {
         let gpu = device.gpu()?;
-        active.put(end(&gpu, link)?.is_some().into())
+        active.put(link_end(&gpu, link)?.is_some().into())
     }
 
     fn nvmlDeviceGetNvLinkVersion(device: Device, link: c_uint, version: Out<c_uint>) {
         let gpu = device.gpu()?;
-        end(&gpu, link)?;
+        link_end(&gpu, link)?;
         version.put(match ports(&gpu)?.generation {
             1 => sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_1_0,
             2 => sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_2_0,
@@ -49,7 +49,7 @@ export! {
         result: Out<c_uint>,
     ) {
         let gpu = device.gpu()?;
-        let active = end(&gpu, link)?.is_some();
+        let active = link_end(&gpu, link)?.is_some();
         result.put(match capability {
             sys::nvmlNvLinkCapability_enum_NVML_NVLINK_CAP_P2P_SUPPORTED
             | sys::nvmlNvLinkCapability_enum_NVML_NVLINK_CAP_P2P_ATOMICS
@@ -65,12 +65,12 @@ export! {
         info: Out<sys::nvmlPciInfo_t>,
     ) {
         let gpu = device.gpu()?;
-        info.put(remote(&gpu, active_end(&gpu, link)?)?)
+        info.put(remote_pci_info(&gpu, active_link_end(&gpu, link)?)?)
     }
 
     fn nvmlDeviceGetNvLinkRemotePciInfo(device: Device, link: c_uint, info: Out<PciInfoV2>) {
         let gpu = device.gpu()?;
-        info.put(remote(&gpu, active_end(&gpu, link)?)?.into())
+        info.put(remote_pci_info(&gpu, active_link_end(&gpu, link)?)?.into())
     }
 
     fn nvmlDeviceGetNvLinkRemoteDeviceType(
@@ -79,7 +79,7 @@ export! {
         kind: Out<sys::nvmlIntNvLinkDeviceType_t>,
     ) {
         let gpu = device.gpu()?;
-        kind.put(match active_end(&gpu, link)? {
+        kind.put(match active_link_end(&gpu, link)? {
             LinkEnd::Gpu(_) => sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU,
             LinkEnd::Switch(_) => sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH,
         })
@@ -93,7 +93,7 @@ export! {
         value: Out<c_ulonglong>,
     ) {
         let gpu = device.gpu()?;
-        active_end(&gpu, link)?;
+        active_link_end(&gpu, link)?;
         let counts = gpu.live.nvlink;
         let count = match counter {
             sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_REPLAY => counts.replays,
@@ -108,7 +108,7 @@ export! {
 
     fn nvmlDeviceResetNvLinkErrorCounters(device: Device, link: c_uint) {
         let gpu = device.gpu()?;
-        active_end(&gpu, link).map(drop)
+        active_link_end(&gpu, link).map(drop)
     }
 }
 
@@ -127,17 +127,17 @@ pub(crate) fn ports(gpu: &Gpu) -> NvmlResult<NvLinkPorts> {
 }
 
 /// Remote end of a link; `None` for a link that is down or unplugged, and while MIG is on.
-fn end(gpu: &Gpu, link: c_uint) -> NvmlResult<Option<LinkEnd>> {
+fn link_end(gpu: &Gpu, link: c_uint) -> NvmlResult<Option<LinkEnd>> {
     ports(gpu)?;
     gpu.links.get(link as usize).ok_or(Status::INVALID_ARGUMENT)?;
     Ok(gpu.link(link as usize).filter(|_| gpu.mig.is_none()))
 }
 
-fn active_end(gpu: &Gpu, link: c_uint) -> NvmlResult<LinkEnd> {
-    end(gpu, link)?.ok_or(Status::NOT_SUPPORTED)
+fn active_link_end(gpu: &Gpu, link: c_uint) -> NvmlResult<LinkEnd> {
+    link_end(gpu, link)?.ok_or(Status::NOT_SUPPORTED)
 }
 
-fn remote(gpu: &GpuSnapshot, end: LinkEnd) -> NvmlResult<sys::nvmlPciInfo_t> {
+fn remote_pci_info(gpu: &GpuSnapshot, end: LinkEnd) -> NvmlResult<sys::nvmlPciInfo_t> {
     let model = gpu.machine();
     match end {
         LinkEnd::Gpu(number) => model.gpu(number).map(pci::info_of_gpu).ok_or(Status::GPU_IS_LOST),

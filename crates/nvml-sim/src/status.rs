@@ -58,7 +58,7 @@ impl Status {
 /// Runs the body of a function and returns its status code. A panic becomes `UNKNOWN`, because it must not abort the
 /// client. It can only poison locks, and all locks guard values that are always valid.
 pub(crate) fn run_call(body: impl FnOnce() -> NvmlResult) -> Code {
-    abi::begin();
+    abi::begin_call();
     code(catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Status::UNKNOWN)))
 }
 

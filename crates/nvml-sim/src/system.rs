@@ -75,7 +75,7 @@ export! {
 #[unsafe(no_mangle)]
 extern "C" fn windlass_simulated_machine() -> *const c_char {
     static PROFILE: OnceLock<Option<CString>> = OnceLock::new();
-    let find = || library::profile().and_then(|profile| CString::new(profile).ok());
+    let find = || library::profile_name().and_then(|profile| CString::new(profile).ok());
     // A panic must not abort the client.
     let find = || std::panic::catch_unwind(find).ok().flatten();
     PROFILE.get_or_init(find).as_ref().map_or(ptr::null(), |profile| profile.as_ptr())

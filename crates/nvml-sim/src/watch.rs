@@ -30,7 +30,7 @@ use crate::{
     status::{NvmlResult, Status},
 };
 
-static SHARED: Mutex<Shared> = Mutex::new(Shared { generation: 0, watch: None, polled: false });
+static SHARED: Mutex<Shared> = Mutex::new(Shared { generation: 0, watch: None, is_polled: false });
 static CHANGED: Condvar = Condvar::new();
 
 struct Shared {
@@ -38,7 +38,7 @@ struct Shared {
     generation: u64,
     watch: Option<Arc<OwnedFd>>,
     /// True while a thread polls for all.
-    polled: bool,
+    is_polled: bool,
 }
 
 /// Generation before a read of the state. A wait ends at the first change after it.
@@ -66,7 +66,7 @@ impl Generation {
             if remaining == Some(Duration::ZERO) {
                 return Ok(());
             }
-            shared = if shared.polled {
+            shared = if shared.is_polled {
                 sleep(shared, remaining)
             } else {
                 poll_for_all(shared, remaining)?
@@ -77,9 +77,9 @@ impl Generation {
 }
 
 /// Ends the watch if no thread polls, and wakes the sleeping threads. The next wait then starts a new watch.
-pub(crate) fn stop() {
+pub(crate) fn stop_watch() {
     let mut shared = lock();
-    if !shared.polled {
+    if !shared.is_polled {
         shared.watch = None;
     }
     // Sleeping threads notice the shutdown at once, the polling thread at the next change.
@@ -115,12 +115,12 @@ fn poll_for_all(
         Some(watch) => Arc::clone(watch),
         None => Arc::clone(shared.watch.insert(Arc::new(watch()?))),
     };
-    shared.polled = true;
+    shared.is_polled = true;
     drop(shared);
     let remaining = remaining.and_then(|remaining| Timespec::try_from(remaining).ok());
     let result = poll(&mut [PollFd::new(&watch, PollFlags::IN)], remaining.as_ref());
     let mut shared = lock();
-    shared.polled = false;
+    shared.is_polled = false;
     CHANGED.notify_all();
     match result {
         Ok(0) | Err(Errno::INTR) => {}

@@ -74,7 +74,7 @@ impl Asset {
     ];
 
     /// Finds a file by its name. The empty name is the page itself.
-    pub fn named(name: &str) -> Option<&'static Self> {
+    pub fn find(name: &str) -> Option<&'static Self> {
         let name = if name.is_empty() { "index.html" } else { name };
         Self::ALL.iter().find(|asset| asset.name == name)
     }

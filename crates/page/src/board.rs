@@ -55,7 +55,7 @@ pub struct PageState {
     nodes: BTreeMap<String, Versioned<NodeView>>,
     removed: VecDeque<Versioned<String>>,
     /// Number of the last change whose removed nodes were dropped from `removed`.
-    dropped: u64,
+    last_dropped_change: u64,
     pending: Versioned<Vec<PendingPod>>,
     events: VecDeque<Versioned<Event>>,
     /// True after the first state. The history has changes of later states only.
@@ -86,7 +86,7 @@ impl PageState {
             summary: Summary::default(),
             nodes: BTreeMap::new(),
             removed: VecDeque::new(),
-            dropped: 0,
+            last_dropped_change: 0,
             pending: Versioned { change: 0, value: Vec::new() },
             events: VecDeque::new(),
             has_state: false,
@@ -136,7 +136,7 @@ impl PageState {
             self.events.pop_front();
         }
         while self.removed.len() > MAX_REMOVED {
-            self.dropped = self.removed.pop_front().map_or(0, |removed| removed.change);
+            self.last_dropped_change = self.removed.pop_front().map_or(0, |removed| removed.change);
         }
         if has_changed {
             self.summary = Summary::of(self.nodes.values().map(|node| &node.value));
@@ -193,8 +193,8 @@ impl PageState {
 
     /// Number of a revision; `None` if this instance does not have all changes since.
     fn number_of(&self, text: &str) -> Option<u64> {
-        let Revision { instance, number } = Revision::read(text)?;
-        let is_known = instance == self.id && (self.dropped..=self.last_change).contains(&number);
+        let Revision { instance, number } = Revision::parse(text)?;
+        let is_known = instance == self.id && (self.last_dropped_change..=self.last_change).contains(&number);
         is_known.then_some(number)
     }
 }
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_of_another_board_gets_everything() {
+    fn a_revision_of_another_instance_gets_everything() {
         let mut state = empty_state();
         update(&mut state, &[node("a", 1)], &[]);
         for unknown in ["", "-", "1-1", "0-99", "0-x", "\u{1F980}", "0"] {

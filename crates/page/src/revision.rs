@@ -20,7 +20,7 @@ impl Revision {
         query.split('&').find_map(|pair| pair.strip_prefix("after="))
     }
 
-    pub(crate) fn read(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (instance, number) = text.rsplit_once('-')?;
         Some(Self { instance: instance.parse().ok()?, number: number.parse().ok()? })
     }
@@ -41,6 +41,6 @@ impl Serialize for Revision {
 impl<'de> Deserialize<'de> for Revision {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::read(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is not a revision")))
+        Self::parse(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is not a revision")))
     }
 }

@@ -19,7 +19,7 @@ fn exactly_the_files_of_the_folder_are_served() {
 fn every_file_has_a_different_tag() {
     let tags: std::collections::BTreeSet<_> = Asset::ALL.iter().map(Asset::etag).collect();
     assert_eq!(tags.len(), Asset::ALL.len());
-    let index = Asset::named("").expect("the page itself");
+    let index = Asset::find("").expect("the page itself");
     assert_eq!((index.name, index.media_type), ("index.html", "text/html; charset=utf-8"));
-    assert!(Asset::named("../lib.rs").is_none());
+    assert!(Asset::find("../lib.rs").is_none());
 }

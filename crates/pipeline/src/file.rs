@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, path::Path};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use windlass_config::{Diagnostic, Mistakes, document::Spanned};
+use windlass_config::{Diagnostic, InvalidConfig, document::Spanned};
 use windlass_core::name;
 
 use alternative::AlternativeEntry;
@@ -137,8 +137,8 @@ impl Pipeline {
     /// # Errors
     ///
     /// All errors of the file, each with its line.
-    pub fn parse(path: &Path, text: &str) -> Result<Self, Mistakes> {
-        read(text).map_err(|errors| Mistakes::new(path, errors))
+    pub fn parse(path: &Path, text: &str) -> Result<Self, InvalidConfig> {
+        read(text).map_err(|errors| InvalidConfig::new(path, errors))
     }
 }
 

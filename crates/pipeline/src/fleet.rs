@@ -5,7 +5,7 @@ mod entry;
 
 use std::{collections::BTreeMap, path::Path};
 
-use windlass_config::Mistakes;
+use windlass_config::InvalidConfig;
 use windlass_core::selector::{EvaluationError, PreparedDevice};
 
 pub use board::BoardProfile;
@@ -86,8 +86,8 @@ impl Fleet {
     /// # Errors
     ///
     /// All errors of the file, each with its line.
-    pub fn parse(path: &Path, text: &str) -> Result<Self, Mistakes> {
-        entry::read(text).map_err(|errors| Mistakes::new(path, errors))
+    pub fn parse(path: &Path, text: &str) -> Result<Self, InvalidConfig> {
+        entry::read(text).map_err(|errors| InvalidConfig::new(path, errors))
     }
 
     /// JSON schema of a boards file.

@@ -66,7 +66,7 @@ struct Search<'a> {
     model: Model<'a>,
     free: FreeResources,
     /// Chosen replicas by stage.
-    chosen: Vec<Vec<Replica>>,
+    replicas: Vec<Vec<Replica>>,
     best: Option<(Score, Vec<Vec<Replica>>)>,
     runner_up: Option<(Score, Vec<Vec<Replica>>)>,
     /// Best bound of the branches that were not explored because the steps ran out.
@@ -97,14 +97,14 @@ pub(crate) fn best(
     let mut search = Search {
         model,
         free,
-        chosen: vec![Vec::new(); stages],
+        replicas: vec![Vec::new(); stages],
         best: None,
         runner_up: None,
         unexplored: None,
         steps: budget.steps,
     };
     search.hill_climb();
-    search.chosen = vec![Vec::new(); stages];
+    search.replicas = vec![Vec::new(); stages];
     search.free.clear();
     search.steps = budget.steps;
     search.branch(0, 0);
@@ -127,14 +127,14 @@ impl Search<'_> {
     /// Explores all placements of this stage and the later ones that can beat the best so far. Adds replicas of the
     /// stage at its places from index `first_place` on, and recurses into the next stage.
     fn branch(&mut self, stage: usize, first_place: usize) {
-        if !self.chosen[stage].is_empty() {
+        if !self.replicas[stage].is_empty() {
             let bound = self.score();
             if self.steps == 0 {
                 self.record_unexplored(bound);
                 return;
             }
             if self.can_beat_best(&bound) {
-                if stage + 1 == self.chosen.len() {
+                if stage + 1 == self.replicas.len() {
                     self.record(bound);
                 } else {
                     self.branch(stage + 1, 0);
@@ -142,12 +142,12 @@ impl Search<'_> {
             }
         }
         let max = self.model.pipeline.stages[stage].max_replicas as usize;
-        if self.chosen[stage].len() == max {
+        if self.replicas[stage].len() == max {
             return;
         }
         for position in first_place..self.free.places(stage).len() {
             let place = self.free.places(stage)[position];
-            if !self.free.is_worth_trying(self.model.pipeline, stage, place) {
+            if !self.free.is_candidate(self.model.pipeline, stage, place) {
                 continue;
             }
             if self.steps == 0 {
@@ -156,26 +156,26 @@ impl Search<'_> {
                 return;
             }
             self.free.allocate(self.model.pipeline, stage, place);
-            self.chosen[stage].push(place);
+            self.replicas[stage].push(place);
             self.branch(stage, position);
-            self.chosen[stage].pop();
+            self.replicas[stage].pop();
             self.free.release(self.model.pipeline, stage, place);
         }
     }
 
     /// Score of the chosen replicas; unplaced stages count with their bounds. Consumes steps.
     fn score(&mut self) -> Score {
-        let replicas: usize = self.chosen.iter().map(Vec::len).sum();
+        let replicas: usize = self.replicas.iter().map(Vec::len).sum();
         let nodes = self.model.fleet.nodes.len() / NODES_PER_STEP;
-        self.steps = self.steps.saturating_sub((self.chosen.len() + replicas + nodes) as u64);
-        Score::of(&self.model, &self.chosen)
+        self.steps = self.steps.saturating_sub((self.replicas.len() + replicas + nodes) as u64);
+        Score::of(&self.model, &self.replicas)
     }
 
     /// Upper bound of the score if this stage gets further replicas: the stage counts as unplaced.
     fn bound_with_more(&mut self, stage: usize) -> Score {
-        let replicas = std::mem::take(&mut self.chosen[stage]);
+        let replicas = std::mem::take(&mut self.replicas[stage]);
         let bound = self.score();
-        self.chosen[stage] = replicas;
+        self.replicas[stage] = replicas;
         bound
     }
 
@@ -192,15 +192,15 @@ impl Search<'_> {
     /// Stores the complete placement if it is the best or the second-best one.
     fn record(&mut self, score: Score) {
         let Some((best, _)) = &self.best else {
-            self.best = Some((score, self.chosen.clone()));
+            self.best = Some((score, self.replicas.clone()));
             return;
         };
         if score.beats(best) {
-            self.runner_up = self.best.replace((score, self.chosen.clone()));
+            self.runner_up = self.best.replace((score, self.replicas.clone()));
         } else if best.beats(&score) {
             // Equal scores are skipped: such a placement differs only by equivalent nodes.
             if self.runner_up.as_ref().is_none_or(|(runner_up, _)| score.beats(runner_up)) {
-                self.runner_up = Some((score, self.chosen.clone()));
+                self.runner_up = Some((score, self.replicas.clone()));
             }
         }
     }

@@ -57,7 +57,7 @@ pub struct OutdatedFiles {
     /// Devices whose files could not be written.
     pub devices: BTreeMap<DeviceId, DeviceInfoError>,
     /// Files that could not be removed.
-    not_removed: Vec<DeviceInfoError>,
+    remove_errors: Vec<DeviceInfoError>,
 }
 
 /// A file operation that failed.
@@ -208,13 +208,13 @@ impl DeviceInfoFiles {
         let mut remaining = desired_names.clone();
         for name in recorded_names.difference(&desired_names) {
             if let Err(error) = remove(&folder.join(name)) {
-                outdated.not_removed.push(error);
+                outdated.remove_errors.push(error);
                 remaining.insert(name.clone());
             }
         }
         if list_result.is_ok() {
             outdated
-                .not_removed
+                .remove_errors
                 .extend(self.record_names(remaining).err().map(DeviceInfoError::into_list_error));
         }
         outdated
@@ -275,7 +275,7 @@ impl DeviceInfoError {
 impl OutdatedFiles {
     /// All errors in one line: an unwritable directory fails every file in the same way.
     pub fn summary(&self) -> Option<String> {
-        let mut errors = self.devices.values().chain(&self.not_removed);
+        let mut errors = self.devices.values().chain(&self.remove_errors);
         let first = errors.next()?;
         Some(match errors.count() {
             0 => first.to_string(),
@@ -317,7 +317,7 @@ mod tests {
         fs::create_dir(&draft).expect("made");
         let outdated = files.reconcile(&device_infos(&["b", "c"]));
         let ids: Vec<_> = outdated.devices.keys().map(DeviceId::as_str).collect();
-        assert_eq!((ids, outdated.not_removed.len()), (vec!["c"], 0));
+        assert_eq!((ids, outdated.remove_errors.len()), (vec!["c"], 0));
         assert!(!exists("a") && exists("b") && !exists("c"));
         fs::remove_dir(&draft).expect("removed");
         assert_eq!(files.reconcile(&device_infos(&["b", "c"])), OutdatedFiles::default());

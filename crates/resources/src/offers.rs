@@ -13,7 +13,7 @@ use windlass_cdi::memory_limits::ReplicaSize;
 use windlass_config::{Pooled, Shared, Sharing, SharingMethod};
 use windlass_core::{
     device::DeviceId,
-    replica::{ReplicaId, device_of},
+    replica::{ReplicaId, device_of_id},
     resource::ResourceName,
 };
 
@@ -147,7 +147,7 @@ impl Offer {
     pub(crate) fn once_allocatable(&self) -> impl Iterator<Item = DeviceId> {
         let devices = self.devices.iter().filter(|(_, device)| device.was_allocatable);
         let withdrawn = self.withdrawn.iter().filter(|(_, entry)| entry.was_allocatable);
-        let withdrawn = withdrawn.filter_map(|(id, _)| device_of(id));
+        let withdrawn = withdrawn.filter_map(|(id, _)| device_of_id(id));
         devices.map(|(id, _)| id.clone()).chain(withdrawn)
     }
 

@@ -1,11 +1,11 @@
 //! Blocks: groups of free GPUs on one node, for pods that need several GPUs.
 
-use crate::{forecast::Count, request::Gpus};
+use crate::{forecast::RequestCount, request::Gpus};
 
 /// Demand for several GPUs on one node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MultiGpuDemand {
-    blocks: Vec<MultiGpuRequest>,
+    requests: Vec<MultiGpuRequest>,
 }
 
 /// GPUs and CPU of a request for several GPUs.
@@ -19,9 +19,9 @@ struct MultiGpuRequest {
 
 impl MultiGpuDemand {
     /// The demand of the counted requests.
-    pub fn of(counts: &[Count]) -> Self {
-        let total: f64 = counts.iter().map(Count::demand_milli).sum();
-        let block = |it: &Count| match it.request.gpus {
+    pub fn of(counts: &[RequestCount]) -> Self {
+        let total: f64 = counts.iter().map(RequestCount::demand_milli).sum();
+        let block = |it: &RequestCount| match it.request.gpus {
             Gpus::Whole(gpus @ 2..) => Some(MultiGpuRequest {
                 gpus: u32::from(gpus),
                 cpu_milli: it.request.cpu_milli.max(1),
@@ -29,7 +29,7 @@ impl MultiGpuDemand {
             }),
             _ => None,
         };
-        Self { blocks: counts.iter().filter_map(block).collect() }
+        Self { requests: counts.iter().filter_map(block).collect() }
     }
 
     /// Number of GPUs in the blocks that a node with these free resources can serve, weighted by demand.
@@ -38,6 +38,6 @@ impl MultiGpuDemand {
             let count = (free_gpus / block.gpus).min(cpu_milli / block.cpu_milli);
             block.weight * f64::from(count * block.gpus)
         };
-        self.blocks.iter().map(value).sum()
+        self.requests.iter().map(value).sum()
     }
 }

@@ -16,7 +16,7 @@ pub struct Forecast {
 
 /// Number of pods with one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Count {
+pub struct RequestCount {
     /// The request, without main memory.
     pub request: Request,
     /// GPUs of each pod, in thousandths of an average GPU of the cluster: see [`ClusterView::average_milli`].
@@ -25,7 +25,7 @@ pub struct Count {
     pub pods: f64,
 }
 
-impl Count {
+impl RequestCount {
     /// Sum of the GPUs of all these pods, in thousandths.
     pub fn demand_milli(&self) -> f64 {
         f64::from(self.gpu_milli) * self.pods
@@ -54,12 +54,12 @@ impl Forecast {
     }
 
     /// Counts by request, most frequent first, in a deterministic order.
-    pub fn counts(&self, view: &ClusterView) -> Vec<Count> {
+    pub fn counts(&self, view: &ClusterView) -> Vec<RequestCount> {
         let mut counts: Vec<_> = self.counts.iter().collect();
         counts.sort_unstable_by_key(|(request, pods)| (Reverse(**pods), **request));
         counts
             .into_iter()
-            .map(|(request, pods)| Count {
+            .map(|(request, pods)| RequestCount {
                 request: *request,
                 gpu_milli: view.average_milli(request),
                 pods: number(*pods),
@@ -69,10 +69,10 @@ impl Forecast {
 }
 
 /// The most frequent requests that together make up 95 % of all pods, in the order of `counts`.
-pub fn typical_requests(counts: &[Count]) -> Vec<TypicalRequest> {
+pub fn typical_requests(counts: &[RequestCount]) -> Vec<TypicalRequest> {
     let target = TYPICAL_FRACTION * counts.iter().map(|count| count.pods).sum::<f64>();
     let mut covered = 0.0;
-    let is_typical = |count: &&Count| {
+    let is_typical = |count: &&RequestCount| {
         let is_typical = covered < target;
         covered += if is_typical { count.pods } else { 0.0 };
         is_typical

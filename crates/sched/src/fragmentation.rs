@@ -32,7 +32,7 @@ struct RequestKind {
     /// One of these requests.
     request: Request,
     /// Number of GPUs of one request.
-    count: u32,
+    gpu_count: u32,
     /// Sum of the requests' weights.
     weight: f64,
 }
@@ -83,7 +83,7 @@ impl RequestMix {
         let existing = self.kinds.iter().position(is_same_kind);
         let kind = existing.unwrap_or(self.kinds.len());
         if existing.is_none() {
-            self.kinds.push(RequestKind { request, count: request.gpu_count(), weight: 0.0 });
+            self.kinds.push(RequestKind { request, gpu_count: request.gpu_count(), weight: 0.0 });
         }
         self.kinds[kind].weight += weight;
         let mut row = self.served_weight.last().cloned().unwrap_or_default();
@@ -157,7 +157,7 @@ impl RequestMix {
             &self.served_weight[self.cpus.partition_point(|cpu| *cpu <= cpu_milli)];
         let kind_unusable_milli =
             |((kind, served), usability): ((&RequestKind, &f64), GpuUsability)| {
-                let served = if usability.serving >= kind.count { *served } else { 0.0 };
+                let served = if usability.serving >= kind.gpu_count { *served } else { 0.0 };
                 served * f64::from(usability.unusable_milli) + (kind.weight - served) * idle
             };
         self.unusable_weight * idle

@@ -41,7 +41,7 @@ struct Search<'a> {
     /// By member: true if this and all later members are equal, so that another node for this member cannot help the
     /// later ones.
     is_uniform: Vec<bool>,
-    placed: Vec<Placement>,
+    placements: Vec<Placement>,
     /// Remaining backtracking steps.
     remaining_backtracks: &'a mut usize,
 }
@@ -64,7 +64,7 @@ pub fn place_gang(
     let ordered_members: Vec<_> = order.iter().map(|position| members[*position]).collect();
     let mut search = Search {
         is_uniform: uniform(&ordered_members, view.nodes().len()),
-        placed: Vec::with_capacity(ordered_members.len()),
+        placements: Vec::with_capacity(ordered_members.len()),
         members: ordered_members,
         remaining_backtracks,
         view,
@@ -73,7 +73,7 @@ pub fn place_gang(
     if !search.place_from(0) {
         return None;
     }
-    let mut placements: Vec<_> = order.into_iter().zip(search.placed).collect();
+    let mut placements: Vec<_> = order.into_iter().zip(search.placements).collect();
     placements.sort_by_key(|(position, _)| *position);
     Some(placements.into_iter().map(|(_, placement)| placement).collect())
 }
@@ -101,13 +101,13 @@ impl Search<'_> {
             if self.view.allocate(&request, placement).is_err() {
                 continue;
             }
-            self.placed.push(placement);
+            self.placements.push(placement);
             let all_are_placed = self.place_from(nth + 1);
             self.view.replace(node, before);
             if all_are_placed {
                 return true;
             }
-            self.placed.pop();
+            self.placements.pop();
             failed_nodes.push(node);
         }
         false

@@ -15,7 +15,7 @@ use crate::{
 /// Values derived from a forecast, for one cluster.
 #[derive(Debug, Default)]
 pub struct ForecastValues {
-    typical: Vec<TypicalRequest>,
+    typical_requests: Vec<TypicalRequest>,
     /// By set of a node's products.
     mixes: Vec<(ModelSet, RequestMix)>,
     summaries: Vec<NodeSummary>,
@@ -37,7 +37,7 @@ pub(crate) struct NodeSummary {
     /// Index of the request mix for the node's products.
     mix: usize,
     /// GPUs without a holder.
-    pub(crate) free: GpuSet,
+    pub(crate) free_gpus: GpuSet,
     /// The first GPU of each state. GPUs in the same state are interchangeable.
     pub(crate) representatives: GpuSet,
     /// Value of the blocks of free GPUs.
@@ -51,7 +51,7 @@ impl ForecastValues {
     pub fn of(forecast: &Forecast, view: &ClusterView) -> Self {
         let counts = forecast.counts(view);
         Self {
-            typical: typical_requests(&counts),
+            typical_requests: typical_requests(&counts),
             mixes: Vec::new(),
             summaries: Vec::new(),
             prices: Prices::of(&counts),
@@ -81,13 +81,13 @@ impl ForecastValues {
         let existing = self.mixes.iter().position(|(other, _)| *other == models);
         let mix = existing.unwrap_or(self.mixes.len());
         if existing.is_none() {
-            self.mixes.push((models, RequestMix::new(&self.typical, models)));
+            self.mixes.push((models, RequestMix::new(&self.typical_requests, models)));
         }
         let free = node.free_gpus();
         NodeSummary {
             version,
             mix,
-            free,
+            free_gpus: free,
             representatives: node.representatives(node.gpus_where(|_| true)),
             multi_gpu_value: self.multi_gpu_demand.value(free.len(), node.cpu_milli.free),
             usability: self.mixes[mix].1.node_usability(catalog, node),

@@ -5,7 +5,7 @@
 //! of a GPU is that of the most valuable pattern that fits into it. A share of size `s` on a GPU with `r` left loses
 //! `value(r) - value(r - s) - value(s)`: its *regret*, zero if no value is lost.
 
-use crate::{forecast::Count, gpu::WHOLE_MILLI, request::Gpus};
+use crate::{forecast::RequestCount, gpu::WHOLE_MILLI, request::Gpus};
 
 /// Thousandths of a whole GPU.
 const WHOLE: usize = WHOLE_MILLI as usize;
@@ -31,7 +31,7 @@ impl Default for Prices {
 
 impl Prices {
     /// Prices for the counted shares.
-    pub fn of(counts: &[Count]) -> Self {
+    pub fn of(counts: &[RequestCount]) -> Self {
         let sizes = sizes(counts);
         if sizes.is_empty() {
             return Self::default();
@@ -61,7 +61,7 @@ struct Size {
 }
 
 /// The most frequent sizes of shares, largest first.
-fn sizes(request_counts: &[Count]) -> Vec<Size> {
+fn sizes(request_counts: &[RequestCount]) -> Vec<Size> {
     let mut counts = [0.0; WHOLE + 1];
     for request_count in request_counts {
         if let Gpus::Share { count: gpus @ 1.., .. } = request_count.request.gpus {

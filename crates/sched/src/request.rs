@@ -49,26 +49,26 @@ pub enum SizeClass {
     /// Parts of GPUs.
     Fraction,
     /// One whole GPU.
-    One,
+    OneGpu,
     /// Two to seven whole GPUs.
     TwoToSeven,
     /// Eight or more whole GPUs.
-    Eight,
+    EightOrMore,
 }
 
 impl SizeClass {
     /// Every class, smallest first.
     pub const ALL: [Self; 5] =
-        [Self::CpuOnly, Self::Fraction, Self::One, Self::TwoToSeven, Self::Eight];
+        [Self::CpuOnly, Self::Fraction, Self::OneGpu, Self::TwoToSeven, Self::EightOrMore];
 
     /// The class's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::CpuOnly => "no GPU",
             Self::Fraction => "part of a GPU",
-            Self::One => "1 GPU",
+            Self::OneGpu => "1 GPU",
             Self::TwoToSeven => "2 to 7 GPUs",
-            Self::Eight => "8 GPUs and more",
+            Self::EightOrMore => "8 GPUs and more",
         }
     }
 }
@@ -108,9 +108,9 @@ impl Request {
         match self.gpus {
             Gpus::None => SizeClass::CpuOnly,
             Gpus::Share { .. } | Gpus::Partition(_) => SizeClass::Fraction,
-            Gpus::Whole(1) => SizeClass::One,
+            Gpus::Whole(1) => SizeClass::OneGpu,
             Gpus::Whole(2..8) => SizeClass::TwoToSeven,
-            Gpus::Whole(_) => SizeClass::Eight,
+            Gpus::Whole(_) => SizeClass::EightOrMore,
         }
     }
 

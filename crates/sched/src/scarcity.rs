@@ -1,7 +1,7 @@
 //! Scarcity of products: a pod that any GPU can serve should leave scarce products to pods that require them.
 
 use crate::{
-    forecast::Count,
+    forecast::RequestCount,
     gpu::{ModelId, ModelSet},
     view::ClusterView,
 };
@@ -15,7 +15,7 @@ pub struct Scarcity {
 impl Scarcity {
     /// Scales the counted demand so that it fills the cluster's capacity. The demand of a request that accepts several
     /// products is divided among these in proportion to their numbers of GPUs.
-    pub fn of(counts: &[Count], view: &ClusterView) -> Self {
+    pub fn of(counts: &[RequestCount], view: &ClusterView) -> Self {
         let mut gpus = [0.0; 64];
         for gpu in view.nodes().iter().flat_map(|node| &node.gpus) {
             gpus[usize::from(gpu.model.0)] += 1.0;
@@ -24,7 +24,7 @@ impl Scarcity {
             (0..64).filter(|id| set.contains(ModelId(*id))).map(|id| gpus[usize::from(id)]).sum()
         };
         let gpu_total = number_of(ModelSet::ANY);
-        let total: f64 = counts.iter().map(Count::demand_milli).sum();
+        let total: f64 = counts.iter().map(RequestCount::demand_milli).sum();
         let mut by_model = vec![0.0; 64];
         for count in counts.iter().filter(|count| count.demand_milli() > 0.0) {
             let eligible = number_of(count.request.models);

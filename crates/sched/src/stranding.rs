@@ -1,6 +1,6 @@
 //! Stranding: idle GPUs that a node cannot allocate because its CPU is used up.
 
-use crate::forecast::Count;
+use crate::forecast::RequestCount;
 
 /// CPU per idle GPU that a node should keep free, as a fraction of the mean request's CPU per GPU.
 ///
@@ -17,7 +17,7 @@ pub struct Stranding {
 
 impl Stranding {
     /// The demand of the counted requests.
-    pub fn of(counts: &[Count]) -> Self {
+    pub fn of(counts: &[RequestCount]) -> Self {
         let (mut cpu, mut gpus) = (0.0, 0.0);
         for count in counts.iter().filter(|it| it.gpu_milli > 0) {
             cpu += f64::from(count.request.cpu_milli) * count.pods;

@@ -33,7 +33,7 @@ pub enum TraceError {
     },
     /// Too many models.
     #[error("line {line}: {full}")]
-    Full {
+    TooManyModels {
         /// Line number, from one.
         line: usize,
         /// The error, with the name of the model.
@@ -103,7 +103,7 @@ pub fn nodes(text: &str) -> Result<ClusterView, TraceError> {
             Some(
                 catalog
                     .intern_model(name)
-                    .map_err(|full| TraceError::Full { line: *line, full })?,
+                    .map_err(|full| TraceError::TooManyModels { line: *line, full })?,
             )
         } else {
             None
@@ -149,6 +149,6 @@ fn gpus(count: u8, gpu_milli: u32) -> Gpus {
 
 /// The named products that are in the catalog.
 fn models_of(names: &str, catalog: &Catalog) -> ModelSet {
-    let models = names.split('|').filter_map(|name| catalog.find(name.trim()));
+    let models = names.split('|').filter_map(|name| catalog.find_model(name.trim()));
     models.fold(ModelSet::NONE, ModelSet::with)
 }

@@ -112,7 +112,7 @@ impl Catalog {
     }
 
     /// The number of a product, if the catalog has it.
-    pub fn find(&self, name: &str) -> Option<ModelId> {
+    pub fn find_model(&self, name: &str) -> Option<ModelId> {
         let position = self.models.iter().position(|model| model.name == name)?;
         u8::try_from(position).ok().map(ModelId)
     }

@@ -49,7 +49,7 @@ fn a_pod_that_fits_no_node_is_refused_at_any_load() {
     let simulation = Simulation::new(cluster(2, 8), pods).expect("GPUs and demand");
     let run =
         churn(&simulation, &settings(Policy::Fgd, 5), Load { offered: 0.5, has_queue: false });
-    let (one, nine) = (run.classes.of(SizeClass::One), run.classes.of(SizeClass::Eight));
+    let (one, nine) = (run.classes.of(SizeClass::OneGpu), run.classes.of(SizeClass::EightOrMore));
     assert!(nine.arrived > 0 && nine.refused == nine.arrived, "{nine:?}");
     assert!(one.arrived > 0 && one.refused == 0, "{one:?}");
     assert_eq!(nine.refused_milli, nine.arrived * 9000);
@@ -148,9 +148,9 @@ fn waiting_pods_start_in_order_of_arrival_except_those_that_do_not_fit_yet() {
             |range: (u8, u8)| waits(&expected, |gpus| (range.0..=range.1).contains(&gpus)),
         );
         let case = format!("{sizes:?} on {node_gpus} at {offered}, seed {seed}");
-        assert_eq!(*waits_of(SizeClass::One), expected_waits((1, 1)), "{case}");
+        assert_eq!(*waits_of(SizeClass::OneGpu), expected_waits((1, 1)), "{case}");
         assert_eq!(*waits_of(SizeClass::TwoToSeven), expected_waits((2, 7)), "{case}");
-        assert_eq!(*waits_of(SizeClass::Eight), expected_waits((8, 255)), "{case}");
+        assert_eq!(*waits_of(SizeClass::EightOrMore), expected_waits((8, 255)), "{case}");
         assert!((run.allocated - allocated(&expected, node_gpus)).abs() < 1e-9, "{case}");
         let counts = SizeClass::ALL.map(|class| run.classes.of(class));
         assert!(counts.iter().all(|count| count.refused == 0), "{case}");

@@ -2,7 +2,7 @@
 
 use proptest::{collection::btree_map, prelude::*};
 use windlass_sched::{
-    forecast::Count,
+    forecast::RequestCount,
     prices::Prices,
     request::{Gpus, ProfileId},
 };
@@ -12,8 +12,8 @@ use crate::world::request;
 const TOLERANCE: f64 = 1e-6;
 
 /// Counts of shares, from their size in thousandths of a GPU and their number of pods.
-fn counts(shares: &[(u16, u32)]) -> Vec<Count> {
-    let count = |(milli, pods): &(u16, u32)| Count {
+fn counts(shares: &[(u16, u32)]) -> Vec<RequestCount> {
+    let count = |(milli, pods): &(u16, u32)| RequestCount {
         request: request(Gpus::share(*milli, 0)),
         gpu_milli: u32::from(*milli),
         pods: f64::from(*pods),
@@ -122,7 +122,7 @@ fn a_share_between_two_steps_keeps_its_own_price() {
 #[test]
 fn only_shares_have_prices() {
     let others = [Gpus::None, Gpus::Whole(1), Gpus::Whole(8), Gpus::Partition(ProfileId(0))];
-    let others = others.map(|gpus| Count { request: request(gpus), gpu_milli: 1000, pods: 5.0 });
+    let others = others.map(|gpus| RequestCount { request: request(gpus), gpu_milli: 1000, pods: 5.0 });
     assert_eq!(Prices::of(&others), Prices::default());
     assert_eq!(Prices::of(&[]), Prices::default());
     assert_eq!(Prices::of(&counts(&[(0, 9)])), Prices::default());

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 /// An allowed folder.
-pub(super) struct Root {
+pub(super) struct AllowedFolder {
     /// Path below the host's root.
     pub(super) path: &'static str,
     /// Maximum depth of subfolders.
@@ -14,7 +14,7 @@ pub(super) struct Root {
     /// Excluded subfolders: by name, or by path if it contains a slash.
     pub(super) excluded: &'static [&'static str],
     /// True if the files are device nodes.
-    pub(super) nodes: bool,
+    pub(super) has_device_nodes: bool,
 }
 
 /// Depth of `/sys/devices`. The deepest known entries belong to drivers of functions behind several switches, at depth
@@ -22,15 +22,15 @@ pub(super) struct Root {
 const DEVICES_DEPTH: u32 = 24;
 
 /// Allowed folders.
-pub(super) const ROOTS: &[Root] = &[
-    Root::of(
+pub(super) const ROOTS: &[AllowedFolder] = &[
+    AllowedFolder::of(
         "sys/bus",
         4,
         &["cpu", "memory", "clockevents", "clocksource", "event_source", "workqueue"],
     ),
-    Root::of("sys/class", 4, &["bdi", "thermal"]),
-    Root::of("sys/dev", 2, &[]),
-    Root::of(
+    AllowedFolder::of("sys/class", 4, &["bdi", "thermal"]),
+    AllowedFolder::of("sys/dev", 2, &[]),
+    AllowedFolder::of(
         "sys/devices",
         DEVICES_DEPTH,
         &[
@@ -56,12 +56,12 @@ pub(super) const ROOTS: &[Root] = &[
             "virtual/workqueue",
         ],
     ),
-    Root::of("sys/firmware/devicetree/base", 12, &["reserved-memory", "chosen"]),
-    Root::of("sys/kernel/iommu_groups", 3, &[]),
-    Root::of("sys/module", 3, &["holders", "notes", "sections"]),
-    Root::of("proc/driver", 8, &[]),
-    Root::of("run/windlass", 1, &[]),
-    Root {
+    AllowedFolder::of("sys/firmware/devicetree/base", 12, &["reserved-memory", "chosen"]),
+    AllowedFolder::of("sys/kernel/iommu_groups", 3, &[]),
+    AllowedFolder::of("sys/module", 3, &["holders", "notes", "sections"]),
+    AllowedFolder::of("proc/driver", 8, &[]),
+    AllowedFolder::of("run/windlass", 1, &[]),
+    AllowedFolder {
         path: "dev",
         depth: 4,
         // Mount points, and names chosen by administrators or taken from disks.
@@ -78,7 +78,7 @@ pub(super) const ROOTS: &[Root] = &[
             "shm",
             "zvol",
         ],
-        nodes: true,
+        has_device_nodes: true,
     },
 ];
 
@@ -173,9 +173,9 @@ pub(super) fn has_chosen_name(node: &str) -> bool {
 
 // === impl Root ===
 
-impl Root {
+impl AllowedFolder {
     const fn of(path: &'static str, depth: u32, excluded: &'static [&'static str]) -> Self {
-        Self { path, depth, excluded, nodes: false }
+        Self { path, depth, excluded, has_device_nodes: false }
     }
 
     /// True for an excluded subfolder, by path below the root.

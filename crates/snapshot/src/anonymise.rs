@@ -17,7 +17,7 @@ use serde_json::Value;
 use windlass_core::pci::PciAddress;
 use windlass_host::Host;
 
-use self::shape::{decimal, is_hex, is_insignificant, public_prefix, replaced, same_class};
+use self::shape::{decimal, is_hex, is_insignificant, public_prefix, replace_word, same_class};
 use super::{Entry, Snapshot, allowlist::SECRETS};
 
 /// Substitutes for identifying text of one machine.
@@ -128,7 +128,7 @@ impl Anonymiser {
         let substitute = attempts
             .find(|it| !used.contains(it))
             .expect("there are more substitutes than secrets");
-        for spelling in [in_device_id, in_udev_link] {
+        for spelling in [device_id_spelling, udev_spelling] {
             self.substitutes.insert(longest_first(&spelling(secret)), spelling(&substitute));
         }
         self.substitutes.insert(longest_first(secret), substitute);
@@ -238,7 +238,7 @@ impl Anonymiser {
         let mut text = text.to_owned();
         for ((_, secret), substitute) in &self.substitutes {
             if secret.len() >= min_length && text.contains(secret.as_str()) {
-                text = replaced(&text, secret, substitute);
+                text = replace_word(&text, secret, substitute);
             }
         }
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == ':' || c == '-';
@@ -274,7 +274,7 @@ impl Anonymiser {
             .filter(char::is_ascii_alphanumeric)
             .collect::<String>()
             .to_ascii_lowercase();
-        let number = |position: usize| self.number(&normalised, attempt, position);
+        let number = |position: usize| self.keyed_hash(&normalised, attempt, position);
         if let Some(number) = decimal(text, number(0)) {
             return number;
         }
@@ -290,7 +290,7 @@ impl Anonymiser {
 
     /// Keyed hash, which reveals neither key nor input.
     #[expect(deprecated, reason = "the standard library has no other hash with a key")]
-    fn number(&self, text: &str, attempt: u64, position: usize) -> u64 {
+    fn keyed_hash(&self, text: &str, attempt: u64, position: usize) -> u64 {
         let mut hasher = std::hash::SipHasher::new_with_keys(self.key.0, self.key.1);
         (text, attempt, position).hash(&mut hasher);
         hasher.finish()
@@ -321,14 +321,14 @@ fn is_secret_file(path: &Path) -> bool {
 }
 
 /// Spelling of a serial number in udev's link names: `_` for blanks and invalid characters.
-fn in_udev_link(serial: &str) -> String {
+fn udev_spelling(serial: &str) -> String {
     let is_allowed = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c);
     let words: Vec<_> = serial.split_whitespace().collect();
     words.join("_").chars().map(|c| if is_allowed(c) { c } else { '_' }).collect()
 }
 
 /// Spelling of a serial number in device ids: `-` for invalid characters.
-fn in_device_id(serial: &str) -> String {
+fn device_id_spelling(serial: &str) -> String {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     serial.chars().map(|c| if is_allowed(c) { c } else { '-' }).collect()
 }

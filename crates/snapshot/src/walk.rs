@@ -12,7 +12,7 @@ use windlass_host::{Host, normalize};
 
 use super::{
     Entry, ExtraFiles, Omission, Snapshot, SnapshotLimits,
-    allowlist::{FILES, ROOTS, Root, has_chosen_name},
+    allowlist::{FILES, ROOTS, AllowedFolder, has_chosen_name},
     reader::{ReadOutcome, Reader},
 };
 
@@ -32,7 +32,7 @@ pub(super) fn walk(
     let reader = Reader::new(limits.file_timeout, limits.max_file_bytes);
     let (snapshot, start) = (Snapshot::default(), Instant::now());
     let mut walk =
-        Walk { host, extra, limits, reader, start, bytes: 0, snapshot, progress, full: false };
+        Walk { host, extra, limits, reader, start, bytes: 0, snapshot, progress, is_stopped: false };
     for root in ROOTS {
         walk.folder(root, Path::new(root.path), root.depth);
     }
@@ -43,7 +43,7 @@ pub(super) fn walk(
         walk.names(folder);
     }
     for path in &extra.mounts {
-        walk.presence(path);
+        walk.add_presence(path);
     }
     walk.snapshot
 }
@@ -58,35 +58,35 @@ struct Walk<'a> {
     snapshot: Snapshot,
     progress: &'a mut dyn FnMut(usize),
     /// True after a limit was reached. The walk then adds nothing.
-    full: bool,
+    is_stopped: bool,
 }
 
 // === impl Walk ===
 
 impl Walk<'_> {
-    fn folder(&mut self, root: &Root, folder: &Path, depth: u32) {
+    fn folder(&mut self, root: &AllowedFolder, folder: &Path, depth: u32) {
         let remaining = self.limits.max_entries.saturating_sub(self.snapshot.len());
         let Ok(entries) = fs::read_dir(self.host.path(folder)) else { return };
         // A folder may have too many entries, by mistake or by an attack.
         let mut entries: Vec<_> = entries.flatten().take(remaining + 1).collect();
         entries.sort_unstable_by_key(fs::DirEntry::file_name);
-        if !root.nodes {
+        if !root.has_device_nodes {
             self.add(folder, Entry::Folder);
         }
         let before = self.snapshot.len();
         self.entries(root, folder, entries, depth);
         // Drop a folder without recorded entries: its name may identify the machine, as the names of its entries did.
-        if root.nodes && self.snapshot.len() > before {
+        if root.has_device_nodes && self.snapshot.len() > before {
             self.add(folder, Entry::Folder);
         }
     }
 
-    fn entries(&mut self, root: &Root, folder: &Path, entries: Vec<fs::DirEntry>, depth: u32) {
+    fn entries(&mut self, root: &AllowedFolder, folder: &Path, entries: Vec<fs::DirEntry>, depth: u32) {
         for entry in entries {
             let (Ok(name), Ok(kind)) = (entry.file_name().into_string(), entry.file_type()) else {
                 continue;
             };
-            if self.is_full() {
+            if self.check_limits() {
                 return;
             }
             let path = folder.join(&name);
@@ -94,7 +94,7 @@ impl Walk<'_> {
                 self.link(root, &path);
             } else if kind.is_dir() {
                 self.enter(root, &path, depth);
-            } else if root.nodes {
+            } else if root.has_device_nodes {
                 self.add(&path, Entry::Node);
             } else if root.allows(folder, &name) || self.extra.names.contains(&name) {
                 self.file(&path);
@@ -102,7 +102,7 @@ impl Walk<'_> {
         }
     }
 
-    fn enter(&mut self, root: &Root, folder: &Path, depth: u32) {
+    fn enter(&mut self, root: &AllowedFolder, folder: &Path, depth: u32) {
         let below = folder.strip_prefix(root.path).ok().and_then(Path::to_str);
         if depth > 0 && below.is_some_and(|below| !root.excludes(below)) {
             self.folder(root, folder, depth - 1);
@@ -110,11 +110,11 @@ impl Walk<'_> {
     }
 
     /// Adds a link whose target is below the same root. Drops a link to storage whose name an administrator chose.
-    fn link(&mut self, root: &Root, path: &Path) {
+    fn link(&mut self, root: &AllowedFolder, path: &Path) {
         let Some(target) = self.host.read_link(path).map(PathBuf::from) else { return };
         let top_folder = Path::new(root.path).iter().next().expect("a root has a path");
         let folder = path.parent().expect("an entry of a folder has a parent");
-        if root.nodes && self.has_chosen_name(path) {
+        if root.has_device_nodes && self.has_chosen_name(path) {
             return;
         }
         if target.is_relative() && normalize(&folder.join(&target)).starts_with(top_folder) {
@@ -124,7 +124,7 @@ impl Walk<'_> {
 
     /// Adds a path without content, and keeps existing entries. Skips a path below a recorded link, since the link's
     /// target is added instead.
-    fn presence(&mut self, path: &Path) {
+    fn add_presence(&mut self, path: &Path) {
         let Some(real) = self.host.canonicalize(path) else { return };
         let Ok(metadata) = fs::metadata(self.host.path(&real)) else { return };
         for path in [path, &real] {
@@ -133,7 +133,7 @@ impl Walk<'_> {
                 matches!(self.snapshot.entries.get(part), Some(Entry::Link(_)))
                     || self.snapshot.entries.contains_key(below)
             };
-            if below.ancestors().any(is_known) || self.is_full() {
+            if below.ancestors().any(is_known) || self.check_limits() {
                 continue;
             }
             self.add(below, if metadata.is_dir() { Entry::Folder } else { Entry::Node });
@@ -178,7 +178,7 @@ impl Walk<'_> {
     fn names(&mut self, folder: &Path) {
         let below: PathBuf = folder.components().skip(1).collect();
         for name in self.host.entry_names(folder) {
-            if !self.is_full() {
+            if !self.check_limits() {
                 self.add(&below.join(name), Entry::Node);
             }
         }
@@ -196,9 +196,9 @@ impl Walk<'_> {
     }
 
     /// True after a limit was reached. Records the limit as an omission, once.
-    fn is_full(&mut self) -> bool {
+    fn check_limits(&mut self) -> bool {
         let SnapshotLimits { max_entries, max_bytes, walk_timeout, .. } = self.limits;
-        let reached = if self.full {
+        let reached = if self.is_stopped {
             None
         } else if self.snapshot.len() >= max_entries {
             Some(format!("{max_entries} entries"))
@@ -212,14 +212,14 @@ impl Walk<'_> {
         if let Some(limit) = reached {
             self.stop(Path::new(""), format!("incomplete: no more than {limit} are recorded"));
         }
-        self.full
+        self.is_stopped
     }
 
     /// Stops the walk, and records the reason.
     fn stop(&mut self, path: &Path, reason: String) {
-        if !self.full {
+        if !self.is_stopped {
             self.omit(path, reason);
         }
-        self.full = true;
+        self.is_stopped = true;
     }
 }

@@ -42,7 +42,7 @@ pub enum EndEvent {
 pub struct EndListener {
     replicas: Replicas<Streaming<wire::End>>,
     streams: StreamMap<ResolvedAddress, Contents>,
-    recent: RecentIds,
+    recent_ids: RecentIds,
 }
 
 /// Contents of one stream, then `None` at its end.
@@ -59,7 +59,7 @@ impl EndListener {
         let dial = |target: ResolvedAddress| async move { listen_to(&target).await };
         let replicas = Replicas::new("the last stage".into(), addresses, RESOLVE_INTERVAL, dial);
         let streams = StreamMap::new();
-        let mut listener = Self { replicas, streams, recent: RecentIds::default() };
+        let mut listener = Self { replicas, streams, recent_ids: RecentIds::default() };
         let (target, stream) = listener.replicas.next_opened().await;
         listener.open(target, stream);
         listener
@@ -77,7 +77,7 @@ impl EndListener {
                             self.replicas.on_ended(&target);
                         }
                         Some(Content::Missed(missed)) => return EndEvent::Missed(missed.count),
-                        Some(Content::Ended(end)) if self.recent.insert(end.id) => {
+                        Some(Content::Ended(end)) if self.recent_ids.insert(end.id) => {
                             return EndEvent::End(End::from_wire(end));
                         }
                         Some(Content::Ended(_)) => {}

@@ -42,7 +42,7 @@ pub(crate) struct ItemPart {
 
 /// The task that owns the table of parts.
 pub(crate) struct Join {
-    pub(crate) from: Vec<String>,
+    pub(crate) previous_stages: Vec<String>,
     pub(crate) identity: Identity,
     pub(crate) settings: Settings,
     pub(crate) metrics: StageMetrics,
@@ -129,14 +129,14 @@ impl Join {
     /// Adds a part to the table. Returns the item if it is complete or has failed.
     fn add(&mut self, sender: &str, mut item: Queued) -> Option<Queued> {
         let id = item.id;
-        let index = self.from.iter().position(|stage| stage == sender);
+        let index = self.previous_stages.iter().position(|stage| stage == sender);
         let body = std::mem::replace(&mut item.parts, Ok(Vec::new()));
         let (mut parts, item) =
             if let Some(IncompleteItem { parts, item: first }) = self.table.waiting.remove(&id) {
                 (parts, first.merge(item))
             } else {
                 self.table.timeouts.push_back((Instant::now() + self.settings.join_timeout, id));
-                (vec![None; self.from.len()], item)
+                (vec![None; self.previous_stages.len()], item)
             };
         let failure = match (body, index) {
             (Err(failure), _) => Some(failure),
@@ -169,7 +169,7 @@ impl Join {
             let Some(IncompleteItem { parts, item }) = self.table.waiting.remove(&id) else {
                 continue;
             };
-            let missing = self.from.iter().zip(&parts).filter(|(_, part)| part.is_none());
+            let missing = self.previous_stages.iter().zip(&parts).filter(|(_, part)| part.is_none());
             let missing: Vec<_> = missing.map(|(stage, _)| stage.as_str()).collect();
             let failure = self.failure(format!("part from {} did not come", missing.join(", ")));
             self.enqueue(Queued { parts: Err(failure), ..item }).await;

@@ -45,7 +45,7 @@ fn addresses(folder: &Path, stage: usize) -> Addresses {
 
 /// A replica with its metrics.
 struct Replica {
-    running: RunningStage,
+    stage: RunningStage,
     metrics: StageMetrics,
 }
 
@@ -53,7 +53,7 @@ impl Replica {
     async fn start(folder: &Path, (stage, replica): (usize, usize), store: &Addresses) -> Self {
         let metrics = StageMetrics::new();
         let builder = builder(folder, stage, replica, store).metrics(metrics.clone());
-        Self { running: RunningStage::serve(bind(builder).await), metrics }
+        Self { stage: RunningStage::serve(bind(builder).await), metrics }
     }
 }
 
@@ -168,7 +168,7 @@ async fn each_item_ends_once_while_stages_are_killed_and_drained() {
         pipeline.wait_connected(place.0, REPLICAS).await;
         let (moment, is_kill) = (numbers.below(ITEMS), numbers.below(2) == 0);
         let micros = (0..ITEMS).map(|_| u8::try_from(numbers.below(256)).expect("a byte"));
-        let stage = pipeline.replicas.remove(&place).expect("all replicas run").running;
+        let stage = pipeline.replicas.remove(&place).expect("all replicas run").stage;
         let stop_replica = async || if is_kill { drop(stage) } else { stage.drain().await };
         let failures = pipeline.wave(micros.collect(), moment, stop_replica).await;
         assert!(is_kill || failures.is_empty(), "wave {wave}, a drain of {place:?}: {failures:?}");

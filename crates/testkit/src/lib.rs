@@ -33,6 +33,6 @@ pub use folder::temporary_folder;
 pub use kubelet::{GPU, pod_with, until_allocatable, until_counts};
 pub use log::LogCapture;
 pub use node::{Node, agent_config, health_policy};
-pub use rights::Right;
+pub use rights::Permission;
 pub use running::RunningAgent;
 pub use wait::{TIMEOUT, until, until_exists, until_removed, until_value, within_timeout};

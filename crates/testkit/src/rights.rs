@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Permission of one verb on one resource, as in a rule of a role.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Right {
+pub struct Permission {
     /// Namespace of the role or request; `None` for a cluster role or a request for the whole cluster.
     pub namespace: Option<String>,
     /// API group; empty for the core group.
@@ -22,7 +22,7 @@ const AGENT_NAMESPACE: &str = "windlass-system";
 
 // === impl Right ===
 
-impl Right {
+impl Permission {
     /// All permissions that the shipped roles grant.
     pub fn shipped() -> Vec<Self> {
         Self::of_manifest("rbac.yaml")

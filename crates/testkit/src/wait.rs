@@ -11,7 +11,7 @@ use tokio::{
 pub const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Interval between two polls.
-const INTERVAL: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Polls until a poll succeeds, and returns its value. The error of a failed poll is the state seen, for the panic
 /// after the timeout.
@@ -26,7 +26,7 @@ pub async fn until<T, S: fmt::Debug, Poll: Future<Output = Result<T, S>>>(
                 Ok(value) => return value,
                 Err(state) => last_seen = Some(state),
             }
-            sleep(INTERVAL).await;
+            sleep(POLL_INTERVAL).await;
         }
     };
     let value = timeout(TIMEOUT, polls).await.ok();

@@ -268,9 +268,9 @@ pub(crate) enum Command {
 }
 
 /// Headings of the help.
-const HOST: &str = "Host";
-const KUBELET: &str = "Kubelet and container runtime";
-const API_SERVER: &str = "API server";
+const HOST_HEADING: &str = "Host";
+const KUBELET_HEADING: &str = "Kubelet and container runtime";
+const API_SERVER_HEADING: &str = "API server";
 
 /// Host and configuration. Flags override the file.
 #[derive(Args, Clone, Debug)]
@@ -280,10 +280,10 @@ pub(crate) struct HostArgs {
     #[arg(long, value_name = "FILE", env = "WINDLASS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
     /// Root of the host's /sys, /proc, /dev and driver [default: /]
-    #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT", help_heading = HOST)]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT", help_heading = HOST_HEADING)]
     pub(crate) host_root: Option<PathBuf>,
     /// NVML library [default: the driver's usual path below the host root]
-    #[arg(long, value_name = "FILE", env = "WINDLASS_NVML_LIBRARY", help_heading = HOST)]
+    #[arg(long, value_name = "FILE", env = "WINDLASS_NVML_LIBRARY", help_heading = HOST_HEADING)]
     pub(crate) nvml_library: Option<PathBuf>,
 }
 
@@ -329,14 +329,14 @@ pub(crate) struct NodeArgs {
     pub(crate) log_format: LogFormat,
     /// Log level (info, debug), or levels by module (windlass_dra=debug,info).
     #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info",
-          value_parser = levels, help_heading = "Logging")]
+          value_parser = parse_log_levels, help_heading = "Logging")]
     pub(crate) log: Targets,
     #[command(flatten)]
     pub(crate) nvidia_plugin: NvidiaPluginArgs,
 }
 
 /// Parses log levels. A single word must be a level: as a module name it would silence all other modules.
-fn levels(text: &str) -> Result<Targets, String> {
+fn parse_log_levels(text: &str) -> Result<Targets, String> {
     let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
     match text.split(',').find(|part| !part.contains('=') && !is_level(part.trim())) {
         Some(word) => {
@@ -357,7 +357,7 @@ pub(crate) struct AgentPathArgs {
     #[command(flatten)]
     pub(crate) state_paths: StatePathArgs,
     /// Folder for CDI documents [default: /var/run/cdi]
-    #[arg(long, value_name = "DIR", env = "WINDLASS_CDI_DIR", help_heading = KUBELET)]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_CDI_DIR", help_heading = KUBELET_HEADING)]
     pub(crate) cdi_dir: Option<PathBuf>,
     /// Address for health and metrics, such as 0.0.0.0:9400 [default: none]
     #[arg(long, value_name = "ADDRESS", env = "WINDLASS_LISTEN", value_parser = address)]
@@ -370,7 +370,7 @@ pub(crate) struct AgentPathArgs {
           value_parser = disclosed())]
     pub(crate) disclose: Option<Vec<Disclosed>>,
     /// Host root as the container runtime sees it [default: /]
-    #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE", help_heading = HOST)]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE", help_heading = HOST_HEADING)]
     pub(crate) host_root_on_node: Option<PathBuf>,
 }
 
@@ -378,7 +378,7 @@ pub(crate) struct AgentPathArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StatePathArgs {
     /// The kubelet's folder [default: /var/lib/kubelet]
-    #[arg(long, value_name = "DIR", env = "WINDLASS_KUBELET_DIR", help_heading = KUBELET)]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_KUBELET_DIR", help_heading = KUBELET_HEADING)]
     pub(crate) kubelet_dir: Option<PathBuf>,
     /// Folder for the agent's state [default: /var/lib/windlass]
     #[arg(long, value_name = "DIR", env = "WINDLASS_STATE_DIR")]
@@ -389,13 +389,13 @@ pub(crate) struct StatePathArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ApiServerArgs {
     /// Kubeconfig [default: the pod's service account]
-    #[arg(long, value_name = "FILE", env = "WINDLASS_KUBECONFIG", help_heading = API_SERVER)]
+    #[arg(long, value_name = "FILE", env = "WINDLASS_KUBECONFIG", help_heading = API_SERVER_HEADING)]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Name of this node in the cluster [default: the host's name]
-    #[arg(long, value_name = "NAME", env = "NODE_NAME", help_heading = API_SERVER)]
+    #[arg(long, value_name = "NAME", env = "NODE_NAME", help_heading = API_SERVER_HEADING)]
     pub(crate) node_name: Option<String>,
     /// Namespace for the agent's NodeFeature and for leases of devices [default: the pod's namespace]
-    #[arg(long, value_name = "NAME", env = "NAMESPACE", help_heading = API_SERVER)]
+    #[arg(long, value_name = "NAME", env = "NAMESPACE", help_heading = API_SERVER_HEADING)]
     pub(crate) namespace: Option<String>,
     /// Name of the agent's pod, from the downward API. The pod owns the objects that the agent creates in its namespace
     #[arg(long, value_name = "NAME", env = "POD_NAME", hide = true)]

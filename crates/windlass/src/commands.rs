@@ -60,7 +60,7 @@ pub(crate) use topo::Topology;
 use crate::{
     cli::{HostArgs, NvidiaPluginArgs, OutputArg, StatePathArgs},
     exit::UsageError,
-    screen::{Paint, Style, line},
+    screen::{Paint, Style, print_line},
 };
 
 /// Configuration from defaults, file and flags, in ascending precedence.
@@ -161,15 +161,15 @@ fn print_output(
     table: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     match output {
-        OutputArg::Json => line(serde_json::to_string_pretty(document)?)?,
-        OutputArg::Yaml => line(serde_saphyr::to_string(document)?.trim_end())?,
+        OutputArg::Json => print_line(serde_json::to_string_pretty(document)?)?,
+        OutputArg::Yaml => print_line(serde_saphyr::to_string(document)?.trim_end())?,
         OutputArg::Table => table()?,
     }
     Ok(())
 }
 
 /// Groups values by reason, in order of appearance.
-fn by_reason<'a, T>(entries: impl Iterator<Item = (&'a str, T)>) -> Vec<(&'a str, Vec<T>)> {
+fn group_by_reason<'a, T>(entries: impl Iterator<Item = (&'a str, T)>) -> Vec<(&'a str, Vec<T>)> {
     let mut groups: Vec<(&str, Vec<T>)> = Vec::new();
     for (reason, value) in entries {
         match groups.iter_mut().find(|(group_reason, _)| *group_reason == reason) {
@@ -199,7 +199,7 @@ impl<'a> Origin<'a> {
 /// Prints a notice for a simulated machine or a recording.
 fn print_origin_notice(inventory: &Inventory, paint: Paint) -> Result<()> {
     for text in origin_notices(inventory) {
-        line(paint.styled(Style::Warning, text))?;
+        print_line(paint.styled(Style::Warning, text))?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use crate::{
     cli::{Command, LONG_VERSION},
     commands,
     runtime::block_on,
-    screen::line,
+    screen::print_line,
 };
 #[cfg(feature = "laboratory")]
 use {crate::demo, anyhow::Context as _};
@@ -43,10 +43,10 @@ pub(crate) fn run(command: Command) -> Result<()> {
         #[cfg(feature = "laboratory")]
         Command::Machine(args) => commands::machine::run(args.command),
         #[cfg(feature = "laboratory")]
-        Command::Completions(args) => Ok(line(args.script())?),
+        Command::Completions(args) => Ok(print_line(args.script())?),
         #[cfg(feature = "laboratory")]
         Command::Man(args) => args.write().context("cannot write the manual pages"),
-        Command::Version => Ok(line(format_args!("windlass {LONG_VERSION}"))?),
+        Command::Version => Ok(print_line(format_args!("windlass {LONG_VERSION}"))?),
         #[cfg(not(feature = "cluster"))]
         Command::ClusterHalf { .. } => Err(crate::absent::no_cluster_half()),
         #[cfg(not(feature = "pipeline"))]

@@ -45,7 +45,7 @@ pub(crate) fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
 }
 
 /// Prints clap's message: help is a success, a wrong flag is misuse.
-pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+pub(crate) fn print_usage(error: &clap::Error) -> ExitCode {
     let result = error.print().and_then(|()| io::stdout().flush());
     if error.use_stderr() {
         // A failed write to stderr cannot be reported.

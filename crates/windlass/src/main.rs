@@ -27,6 +27,6 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     match cli::Cli::read() {
         Ok(cli) => exit::exit_code(dispatch::run(cli.command)),
-        Err(error) => exit::usage(&error),
+        Err(error) => exit::print_usage(&error),
     }
 }

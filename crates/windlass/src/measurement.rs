@@ -32,14 +32,14 @@ pub(crate) async fn measure(
     let progress = Progress::new();
     let seconds = duration.as_secs();
     progress.show(&format!("{title}: as many items as it takes, for {seconds} s"));
-    let unlimited = endpoints.load(Load { rate: None, duration }).await?;
+    let unlimited = endpoints.run_load(Load { rate: None, duration }).await?;
     let (throughput, _) = figures::throughput(&unlimited);
     if throughput <= 0.0 {
         bail!("{}", no_throughput_reason(&unlimited, seconds));
     }
     let rate = pipeline.rate.filter(|rate| *rate < throughput).unwrap_or(DEFAULT_LOAD * throughput);
     progress.show(&format!("{title}: {rate:.1} items/s, for {seconds} s"));
-    let rate_limited = endpoints.load(Load { rate: Some(rate), duration }).await;
+    let rate_limited = endpoints.run_load(Load { rate: Some(rate), duration }).await;
     let arrived_count = unlimited.arrived.len();
     let rate_limited = rate_limited.with_context(|| {
         format!("after {arrived_count} of {} items had arrived", unlimited.sent)

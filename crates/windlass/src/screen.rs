@@ -107,7 +107,7 @@ pub(crate) fn wrapped(lead: &str, words: impl IntoIterator<Item = impl Display>)
 }
 
 /// Prints a line to stdout.
-pub(crate) fn line(text: impl Display) -> io::Result<()> {
+pub(crate) fn print_line(text: impl Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|error| output_error(&error))
 }
@@ -223,7 +223,7 @@ impl Table {
         Self { rows }
     }
 
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub(crate) fn add_row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.into());
     }
 
@@ -255,7 +255,7 @@ impl Table {
 
     /// Prints the table.
     pub(crate) fn print(&self) -> io::Result<()> {
-        self.lines("").into_iter().try_for_each(line)
+        self.lines("").into_iter().try_for_each(print_line)
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn a_table_that_is_too_wide_loses_ends_of_its_widest_cells() {
         let mut table = Table::new(["ID", "HELD BY"]);
-        table.row(["GPU-0123456789".into(), "default/trainer".into()]);
+        table.add_row(["GPU-0123456789".into(), "default/trainer".into()]);
         assert_eq!(table.lines_within(40), table.lines(""));
         assert_eq!(table.lines_within(22), ["ID          HELD BY", "GPU-01234…  default/t…"]);
         assert_eq!(
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
         let mut table = Table::new(["A", "LONG"]);
-        table.row(["wide".into(), "x".into()]);
+        table.add_row(["wide".into(), "x".into()]);
         assert_eq!(table.lines("  "), ["  A     LONG", "  wide  x"]);
     }
 }

@@ -25,31 +25,31 @@ const DRIVER_MODE: u32 = 0o644;
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Loads a machine profile by its built-in name or by path.
-pub(crate) fn profile(name_or_path: &str) -> Result<MachineProfile, UsageError> {
+pub(crate) fn load_profile(name_or_path: &str) -> Result<MachineProfile, UsageError> {
     let read = |path: &Path| files::read_regular_text(path, Symlinks::Followed, MAX_BYTES);
     MachineProfile::load(name_or_path, read).map_err(|error| UsageError(error.into()))
 }
 
 /// Temporary folder of a command.
-pub(crate) fn folder() -> Result<TempDir> {
+pub(crate) fn temp_folder() -> Result<TempDir> {
     let folder = tempfile::Builder::new().prefix("windlass-").tempdir();
     folder.context("cannot make a temporary folder")
 }
 
 /// Creates a machine below a temporary folder.
-pub(crate) fn machine_in(folder: &Path, profile: &MachineProfile) -> Result<Machine> {
-    machine(&folder.join("machine"), profile).context("cannot make the simulated machine")
+pub(crate) fn create_machine_in(folder: &Path, profile: &MachineProfile) -> Result<Machine> {
+    create_machine(&folder.join("machine"), profile).context("cannot make the simulated machine")
 }
 
 /// Starts the kubelet of a machine below a temporary folder.
-pub(crate) fn kubelet_in(folder: &Path) -> Result<Kubelet> {
+pub(crate) fn start_kubelet_in(folder: &Path) -> Result<Kubelet> {
     let mut settings = windlass_kubelet_sim::Config::new(folder.join("kubelet"));
     settings.numa_nodes = (0..8).collect();
     Kubelet::start(settings).context("cannot start the embedded kubelet")
 }
 
 /// Creates a machine in a folder, see [`Machine::create`]. `WINDLASS_SIM_DRIVER` may name another driver.
-pub(crate) fn machine(dir: &Path, profile: &MachineProfile) -> Result<Machine> {
+pub(crate) fn create_machine(dir: &Path, profile: &MachineProfile) -> Result<Machine> {
     if profile.driver.is_none() {
         return Ok(Machine::create(dir, profile, Path::new(""))?);
     }

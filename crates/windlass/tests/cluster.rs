@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 
 /// Deadline of a change in the Node's status, which the kubelet reports every ten seconds.
-const NODE_STATUS: Duration = Duration::from_secs(45);
+const NODE_STATUS_LIMIT: Duration = Duration::from_secs(45);
 
 /// True if the variable names a cluster; else prints a notice.
 #[expect(clippy::print_stderr, reason = "a skipped test is reported")]

@@ -13,11 +13,11 @@ use tokio::{
 };
 use windlass_core::{
     device::DeviceId,
-    replica::{device_of, token_number},
+    replica::{device_of_id, token_number},
 };
 use windlass_kubelet_api::checkpoint::Checkpoint;
 
-use super::checkpoint_reader::{ContainerIds, PodsByDevice, containers, held, pods_by_device};
+use super::checkpoint_reader::{ContainerIds, PodsByDevice, container_ids, held_ids, pods_by_device};
 use crate::{
     HeldIds,
     ledger::Ledger,
@@ -67,7 +67,7 @@ pub(super) fn still_held(
         // Computed once: a resource of shares has hundreds of tokens.
         let of_resource = LazyCell::new(|| ledger.resource_allocated_at(resource));
         ids.retain(|id| {
-            let allocated_at = match device_of(id).filter(|_| token_number(id).is_none()) {
+            let allocated_at = match device_of_id(id).filter(|_| token_number(id).is_none()) {
                 Some(device) => ledger.allocated_at(&device),
                 None => *of_resource,
             };
@@ -103,7 +103,7 @@ impl Allocations {
     /// True if a container holds the device, whole or in part; `None` if the checkpoint cannot be read.
     pub fn holds(&self, device: &DeviceId) -> Option<bool> {
         let mut ids = self.held_ids()?.values().flatten();
-        Some(ids.any(|id| device_of(id).is_some_and(|id| id == *device)))
+        Some(ids.any(|id| device_of_id(id).is_some_and(|id| id == *device)))
     }
 
     /// UIDs of the pods that hold the device; `None` if the checkpoint cannot be read.
@@ -116,7 +116,7 @@ impl Allocations {
 
 impl CheckpointSnapshot {
     pub(super) fn of(checkpoint: Checkpoint) -> Self {
-        let (held, containers) = (held(&checkpoint), containers(&checkpoint).into());
+        let (held, containers) = (held_ids(&checkpoint), container_ids(&checkpoint).into());
         Self { held, containers, pods: Arc::new(pods_by_device(checkpoint)) }
     }
 }

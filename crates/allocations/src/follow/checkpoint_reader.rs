@@ -102,7 +102,7 @@ fn checkpoint(path: &Path) -> Result<Checkpoint, CheckpointReadError> {
 }
 
 /// Ids that containers hold, by resource.
-pub(super) fn held(checkpoint: &Checkpoint) -> HeldIds {
+pub(super) fn held_ids(checkpoint: &Checkpoint) -> HeldIds {
     let names = checkpoint.pods.iter().flatten().map(|entry| entry.resource_name.as_str());
     let names: BTreeSet<&str> = names.collect();
     let ids_of_resource = |name: &str| {
@@ -113,7 +113,7 @@ pub(super) fn held(checkpoint: &Checkpoint) -> HeldIds {
 }
 
 /// Ids of each container.
-pub(super) fn containers(checkpoint: &Checkpoint) -> Vec<ContainerIds> {
+pub(super) fn container_ids(checkpoint: &Checkpoint) -> Vec<ContainerIds> {
     let entries = checkpoint.pods.iter().flatten();
     let ids = |entry: &PodDevices| {
         Some(ContainerIds {

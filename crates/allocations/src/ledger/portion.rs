@@ -150,6 +150,6 @@ impl Ledger {
         let (device, left) =
             (overlap.device.clone(), requested.of.saturating_sub(others_portion.memory));
         let compute_left = FULL_COMPUTE_PERCENT.saturating_sub(others_portion.compute);
-        Err(Conflict::Exceeded { device, requested, left, compute_left })
+        Err(Conflict::AmountExceeded { device, requested, left, compute_left })
     }
 }

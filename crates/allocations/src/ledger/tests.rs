@@ -141,7 +141,7 @@ fn pods_with_shares_and_claims_add_up_and_exclude_whole_devices() {
     ledger.take_for_claim(&pod, &[(without_overlaps("a"), portion(40))]).expect("free");
     ledger.take_for_claim(&claim("c"), &[(without_overlaps("a"), portion(50))]).expect("it fits");
     let refused = ledger.take_for_claim(&claim("d"), &[(without_overlaps("a"), portion(20))]);
-    assert!(matches!(refused, Err(Conflict::Exceeded { left: 10, .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Conflict::AmountExceeded { left: 10, .. })), "{refused:?}");
     let refused =
         ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect_err("shared");
     assert!(refused.to_string().contains("a is held by"), "{refused}");

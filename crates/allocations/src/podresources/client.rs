@@ -42,7 +42,7 @@ pub async fn holders(kubelet_dir: &Path) -> Result<HoldersByDevice, ListError> {
 }
 
 /// Ids that the kubelet may allocate, held or not, by resource: their plugin reports them as healthy.
-pub async fn allocatable(
+pub async fn allocatable_ids(
     kubelet_dir: &Path,
 ) -> Result<BTreeMap<String, BTreeSet<String>>, ListError> {
     let answer = with_deadline(async {
@@ -57,7 +57,7 @@ pub async fn allocatable(
 }
 
 /// Names of DRA drivers of which a container has a device.
-pub async fn drivers(kubelet_dir: &Path) -> Result<BTreeSet<String>, ListError> {
+pub async fn dra_drivers(kubelet_dir: &Path) -> Result<BTreeSet<String>, ListError> {
     let pods = pods(kubelet_dir).await?;
     let containers = pods.iter().flat_map(|pod| &pod.containers);
     let claims = containers.flat_map(|container| &container.dynamic_resources);
@@ -84,7 +84,7 @@ pub(super) fn identity(kubelet_dir: &Path) -> Option<SocketIdentity> {
 }
 
 fn socket(kubelet_dir: &Path) -> Result<SocketPath, SocketError> {
-    SocketPath::new(kubelet_dir.join(podresources::DIR).join(podresources::SOCKET))
+    SocketPath::new(kubelet_dir.join(podresources::SOCKET_DIR).join(podresources::SOCKET_NAME))
 }
 
 async fn with_deadline<T>(
@@ -100,7 +100,7 @@ pub fn holders_by_device(pods: Vec<PodResources>) -> HoldersByDevice {
         for container in pod.containers {
             for devices in container.devices {
                 for id in &devices.device_ids {
-                    let (device, replica) = parts_of(id);
+                    let (device, replica) = split_id(id);
                     let Ok(device) = device.parse() else { continue };
                     let holder = Holder {
                         resource: devices.resource_name.clone(),
@@ -133,7 +133,7 @@ pub fn pods_by_claim(pods: &[PodResources]) -> PodsByClaim {
 }
 
 /// Device and number of a replica's id; other ids are the device itself.
-pub(super) fn parts_of(id: &str) -> (&str, Option<u32>) {
+pub(super) fn split_id(id: &str) -> (&str, Option<u32>) {
     ReplicaId::split(id).map_or((id, None), |(device, number)| (device, Some(number)))
 }
 
@@ -178,9 +178,9 @@ mod tests {
 
     #[test]
     fn only_a_number_after_two_colons_is_a_replica() {
-        assert_eq!(parts_of("GPU-a::7"), ("GPU-a", Some(7)));
+        assert_eq!(split_id("GPU-a::7"), ("GPU-a", Some(7)));
         for whole in ["GPU-a", "GPU-a::", "GPU-a::x", "0000:1b:00.0"] {
-            assert_eq!(parts_of(whole), (whole, None));
+            assert_eq!(split_id(whole), (whole, None));
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{AllocationEdits, AllocationRequest};
 type NicInfo = BTreeMap<&'static str, BTreeMap<String, String>>;
 
 /// Keys of RDMA nodes in the JSON. Each is a part of the node's path.
-const RDMA_WORDS: [&str; 4] = ["uverbs", "umad", "issm", "rdma_cm"];
+const RDMA_NODE_KEYS: [&str; 4] = ["uverbs", "umad", "issm", "rdma_cm"];
 
 /// Key in `info` for every interface.
 const ALL_NICS: &str = "*";
@@ -96,7 +96,7 @@ fn vfio(nic: &Device) -> BTreeMap<String, String> {
 
 fn rdma(nic: &Device, name: &str) -> BTreeMap<String, String> {
     let nodes = paths(nic).filter_map(|path| {
-        let key = RDMA_WORDS.into_iter().find(|key| path.contains(key))?;
+        let key = RDMA_NODE_KEYS.into_iter().find(|key| path.contains(key))?;
         Some((key.to_owned(), path.to_owned()))
     });
     nodes.chain(single_entry("rdma_dev", name)).collect()

@@ -34,7 +34,7 @@ pub struct WrittenLimits {
     /// Further devices for the documents.
     pub devices: ReplicaDevices,
     /// GPUs whose record could not be written, with the reason.
-    pub failed: BTreeMap<DeviceId, String>,
+    pub errors: BTreeMap<DeviceId, String>,
 }
 
 /// Name, in the CDI document, of the limit for this many replicas of a GPU.
@@ -86,7 +86,7 @@ impl ReplicaLimits {
             match self.devices(&replica, size.max_replicas, rules) {
                 Ok(devices) if devices.is_empty() => unlimited_prefixes.push(replica_prefix(id)),
                 Ok(devices) => limits.devices.entry(kind_of(gpu)).or_default().extend(devices),
-                Err(reason) => drop(limits.failed.insert(id.clone(), reason)),
+                Err(reason) => drop(limits.errors.insert(id.clone(), reason)),
             }
         }
         if !unlimited_prefixes.is_empty() {

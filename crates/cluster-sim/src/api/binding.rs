@@ -17,7 +17,7 @@ impl ServerState {
         binding: &Value,
     ) -> Result<ApiResponse, Refusal> {
         let kind = Kind::typed::<Pod>();
-        let Entry { mut object, applied } = self.find(kind, id)?.clone();
+        let Entry { mut object, applied_configs: applied } = self.find(kind, id)?.clone();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (expected, actual) =
             (text(&binding["metadata"]["uid"]), text(&object["metadata"]["uid"]));
@@ -56,7 +56,7 @@ impl ServerState {
             }
         }
         set_scheduled(&mut object["status"]);
-        self.store.insert(kind, id.clone(), Entry { object, applied });
+        self.store.insert(kind, id.clone(), Entry { object, applied_configs: applied });
         Ok(ApiResponse::success_status())
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Kind {
     pub(crate) selectable_fields: &'static [&'static str],
     /// Short names for kubectl, such as `po`.
     pub(crate) short_names: &'static [&'static str],
-    read: fn(Value) -> Result<Value, serde_json::Error>,
+    round_trip: fn(Value) -> Result<Value, serde_json::Error>,
 }
 
 /// Scope of a kind's objects: a namespace or the cluster.
@@ -129,7 +129,7 @@ impl Kind {
             status,
             selectable_fields,
             short_names: &[],
-            read: read::<T>,
+            round_trip: read::<T>,
         }
     }
 
@@ -178,7 +178,7 @@ impl Kind {
 
     /// Round-trips an object through its type, which drops unknown fields.
     pub(crate) fn drop_unknown_fields(&self, object: Value) -> Result<Value, serde_json::Error> {
-        (self.read)(object)
+        (self.round_trip)(object)
     }
 }
 

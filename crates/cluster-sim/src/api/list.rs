@@ -90,7 +90,7 @@ impl ServerState {
         }
         match version {
             // With a limit the version is exact. The rule is older than `resourceVersionMatch`.
-            Some(version) if options.exact_version || options.limit.is_some() => {
+            Some(version) if options.is_exact_version || options.limit.is_some() => {
                 self.check_version(version).map(|()| (version, String::new()))
             }
             Some(version) if version > current_version => {
@@ -102,7 +102,7 @@ impl ServerState {
 
     /// Refuses a version that is compacted or in the future.
     fn check_version(&self, version: u64) -> Result<(), Refusal> {
-        let (oldest_version, current_version) = (self.store.compacted(), self.store.version());
+        let (oldest_version, current_version) = (self.store.compacted_version(), self.store.version());
         match version {
             version if version < oldest_version => Err(Refusal::expired_list()),
             version if version > current_version => {

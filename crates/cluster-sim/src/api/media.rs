@@ -17,7 +17,7 @@ pub(crate) enum Form {
 /// One alternative of an `Accept` header.
 #[derive(Debug)]
 struct Clause<'a> {
-    media: &'a str,
+    media_type: &'a str,
     /// Parameters except `q`.
     parameters: Vec<(&'a str, &'a str)>,
     /// Quality in thousandths.
@@ -87,7 +87,7 @@ fn negotiate<T>(accept: &str, convert: impl Fn(&Clause<'_>) -> Option<T>) -> Res
     let accept = if accept.trim().is_empty() { JSON } else { accept };
     let mut clauses: Vec<_> = accept.split(',').map(Clause::parse).collect();
     clauses.sort_by_key(|clause| u16::MAX - clause.quality);
-    let is_json = |clause: &&Clause<'_>| [JSON, "application/*", "*/*"].contains(&clause.media);
+    let is_json = |clause: &&Clause<'_>| [JSON, "application/*", "*/*"].contains(&clause.media_type);
     let form = clauses.iter().filter(is_json).find_map(convert);
     form.ok_or_else(|| Refusal::not_acceptable(JSON))
 }
@@ -97,7 +97,7 @@ fn negotiate<T>(accept: &str, convert: impl Fn(&Clause<'_>) -> Option<T>) -> Res
 impl<'a> Clause<'a> {
     fn parse(text: &'a str) -> Self {
         let mut segments = text.split(';').map(str::trim);
-        let media = segments.next().unwrap_or_default();
+        let media_type = segments.next().unwrap_or_default();
         let mut parameters: Vec<_> =
             segments.filter_map(|segment| segment.split_once('=')).collect();
         let quality = parameters.iter().find(|(key, _)| *key == "q").map_or(1000, |(_, value)| {
@@ -105,7 +105,7 @@ impl<'a> Clause<'a> {
             format!("{digits:0<3.3}").parse().unwrap_or(1000)
         });
         parameters.retain(|(key, _)| *key != "q");
-        Self { media, parameters, quality }
+        Self { media_type, parameters, quality }
     }
 
     fn get(&self, name: &str) -> &str {

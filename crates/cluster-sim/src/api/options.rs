@@ -17,7 +17,7 @@ pub(crate) struct ListOptions {
     /// `resourceVersion`; `None` if it is empty. 0 accepts any version.
     pub(crate) version: Option<u64>,
     /// `resourceVersionMatch=Exact`: the list has the objects at exactly that version.
-    pub(crate) exact_version: bool,
+    pub(crate) is_exact_version: bool,
     /// `sendInitialEvents`: a watch starts with all existing objects.
     pub(crate) send_initial_events: bool,
     /// `allowWatchBookmarks`.
@@ -54,7 +54,7 @@ impl ListOptions {
             limit: request.number("limit")?.and_then(|limit| usize::try_from(limit).ok()),
             continue_token: continue_token.map(str::to_owned),
             version,
-            exact_version: version_match == EXACT,
+            is_exact_version: version_match == EXACT,
             send_initial_events: send_initial.unwrap_or(starts_with_objects),
             bookmarks: request.flag("allowWatchBookmarks").unwrap_or_default(),
             timeout: seconds.map(Duration::from_secs),

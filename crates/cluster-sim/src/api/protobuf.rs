@@ -20,7 +20,7 @@ type Message = HashMap<u64, Field>;
 #[derive(Clone, Copy, Debug)]
 struct Field {
     name: &'static str,
-    shape: Cardinality,
+    cardinality: Cardinality,
     value_type: &'static str,
     drops_zero: bool,
 }
@@ -87,7 +87,7 @@ fn messages() -> HashMap<&'static str, Message> {
                     [value_type, ..] => (Cardinality::Singular, *value_type),
                     [] => continue,
                 };
-                let field = Field { name: field, shape: cardinality, value_type, drops_zero };
+                let field = Field { name: field, cardinality, value_type, drops_zero };
                 let number = number.parse().expect("a number, as the file says");
                 messages.entry(name).or_insert_with(Message::new).insert(number, field);
             }
@@ -104,7 +104,7 @@ fn message(name: &str, bytes: &[u8]) -> Result<Value, String> {
     for (number, value) in fields(bytes)? {
         // Skip fields that are newer than `fields.txt`.
         let Some(field) = message.get(&number) else { continue };
-        match field.shape {
+        match field.cardinality {
             Cardinality::Singular => {
                 let value = field.value(value)?;
                 if !(field.drops_zero && is_zero(&value)) {

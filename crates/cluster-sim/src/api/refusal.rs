@@ -67,18 +67,18 @@ impl Refusal {
 
     pub(crate) fn not_found(kind: &Kind, name: &str) -> Self {
         let message = format!("{} {name:?} not found", kind.qualified());
-        Self::about(404, "NotFound", message, kind, name)
+        Self::for_object(404, "NotFound", message, kind, name)
     }
 
     pub(crate) fn already_exists(kind: &Kind, name: &str) -> Self {
         let message = format!("{} {name:?} already exists", kind.qualified());
-        Self::about(409, "AlreadyExists", message, kind, name)
+        Self::for_object(409, "AlreadyExists", message, kind, name)
     }
 
     pub(crate) fn conflict(kind: &Kind, name: &str, detail: &str) -> Self {
         let qualified = kind.qualified();
         let message = format!("Operation cannot be fulfilled on {qualified} {name:?}: {detail}");
-        Self::about(409, "Conflict", message, kind, name)
+        Self::for_object(409, "Conflict", message, kind, name)
     }
 
     /// A pod that cannot be bound. The message names the subresource.
@@ -196,7 +196,7 @@ impl Refusal {
             kind.resource,
             kind.group,
         );
-        Self::about(403, "Forbidden", message, kind, name)
+        Self::for_object(403, "Forbidden", message, kind, name)
     }
 
     pub(crate) fn no_such_path() -> Self {
@@ -208,7 +208,7 @@ impl Refusal {
         Self::new(405, "MethodNotAllowed", message)
     }
 
-    fn about(code: u16, reason: &'static str, message: String, kind: &Kind, name: &str) -> Self {
+    fn for_object(code: u16, reason: &'static str, message: String, kind: &Kind, name: &str) -> Self {
         let details = json!({"name": name, "group": kind.group, "kind": kind.resource});
         Self { details, ..Self::new(code, reason, message) }
     }

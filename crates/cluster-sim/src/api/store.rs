@@ -19,7 +19,7 @@ pub(crate) struct Store {
     history: VecDeque<Change>,
     version: u64,
     /// The history has no changes up to this version.
-    compacted: u64,
+    compacted_version: u64,
     random: Random,
     signal: watch::Sender<Signal>,
 }
@@ -32,7 +32,7 @@ type GroupResource = (&'static str, &'static str);
 pub(crate) struct Entry {
     pub(crate) object: Value,
     /// Last applied configuration by field manager, without fields that other managers took over.
-    pub(crate) applied: BTreeMap<FieldManager, Value>,
+    pub(crate) applied_configs: BTreeMap<FieldManager, Value>,
 }
 
 /// Field manager. The status of an object and the main part have separate managers.
@@ -75,7 +75,7 @@ impl Store {
             objects: BTreeMap::new(),
             history: VecDeque::new(),
             version: FIRST_VERSION,
-            compacted: FIRST_VERSION,
+            compacted_version: FIRST_VERSION,
             random: Random::new(seed),
             signal: watch::Sender::new(signal),
         }
@@ -85,8 +85,8 @@ impl Store {
         self.version
     }
 
-    pub(crate) fn compacted(&self) -> u64 {
-        self.compacted
+    pub(crate) fn compacted_version(&self) -> u64 {
+        self.compacted_version
     }
 
     pub(crate) fn signal(&self) -> watch::Receiver<Signal> {
@@ -146,7 +146,7 @@ impl Store {
     ) {
         self.history.push_back(Change { version: self.version, kind, id, old, new });
         if self.history.len() > HISTORY {
-            self.compacted = self.history.pop_front().map_or(0, |change| change.version);
+            self.compacted_version = self.history.pop_front().map_or(0, |change| change.version);
         }
         self.signal.send_modify(|signal| signal.version = self.version);
     }
@@ -181,7 +181,7 @@ impl Store {
     /// Discards the history. Watches from older versions must list again.
     pub(crate) fn compact(&mut self) {
         self.history.clear();
-        self.compacted = self.version;
+        self.compacted_version = self.version;
     }
 
     pub(crate) fn end_watches(&mut self) {

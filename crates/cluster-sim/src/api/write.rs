@@ -58,7 +58,7 @@ impl ServerState {
         self.set_server_metadata(&mut object, &id);
         object = read(kind, object)?;
         strategy::check(kind, &object, None)?;
-        Ok(self.store.insert(kind, id, Entry { object, applied: [].into() }))
+        Ok(self.store.insert(kind, id, Entry { object, applied_configs: [].into() }))
     }
 
     fn new_id(
@@ -115,8 +115,8 @@ impl ServerState {
                 "the name of the object ({name}) does not match the name on the URL ({url})"
             )));
         }
-        let Entry { object: old, applied } = self.find(kind, id)?.clone();
-        self.replace(kind, id, (part, new), Entry { object: old, applied })
+        let Entry { object: old, applied_configs: applied } = self.find(kind, id)?.clone();
+        self.replace(kind, id, (part, new), Entry { object: old, applied_configs: applied })
     }
 
     /// Replaces the old object. The entry also has the managers' applied configurations.
@@ -125,7 +125,7 @@ impl ServerState {
         kind: &'static Kind,
         id: &NamespacedName,
         (part, new): (Part, Value),
-        Entry { object: old, applied }: Entry,
+        Entry { object: old, applied_configs: applied }: Entry,
     ) -> WriteResult {
         let version = new["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         if !version.is_empty() && old["metadata"]["resourceVersion"] != version {
@@ -145,12 +145,12 @@ impl ServerState {
             strategy::prepare(&WriteContext { kind, old: Some(&old), part }, new, &disabled_gates);
         let new = read(kind, new)?;
         strategy::check(kind, &new, Some(&old))?;
-        let old_applied = self.store.get(kind, id).map(|entry| &entry.applied);
+        let old_applied = self.store.get(kind, id).map(|entry| &entry.applied_configs);
         if new == old && old_applied == Some(&applied) {
             return Ok(old);
         }
         let is_deleted = new["metadata"]["deletionTimestamp"].is_string() && !has_finalizers(&new);
-        let object = self.store.insert(kind, id.clone(), Entry { object: new, applied });
+        let object = self.store.insert(kind, id.clone(), Entry { object: new, applied_configs: applied });
         if is_deleted {
             self.store.remove(group_resource(kind), id);
         }
@@ -171,7 +171,7 @@ impl ServerState {
             let object = self.create_applied(kind, id, request)?;
             return Ok(PatchResult { code: 201, object, warnings });
         }
-        let Entry { object: old, mut applied } = self.find(kind, id)?.clone();
+        let Entry { object: old, applied_configs: mut applied } = self.find(kind, id)?.clone();
         let mut new = old.clone();
         match media_type {
             "application/json-patch+json" => {
@@ -186,7 +186,7 @@ impl ServerState {
         }
         let warnings = strict::check(kind, &new, request)?;
         let new = read(kind, new)?;
-        let object = self.replace(kind, id, (part, new), Entry { object: old, applied })?;
+        let object = self.replace(kind, id, (part, new), Entry { object: old, applied_configs: applied })?;
         Ok(PatchResult { code: 200, object, warnings })
     }
 
@@ -201,7 +201,7 @@ impl ServerState {
         body["metadata"]["name"] = id.name.clone().into();
         let object = self.create(kind, &id.namespace, body)?;
         let applied = [(manager, request.body.clone())].into();
-        Ok(self.store.insert(kind, id.clone(), Entry { object, applied }))
+        Ok(self.store.insert(kind, id.clone(), Entry { object, applied_configs: applied }))
     }
 
     /// Deletes an object. An object with finalizers is only marked for deletion.
@@ -211,7 +211,7 @@ impl ServerState {
         id: &NamespacedName,
         options: &Value,
     ) -> WriteResult {
-        let Entry { object, applied } = self.find(kind, id)?.clone();
+        let Entry { object, applied_configs: applied } = self.find(kind, id)?.clone();
         for (key, field) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
             let (expected, actual) = (&options["preconditions"][key], &object["metadata"][key]);
             if !expected.is_null() && expected != actual {
@@ -229,7 +229,7 @@ impl ServerState {
             if marked["metadata"]["deletionTimestamp"].is_null() {
                 marked["metadata"]["deletionTimestamp"] = shape::now().into();
                 marked["metadata"]["deletionGracePeriodSeconds"] = 0.into();
-                marked = self.store.insert(kind, id.clone(), Entry { object: marked, applied });
+                marked = self.store.insert(kind, id.clone(), Entry { object: marked, applied_configs: applied });
             }
             return Ok(marked);
         }
@@ -278,7 +278,7 @@ impl ServerState {
                 object["metadata"][key] = value.clone();
             }
         }
-        Ok(self.store.insert(kind, id, Entry { object, applied: [].into() }))
+        Ok(self.store.insert(kind, id, Entry { object, applied_configs: [].into() }))
     }
 }
 

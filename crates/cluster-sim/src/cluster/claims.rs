@@ -53,7 +53,7 @@ fn find(
     let namespace_name = namespace(&pod.metadata);
     let missing_object = |kind: &str, name: &str| SchedulingError::MissingObject {
         pod: namespaced_name(pod),
-        problem: format!("{kind} {name:?} not found"),
+        reason: format!("{kind} {name:?} not found"),
     };
     if let Some(name) = &reference.resource_claim_name {
         return objects
@@ -123,7 +123,7 @@ fn write(
         let is_claim =
             |(allocated, _): &&(ResourceClaim, _)| allocated.metadata.name == claim.metadata.name;
         let result =
-            node_allocation.allocated.iter().find(is_claim).map(|(_, result)| result.clone());
+            node_allocation.allocations.iter().find(is_claim).map(|(_, result)| result.clone());
         reserved_claims.push(reserve(objects, &pod, (claim, result))?);
     }
     if let Some((extended_claim, result)) = node_allocation.extended_resource_claim {

@@ -134,5 +134,5 @@ fn class_for<'a>(resource: &str, classes: &'a [DeviceClass]) -> Option<&'a str> 
 }
 
 fn count(quantity: &Quantity) -> i64 {
-    Amount::parse(&quantity.0).unwrap_or(Amount::ZERO).rounded_up()
+    Amount::parse(&quantity.0).unwrap_or(Amount::ZERO).ceil()
 }

@@ -37,9 +37,9 @@ struct OpenEvent {
 
 /// Request for a report: a new event, or an update of an event's series.
 #[derive(Debug)]
-pub(super) enum Write {
+pub(super) enum EventWrite {
     Create(Box<Event>),
-    Repeat { name: String, series: EventSeries },
+    UpdateSeries { name: String, series: EventSeries },
 }
 
 // === impl Series ===
@@ -49,22 +49,22 @@ impl Series {
         Self { node: node.to_owned(), open_events: BTreeMap::new() }
     }
 
-    pub(super) fn next(&mut self, report: &Report) -> Write {
+    pub(super) fn next(&mut self, report: &Report) -> EventWrite {
         let oldest = report.at.saturating_sub(SERIES_WINDOW).unwrap_or(Timestamp::MIN);
         self.open_events.retain(|_, event| event.last_observed >= oldest);
         let Some(event) = self.open_events.get(&key(report)) else {
-            return Write::Create(Box::new(self.event(report)));
+            return EventWrite::Create(Box::new(self.event(report)));
         };
         let count = event.count.saturating_add(1);
         let series = EventSeries { count, last_observed_time: MicroTime(report.at) };
-        Write::Repeat { name: event.name.clone(), series }
+        EventWrite::UpdateSeries { name: event.name.clone(), series }
     }
 
     /// Records a written event.
-    pub(super) fn record(&mut self, report: &Report, write: Write) {
+    pub(super) fn record(&mut self, report: &Report, write: EventWrite) {
         let (name, count) = match write {
-            Write::Create(event) => (event.metadata.name.unwrap_or_default(), 1),
-            Write::Repeat { name, series } => (name, series.count),
+            EventWrite::Create(event) => (event.metadata.name.unwrap_or_default(), 1),
+            EventWrite::UpdateSeries { name, series } => (name, series.count),
         };
         self.open_events.insert(key(report), OpenEvent { name, count, last_observed: report.at });
     }
@@ -121,15 +121,15 @@ fn key(report: &Report) -> (DeviceId, String) {
 
 // === impl Write ===
 
-impl Write {
+impl EventWrite {
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Create(event) => event.metadata.name.as_deref().unwrap_or_default(),
-            Self::Repeat { name, .. } => name,
+            Self::UpdateSeries { name, .. } => name,
         }
     }
 
-    pub(super) fn is_repetition(&self) -> bool {
-        matches!(self, Self::Repeat { .. })
+    pub(super) fn is_series_update(&self) -> bool {
+        matches!(self, Self::UpdateSeries { .. })
     }
 }

@@ -34,7 +34,7 @@ struct RefusedPool {
 }
 
 /// Pool of a slice, and its index there.
-pub(super) type Position<'a> = (&'a str, usize);
+pub(super) type SlicePosition<'a> = (&'a str, usize);
 
 // === impl Observations ===
 
@@ -69,7 +69,7 @@ impl Observations {
     /// True if a published slice has the sent content, or the content that the API server stores instead.
     pub(super) fn is_published(
         &self,
-        position: Position<'_>,
+        position: SlicePosition<'_>,
         sent: &SliceContent,
         published: &ResourceSlice,
     ) -> bool {
@@ -85,7 +85,7 @@ impl Observations {
     /// Compares the sent content with the API server's answer, and records a difference.
     pub(super) fn record_stored(
         &mut self,
-        (pool, index): Position<'_>,
+        (pool, index): SlicePosition<'_>,
         sent: &SliceContent,
         answer: &ResourceSlice,
     ) {

@@ -25,11 +25,11 @@ pub(super) struct SliceReconciler {
     repairs: RepairBackoff,
     /// Desired slices of the last complete publication.
     published: Option<DesiredSlices>,
-    outcome: watch::Sender<Arc<PublishState>>,
+    state: watch::Sender<Arc<PublishState>>,
 }
 
 /// Next step after a reconciliation.
-pub(super) enum Next {
+pub(super) enum NextStep {
     /// Nothing to do: all desired slices are published.
     Done,
     /// Another writer changes the slices repeatedly: try again at this time.
@@ -55,14 +55,14 @@ impl SliceReconciler {
     pub(super) fn new(
         client: &Client,
         driver: &DriverName,
-        outcome: watch::Sender<Arc<PublishState>>,
+        state: watch::Sender<Arc<PublishState>>,
     ) -> Self {
         Self {
             owner: Owner { driver: driver.to_string(), node: client.node().to_owned() },
             observations: Observations::default(),
             repairs: RepairBackoff::new(client.timeouts()),
             published: None,
-            outcome,
+            state,
         }
     }
 
@@ -95,9 +95,9 @@ impl SliceReconciler {
     /// Reports a failed connection or request.
     pub(super) fn report_failure(&self, error: &ClusterError) {
         let error = Some(causes(error));
-        self.outcome.send_modify(|state| {
+        self.state.send_modify(|state| {
             let state = Arc::make_mut(state);
-            (state.error, state.errors) = (error, state.errors + 1);
+            (state.error, state.error_count) = (error, state.error_count + 1);
         });
     }
 
@@ -106,13 +106,13 @@ impl SliceReconciler {
         &mut self,
         desired: Option<&DesiredSlices>,
         cache: &mut SliceCache<'_>,
-    ) -> Result<Next, ClusterError> {
+    ) -> Result<NextStep, ClusterError> {
         let no_slices = DesiredSlices::default();
         let desired = desired.unwrap_or(&no_slices);
         let mut plans = self.plans(desired, cache);
         if !plans.is_empty() && self.published.as_ref() == Some(desired) {
-            if let Err(next) = self.repairs.try_now() {
-                return Ok(Next::Wait(next));
+            if let Err(next) = self.repairs.try_repair() {
+                return Ok(NextStep::Wait(next));
             }
             tracing::info!(
                 pools = plans.len(),
@@ -126,13 +126,13 @@ impl SliceReconciler {
             // Each refusal and each dropped field changes the next plan, once.
             let has_observed = self.observations.revision() > revision;
             if matches!(execution, Execution::Conflict) || !(plans.is_empty() || has_observed) {
-                return Ok(Next::ListAgain(self.repairs.next_delay()));
+                return Ok(NextStep::ListAgain(self.repairs.next_delay()));
             }
         }
         self.observations.prune(desired);
         self.report(desired, &cache.slices);
         self.published = Some(desired.clone());
-        Ok(Next::Done)
+        Ok(NextStep::Done)
     }
 
     /// Plans for all pools with differences.
@@ -189,7 +189,7 @@ impl SliceReconciler {
                     }
                     Outcome::Conflict => return Ok(Execution::Conflict),
                     Outcome::Invalid(status) => {
-                        self.outcome.send_modify(|state| Arc::make_mut(state).errors += 1);
+                        self.state.send_modify(|state| Arc::make_mut(state).error_count += 1);
                         self.observations.record_refusal(&pool, desired, &previous, &sent, &status);
                         return Ok(Execution::Refused);
                     }
@@ -210,9 +210,9 @@ impl SliceReconciler {
         let omitted = self.observations.apply(desired).omitted;
         let (error, dropped_fields) =
             (self.observations.refusals(), self.observations.dropped_fields().clone());
-        self.outcome.send_if_modified(|state| {
-            let errors = state.errors;
-            let current = PublishState { pools, error, errors, omitted, dropped_fields };
+        self.state.send_if_modified(|state| {
+            let errors = state.error_count;
+            let current = PublishState { pools, error, error_count: errors, omitted, dropped_fields };
             if **state == current {
                 return false;
             }

@@ -37,7 +37,7 @@ impl RepairBackoff {
     }
 
     /// Permits a repair now, or returns the time of the next repair.
-    pub(super) fn try_now(&mut self) -> Result<(), Instant> {
+    pub(super) fn try_repair(&mut self) -> Result<(), Instant> {
         let now = Instant::now();
         let due = self.due.unwrap_or_else(|| now + self.next_delay());
         self.due = (now < due).then_some(due);
@@ -75,7 +75,7 @@ mod tests {
         for _ in 0..count {
             advance(repair_duration).await;
             let start = Instant::now();
-            while let Err(due) = repairs.try_now() {
+            while let Err(due) = repairs.try_repair() {
                 advance(due - Instant::now()).await;
             }
             delays.push(start.elapsed().as_secs());

@@ -17,7 +17,7 @@ impl YamlNode {
 
     /// Copies the keys that this map lacks from another map, as if they were written on the first line of this map. For
     /// a key in `merged_keys` that both maps have, the values are merged in the same way, one level deep.
-    pub(crate) fn complete(&mut self, other: &Self, merged_keys: &[&str]) {
+    pub(crate) fn merge_missing(&mut self, other: &Self, merged_keys: &[&str]) {
         let line = self.line;
         let (Value::Map(entries), Value::Map(other_entries)) = (&mut self.value, &other.value)
         else {
@@ -31,7 +31,7 @@ impl YamlNode {
                     entries.push((Key { line, text: key.text.clone() }, copy));
                 }
                 Some((own_key, own_value)) if merged_keys.contains(&own_key.text.as_str()) => {
-                    own_value.complete(value, &[]);
+                    own_value.merge_missing(value, &[]);
                 }
                 Some(_) => {}
             }
@@ -40,7 +40,7 @@ impl YamlNode {
 
     /// Assigns new unique ids to all nodes.
     pub(crate) fn renumber(&mut self) {
-        self.number(&mut 0);
+        self.assign_ids(&mut 0);
     }
 
     /// Moves the node to a line, with everything in it.

@@ -18,7 +18,7 @@ pub struct YamlNode {
     /// The line on which it begins, from 1.
     pub line: u64,
     /// Source text of a scalar: a number or boolean may be meant as text.
-    pub(super) written: String,
+    pub(super) source: String,
     pub(super) value: Value,
 }
 
@@ -60,7 +60,7 @@ pub fn parse(text: &str) -> Result<YamlNode, Diagnostic> {
     if matches!(root.value, Value::Null) {
         return Err(empty_document_error(text));
     }
-    root.number(&mut 0);
+    root.assign_ids(&mut 0);
     Ok(root)
 }
 
@@ -141,16 +141,16 @@ impl YamlNode {
         });
         let is_scalar = !matches!(value, Tree::List(_) | Tree::Map(_));
         let source = source.filter(|_| is_scalar).unwrap_or_default().trim().to_owned();
-        Self { id: 0, line: referenced.line(), written: source, value: Value::new(value, text) }
+        Self { id: 0, line: referenced.line(), source, value: Value::new(value, text) }
     }
 
     /// Gives every node an id that is unique in the document.
-    pub(super) fn number(&mut self, next: &mut u32) {
+    pub(super) fn assign_ids(&mut self, next: &mut u32) {
         self.id = *next;
         *next += 1;
         match &mut self.value {
-            Value::List(items) => items.iter_mut().for_each(|item| item.number(next)),
-            Value::Map(entries) => entries.iter_mut().for_each(|(_, value)| value.number(next)),
+            Value::List(items) => items.iter_mut().for_each(|item| item.assign_ids(next)),
+            Value::Map(entries) => entries.iter_mut().for_each(|(_, value)| value.assign_ids(next)),
             _ => {}
         }
     }
@@ -185,7 +185,7 @@ impl YamlNode {
 
     /// True for a block scalar, after `|` or `>`.
     pub fn is_block(&self) -> bool {
-        matches!(self.value, Value::Text(_)) && self.written.starts_with(['|', '>'])
+        matches!(self.value, Value::Text(_)) && self.source.starts_with(['|', '>'])
     }
 
     /// True for a key without a value.
@@ -240,7 +240,7 @@ impl YamlNode {
             Value::Text(text) => Some(text.clone()),
             Value::Null | Value::List(_) | Value::Map(_) => None,
             Value::Bool(_) | Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) => {
-                Some(self.written.clone())
+                Some(self.source.clone())
             }
         }
     }

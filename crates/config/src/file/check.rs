@@ -37,7 +37,7 @@ pub(super) fn validate(
     let errors = policy.memory_limits.validate(policy.watchdog.action);
     checker.section(root, "memoryLimits", errors);
     checker.section(root, "nvFractions", config.nv_fractions.validate());
-    checker.section(root, "shares", policy.shares.validate(&policy.names_of_devices()));
+    checker.section(root, "shares", policy.shares.validate(&policy.device_resource_names()));
     checker.section(root, "gpu", policy.families.validate_gpu());
     checker.section(root, "fpga", policy.families.fpga.validate());
     if policy.delivery.strategies.is_empty() {

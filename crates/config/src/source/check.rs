@@ -26,17 +26,17 @@ pub struct SourceFindings {
     /// Errors.
     pub errors: Vec<String>,
     /// Parts that would expose the machine without `allowDangerous`.
-    pub dangerous: Vec<String>,
+    pub dangers: Vec<String>,
 }
 
 /// The errors and dangers of a source.
 pub fn check_source(rule: &SourceRule, kubelet_dir: &Path) -> SourceFindings {
     let mut checker = Checker::new(rule, kubelet_dir);
-    checker.find();
+    checker.check_discovery();
     checker.unit();
     checker.expression();
-    checker.facts();
-    checker.give(&rule.give);
+    checker.check_facts();
+    checker.check_edits(&rule.give);
     rule.probe.iter().for_each(|probe| checker.probe(probe));
     rule.cleanup.steps().for_each(|step| checker.step(step));
     let name = &rule.name;
@@ -45,7 +45,7 @@ pub fn check_source(rule: &SourceRule, kubelet_dir: &Path) -> SourceFindings {
     };
     SourceFindings {
         errors: with_source_name(checker.errors),
-        dangerous: with_source_name(checker.dangerous),
+        dangers: with_source_name(checker.dangerous),
     }
 }
 
@@ -106,7 +106,7 @@ impl<'a> Checker<'a> {
         self.dangerous.extend(danger.filter(|_| !self.rule.allow_dangerous));
     }
 
-    fn find(&mut self) {
+    fn check_discovery(&mut self) {
         match &self.rule.find {
             DiscoveryRule::Bus(name) => {
                 self.check_name("bus", name);
@@ -119,7 +119,7 @@ impl<'a> Checker<'a> {
             DiscoveryRule::Class(name) => {
                 self.check_name("class", name);
                 self.add_danger(
-                    (name == "block").then(|| format!("class block: {}", denylist::BLOCK)),
+                    (name == "block").then(|| format!("class block: {}", denylist::BLOCK_DEVICE_DANGER)),
                 );
             }
             DiscoveryRule::Nodes(list) | DiscoveryRule::Endpoints(list) if list.is_empty() => {
@@ -201,7 +201,7 @@ impl<'a> Checker<'a> {
         self.errors.extend(lint::check(expression, &self.rule.sample()));
     }
 
-    fn facts(&mut self) {
+    fn check_facts(&mut self) {
         let has_folder = self.has_folder();
         for (name, file) in &self.rule.attributes {
             if !has_folder {
@@ -222,7 +222,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn give(&mut self, edits: &EditTemplates) {
+    fn check_edits(&mut self, edits: &EditTemplates) {
         edits.nodes.iter().for_each(|node| self.check_node(node));
         edits.mounts.iter().for_each(|mount| self.check_mount(mount));
         for (name, value) in &edits.env {

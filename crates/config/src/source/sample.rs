@@ -3,7 +3,7 @@
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 
 use super::{DOMAIN, DiscoveryRule, SourceRule};
-use crate::sample_device::{OtherAttributes, SampleDevice, any};
+use crate::sample_device::{OtherAttributes, SampleDevice, placeholder_text};
 
 /// Attributes that devices of a bus or a class, and device nodes, may have.
 const DEVICE_ATTRIBUTES: &[&str] = &[
@@ -48,7 +48,7 @@ impl SourceRule {
             DiscoveryRule::Files(_) => (&FILE_ATTRIBUTES[..], OtherAttributes::Any),
             DiscoveryRule::Endpoints(_) => (&ENDPOINT_ATTRIBUTES[..], OtherAttributes::None),
         };
-        let texts = names.iter().map(|name| (AttributeName::new(DOMAIN, name), any()));
+        let texts = names.iter().map(|name| (AttributeName::new(DOMAIN, name), placeholder_text()));
         let mut attributes: Attributes = texts.collect();
         if names == DEVICE_ATTRIBUTES {
             attributes.extend([
@@ -56,7 +56,7 @@ impl SourceRule {
                 (AttributeName::new(DOMAIN, "sriovVfs"), AttributeValue::Int(0)),
             ]);
         }
-        attributes.extend(self.attributes.keys().map(|name| (name.clone(), any())));
+        attributes.extend(self.attributes.keys().map(|name| (name.clone(), placeholder_text())));
         attributes.extend(self.facts.clone());
         SampleDevice::new(self.name.clone(), attributes, others)
     }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Downtime of the kubelet.
-const DOWNTIME: Duration = Duration::from_secs(4);
+const KUBELET_DOWNTIME: Duration = Duration::from_secs(4);
 
 /// Number of restarts in a row, as in a crash loop of the kubelet.
 const RESTARTS: usize = 10;
@@ -210,7 +210,7 @@ async fn registers_after_a_cut_stream(testbed: &mut Testbed) -> CheckResult {
 async fn survives_a_kubelet_downtime(testbed: &mut Testbed) -> CheckResult {
     let before = testbed.start_and_wait().await?;
     testbed.kubelet.stop().await;
-    sleep(DOWNTIME).await;
+    sleep(KUBELET_DOWNTIME).await;
     testbed.check_alive()?;
     restart_kubelet(testbed).await?;
     wait_for_registrations(testbed, &before).await

@@ -14,7 +14,7 @@ const SEQUENTIAL_CALLS: usize = 50;
 const PARALLEL_CALLS: usize = 32;
 
 /// Length of an unknown id, in characters.
-const LONG_ID: usize = 100_000;
+const LONG_ID_CHARS: usize = 100_000;
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -109,7 +109,7 @@ async fn refuses_partly_unknown_requests(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn refuses_long_ids(testbed: &mut Testbed) -> CheckResult {
-    check_refuses(testbed, |_| vec!["x".repeat(LONG_ID)]).await
+    check_refuses(testbed, |_| vec!["x".repeat(LONG_ID_CHARS)]).await
 }
 
 /// Checks that every resource refuses the ids made from a healthy one, and then still grants the healthy one.

@@ -38,7 +38,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Hook of the command line. Without it the case is not applicable.
-fn hook(hook: Option<&String>, flag: &str) -> Result<String, CheckError> {
+fn require_hook(hook: Option<&String>, flag: &str) -> Result<String, CheckError> {
     hook.cloned().ok_or(CheckError::NotApplicable(format!("it needs {flag}")))
 }
 
@@ -50,8 +50,8 @@ fn unhealthy(node: &NodeStatus) -> BTreeSet<String> {
 
 /// Makes a device fail and waits until the kubelet lists it as unhealthy. Returns the resources before the fault, and
 /// the id of the device.
-async fn fail_one(testbed: &mut Testbed) -> Result<(Vec<ServedResource>, String), CheckError> {
-    let fail = hook(testbed.subject.hooks.fail.as_ref(), "--fail")?;
+async fn fail_one_device(testbed: &mut Testbed) -> Result<(Vec<ServedResource>, String), CheckError> {
+    let fail = require_hook(testbed.subject.hooks.fail.as_ref(), "--fail")?;
     let before = testbed.start_with_devices().await?;
     let unhealthy_before = unhealthy(&testbed.kubelet.status());
     testbed.run_hook(&fail).await?;
@@ -67,7 +67,7 @@ async fn fail_one(testbed: &mut Testbed) -> Result<(Vec<ServedResource>, String)
 }
 
 async fn a_fault_is_reported(testbed: &mut Testbed) -> CheckResult {
-    let (before, id) = fail_one(testbed).await?;
+    let (before, id) = fail_one_device(testbed).await?;
     let is_known = before.iter().any(|served| served.healthy_ids().contains(&id));
     if is_known {
         Ok(format!("{id} is Unhealthy"))
@@ -77,7 +77,7 @@ async fn a_fault_is_reported(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn a_failed_device_stays_listed(testbed: &mut Testbed) -> CheckResult {
-    let (before, _) = fail_one(testbed).await?;
+    let (before, _) = fail_one_device(testbed).await?;
     let count = |resources: &[ServedResource]| {
         resources.iter().map(|served| served.devices.len()).sum::<usize>()
     };
@@ -91,8 +91,8 @@ async fn a_failed_device_stays_listed(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn a_recovery_is_reported(testbed: &mut Testbed) -> CheckResult {
-    let heal = hook(testbed.subject.hooks.heal.as_ref(), "--heal")?;
-    let (_, id) = fail_one(testbed).await?;
+    let heal = require_hook(testbed.subject.hooks.heal.as_ref(), "--heal")?;
+    let (_, id) = fail_one_device(testbed).await?;
     testbed.run_hook(&heal).await?;
     let elapsed = testbed
         .wait_until(&format!("{id} is Healthy"), |node| !unhealthy(node).contains(&id))
@@ -101,7 +101,7 @@ async fn a_recovery_is_reported(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn a_fault_is_reported_on_every_stream(testbed: &mut Testbed) -> CheckResult {
-    let fail = hook(testbed.subject.hooks.fail.as_ref(), "--fail")?;
+    let fail = require_hook(testbed.subject.hooks.fail.as_ref(), "--fail")?;
     let (resources, limits) = (testbed.start_with_devices().await?, testbed.subject.limits);
     let mut streams = Vec::new();
     for served in &resources {

@@ -68,7 +68,7 @@ type ResponseCheck = fn(&ContainerAllocateResponse) -> Option<Result<(), String>
 /// Allocates every healthy device alone, and checks each response.
 async fn check_responses(testbed: &mut Testbed, check: ResponseCheck) -> CheckResult {
     let mut count = 0;
-    for response in responses(testbed).await? {
+    for response in allocate_each_device(testbed).await? {
         match check(&response) {
             Some(Err(reason)) => return failed(reason),
             Some(Ok(())) => count += 1,
@@ -82,7 +82,7 @@ async fn check_responses(testbed: &mut Testbed, check: ResponseCheck) -> CheckRe
     }
 }
 
-async fn responses(testbed: &mut Testbed) -> Result<Vec<ContainerAllocateResponse>, CheckError> {
+async fn allocate_each_device(testbed: &mut Testbed) -> Result<Vec<ContainerAllocateResponse>, CheckError> {
     let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     let mut responses = Vec::new();
     for served in &resources {
@@ -186,7 +186,7 @@ fn any_edit(response: &ContainerAllocateResponse) -> Result<(), String> {
 }
 
 async fn cdi_names_are_resolved(testbed: &mut Testbed) -> CheckResult {
-    let responses = responses(testbed).await?;
+    let responses = allocate_each_device(testbed).await?;
     let devices = responses.iter().flat_map(|response| &response.cdi_devices);
     let names: Vec<_> = devices.map(|device| &device.name).collect();
     if names.is_empty() {

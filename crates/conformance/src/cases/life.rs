@@ -13,7 +13,7 @@ use crate::{
 
 /// Duration of the idle measurement, and the permitted share of one processor.
 const IDLE_TIME: Duration = Duration::from_secs(4);
-const IDLE_PERCENT: u32 = 5;
+const MAX_IDLE_PERCENT: u32 = 5;
 
 /// Number of requests: before the first measurement, and between both.
 const WARM_UP_REQUESTS: usize = 300;
@@ -127,7 +127,7 @@ async fn is_idle(testbed: &mut Testbed) -> CheckResult {
     sleep(IDLE_TIME).await;
     let percent = before.cpu_percent_until(&testbed.process().load());
     let evidence = format!("{percent} % of a processor in {IDLE_TIME:?}");
-    if percent > IDLE_PERCENT { failed(evidence) } else { Ok(evidence) }
+    if percent > MAX_IDLE_PERCENT { failed(evidence) } else { Ok(evidence) }
 }
 
 async fn leaks_nothing(testbed: &mut Testbed) -> CheckResult {

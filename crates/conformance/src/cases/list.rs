@@ -103,7 +103,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// First list of every resource, as on the wire.
-async fn lists(
+async fn first_lists(
     testbed: &mut Testbed,
 ) -> Result<Vec<(ServedResource, Vec<wire::Device>)>, CheckError> {
     let (resources, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
@@ -121,7 +121,7 @@ async fn check_devices(
     testbed: &mut Testbed,
     flaw: impl Fn(&wire::Device) -> Option<String>,
 ) -> CheckResult {
-    let lists = lists(testbed).await?;
+    let lists = first_lists(testbed).await?;
     let devices =
         || lists.iter().flat_map(|(served, list)| list.iter().map(move |device| (served, device)));
     match devices().find_map(|(served, device)| Some((served, device, flaw(device)?))) {
@@ -147,7 +147,7 @@ async fn ids_belong_to_one_resource(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn devices_are_listed_once(testbed: &mut Testbed) -> CheckResult {
-    for (served, devices) in lists(testbed).await? {
+    for (served, devices) in first_lists(testbed).await? {
         let mut ids = BTreeSet::new();
         if let Some(duplicate) = devices.iter().find(|device| !ids.insert(&device.id)) {
             return failed(format!("{} lists {} twice", served.resource, duplicate.id));
@@ -234,7 +234,7 @@ async fn sends_no_lists_when_idle(testbed: &mut Testbed) -> CheckResult {
 
 async fn list_fits(testbed: &mut Testbed) -> CheckResult {
     let mut largest = 0;
-    for (served, devices) in lists(testbed).await? {
+    for (served, devices) in first_lists(testbed).await? {
         let bytes = prost::Message::encoded_len(&wire::ListAndWatchResponse { devices });
         if bytes > GRPC_MESSAGE_LIMIT {
             return failed(format!("the list of {} has {bytes} bytes", served.resource));

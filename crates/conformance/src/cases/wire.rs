@@ -47,42 +47,42 @@ pub(super) const CASES: &[Case] = &[
         id: "W03",
         sentence: "survives a message that is not protobuf",
         source: "gRPC over HTTP/2: length-prefixed messages",
-        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::Message)),
+        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::InvalidMessage)),
     },
     Case {
         id: "W04",
         sentence: "survives bytes that are not HTTP/2",
         source: "RFC 9113, 3.4: connection preface",
-        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::Bytes)),
+        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::InvalidHttp2)),
     },
     Case {
         id: "W05",
         sentence: "survives a message of 5 MiB",
         source: "google.golang.org/grpc, defaultServerMaxReceiveMessageSize: 4 MiB",
-        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::Large)),
+        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::LargeMessage)),
     },
     Case {
         id: "W06",
         sentence: "serves while fifty other clients are connected and silent",
         source: "unix(7): each process with access to the folder may connect",
-        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::Silence)),
+        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::SilentConnections)),
     },
     Case {
         id: "W07",
         sentence: "survives a connection that is cut in the middle of a call",
         source: "a kubelet killed during a call",
-        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::Cut)),
+        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::CutCall)),
     },
 ];
 
 /// Invalid input for a plugin.
 #[derive(Clone, Copy, Debug)]
 enum InvalidInput {
-    Message,
-    Bytes,
-    Large,
-    Silence,
-    Cut,
+    InvalidMessage,
+    InvalidHttp2,
+    LargeMessage,
+    SilentConnections,
+    CutCall,
 }
 
 /// Codec that passes messages as bytes.
@@ -152,22 +152,22 @@ async fn send(
     const ALLOCATE: &str = "/v1beta1.DevicePlugin/Allocate";
     match input {
         // Any response passes.
-        InvalidInput::Message => {
+        InvalidInput::InvalidMessage => {
             drop(timeout(limit, call_raw(served, ALLOCATE, Bytes::from_static(&[0xff; 64]))).await);
         }
-        InvalidInput::Large => drop(
+        InvalidInput::LargeMessage => drop(
             timeout(limit, call_raw(served, ALLOCATE, vec![0; LARGE_MESSAGE_BYTES].into())).await,
         ),
-        InvalidInput::Cut => {
+        InvalidInput::CutCall => {
             cut::call_and_disconnect(connect(served).await?, (ALLOCATE, limit)).await?;
         }
-        InvalidInput::Bytes => {
+        InvalidInput::InvalidHttp2 => {
             let mut stream = connect(served).await?;
             // The plugin may respond or close before the write ends.
             let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n\0\xff\xfe").await;
             let _ = timeout(Duration::from_millis(200), stream.read(&mut [0; 64])).await;
         }
-        InvalidInput::Silence => {
+        InvalidInput::SilentConnections => {
             let mut connections = Vec::new();
             for _ in 0..SILENT_CONNECTIONS {
                 connections.push(connect(served).await?);

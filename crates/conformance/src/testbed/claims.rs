@@ -75,7 +75,7 @@ impl Testbed {
         name: &str,
         request: ClaimRequest,
     ) -> Result<ScheduledPod, CheckError> {
-        self.put_class(driver);
+        self.store_class(driver);
         self.store_claim(&unallocated(name, request));
         self.schedule(&pod(name, name)).await
     }
@@ -124,7 +124,7 @@ impl Testbed {
         self.cluster.objects().put(claim)
     }
 
-    fn put_class(&self, driver: &Driver) {
+    fn store_class(&self, driver: &Driver) {
         let is_of_driver = format!("device.driver == {:?}", driver.name);
         let expressions = [Some(is_of_driver), self.subject.devices.clone()];
         let selectors = expressions

@@ -73,7 +73,7 @@ impl Driver {
         &self,
         claim: &ResourceClaim,
     ) -> Result<Vec<Device>, CheckError> {
-        devices(&self.prepare(&[claim]).await?, claim)
+        prepared_devices(&self.prepare(&[claim]).await?, claim)
     }
 
     /// Releases claims by `NodeUnprepareResources`. A missing entry or an error of any claim fails the case.
@@ -102,7 +102,7 @@ impl Driver {
 }
 
 /// Devices of a claim in a response. A claim without devices fails the case.
-pub(crate) fn devices(
+pub(crate) fn prepared_devices(
     results: &PrepareResults,
     claim: &ResourceClaim,
 ) -> Result<Vec<Device>, CheckError> {

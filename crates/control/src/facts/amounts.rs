@@ -57,7 +57,7 @@ pub(super) fn quantity<'a>(container: &'a Container, resource: &str) -> Option<&
 }
 
 /// Converts nano-units to multiples of `unit`, rounded up.
-pub(super) fn rounded_up(nano_units: i128, unit: i128) -> i128 {
+pub(super) fn round_up(nano_units: i128, unit: i128) -> i128 {
     (nano_units + unit - 1) / unit
 }
 

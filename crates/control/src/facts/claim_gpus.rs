@@ -33,7 +33,7 @@ pub struct SliceGpu {
 
 impl DeviceName {
     /// True if this is the name of a slice's device.
-    pub fn is_of(&self, slice: &ResourceSlice, device: &Device) -> bool {
+    pub fn names_device(&self, slice: &ResourceSlice, device: &Device) -> bool {
         self.device == device.name
             && self.pool == slice.spec.pool.name
             && self.driver == slice.spec.driver
@@ -65,7 +65,7 @@ pub fn gpus(slice: &ResourceSlice) -> Vec<SliceGpu> {
             model: string_attribute(device, "productName").unwrap_or_default().to_owned(),
             memory_mib: memory_mib(device),
             has_failed: taint.is_some(),
-            only_for: None,
+            restricted_to: None,
             obstacle: taint.map(|taint| {
                 let value = taint.value.as_deref().unwrap_or_default();
                 format!("tainted {}={value}", taint.key)
@@ -77,7 +77,7 @@ pub fn gpus(slice: &ResourceSlice) -> Vec<SliceGpu> {
 }
 
 /// The device of an allocation result, and the equivalent request: a whole GPU, or a share.
-pub fn of_result(result: &DeviceRequestAllocationResult) -> (DeviceName, Gpus) {
+pub fn from_allocation_result(result: &DeviceRequestAllocationResult) -> (DeviceName, Gpus) {
     let (driver, pool) = (result.driver.clone(), result.pool.clone());
     let name = DeviceName { driver, pool, device: result.device.clone() };
     if result.share_id.is_none() {
@@ -90,7 +90,7 @@ pub fn of_result(result: &DeviceRequestAllocationResult) -> (DeviceName, Gpus) {
 
 /// The request that is equivalent to a chosen device: a whole GPU, or a share. The caller checks that the device is a
 /// GPU.
-pub fn of_chosen(device: &ChosenDevice) -> Gpus {
+pub fn from_chosen_device(device: &ChosenDevice) -> Gpus {
     match &device.consumed {
         None => Gpus::Whole(1),
         Some(consumed) => share(consumed.iter().map(|(name, amount)| (name, *amount))),
@@ -163,7 +163,7 @@ mod tests {
                 .as_object_mut()
                 .expect("a map")
                 .extend(fields.as_object().cloned().expect("a map"));
-            of_result(&serde_json::from_value(result).expect("a result")).1
+            from_allocation_result(&serde_json::from_value(result).expect("a result")).1
         };
         assert_eq!(result(json!({})), Gpus::Whole(1));
         let share = json!({"shareID": "u", "consumedCapacity": {"gpu.nvidia.com/memory": "10Gi"}});

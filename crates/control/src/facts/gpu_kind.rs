@@ -11,7 +11,7 @@ use super::GpuRequest;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GpuKind<'a> {
     pub(super) product: &'a str,
-    pub(super) only_for: Option<PodKind>,
+    pub(super) restricted_to: Option<PodKind>,
 }
 
 const WHOLE: &str = " (whole only)";
@@ -21,17 +21,17 @@ const SHARES: &str = " (shares only)";
 
 impl<'a> GpuKind<'a> {
     /// Parses a product name of the catalog, written by `Display`.
-    pub(super) fn named(name: &'a str) -> Self {
+    pub(super) fn parse(name: &'a str) -> Self {
         let restricted = |suffix, pods| Some((name.strip_suffix(suffix)?, Some(pods)));
         let restriction =
             restricted(WHOLE, PodKind::Whole).or_else(|| restricted(SHARES, PodKind::Shares));
-        let (product, only_for) = restriction.unwrap_or((name, None));
-        Self { product, only_for }
+        let (product, restricted_to) = restriction.unwrap_or((name, None));
+        Self { product, restricted_to }
     }
 
     /// True if pods with this request may get a GPU of this kind.
     pub(super) fn serves(self, request: &GpuRequest) -> bool {
-        match self.only_for {
+        match self.restricted_to {
             None => true,
             Some(PodKind::Whole) => !matches!(request, GpuRequest::Share { .. }),
             Some(PodKind::Shares) => !matches!(request, GpuRequest::Whole(_)),
@@ -42,7 +42,7 @@ impl<'a> GpuKind<'a> {
 impl fmt::Display for GpuKind<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.product)?;
-        f.write_str(match self.only_for {
+        f.write_str(match self.restricted_to {
             None => "",
             Some(PodKind::Whole) => WHOLE,
             Some(PodKind::Shares) => SHARES,
@@ -57,8 +57,8 @@ mod tests {
     #[test]
     fn a_kind_is_parsed_from_its_name_in_the_catalog() {
         for only_for in [None, Some(PodKind::Whole), Some(PodKind::Shares)] {
-            let kind = GpuKind { product: "NVIDIA A10", only_for };
-            assert_eq!(GpuKind::named(&kind.to_string()), kind);
+            let kind = GpuKind { product: "NVIDIA A10", restricted_to: only_for };
+            assert_eq!(GpuKind::parse(&kind.to_string()), kind);
         }
     }
 }

@@ -180,7 +180,7 @@ fn containers(spec: &PodSpec) -> Vec<ContainerRequest> {
 
 fn units(spec: &PodSpec, resource: &str) -> u64 {
     let nano_units = amounts::of_pod(spec, resource);
-    u64::try_from(amounts::rounded_up(nano_units, amounts::NANOS_PER_UNIT)).unwrap_or(u64::MAX)
+    u64::try_from(amounts::round_up(nano_units, amounts::NANOS_PER_UNIT)).unwrap_or(u64::MAX)
 }
 
 /// Fails if a pod uses two of these exclusive names.

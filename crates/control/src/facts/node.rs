@@ -58,7 +58,7 @@ pub struct GpuFacts {
     /// True if the obstacle is a failure.
     pub has_failed: bool,
     /// The kind of request to which the GPU is restricted; `None` if it serves all.
-    pub only_for: Option<PodKind>,
+    pub restricted_to: Option<PodKind>,
 }
 
 // === impl NodeFacts ===
@@ -133,7 +133,7 @@ impl NodeFacts {
 impl GpuFacts {
     /// Product of the GPU, and the requests to which the GPU is restricted.
     pub(super) fn kind(&self) -> GpuKind<'_> {
-        GpuKind { product: &self.model, only_for: self.only_for }
+        GpuKind { product: &self.model, restricted_to: self.restricted_to }
     }
 }
 
@@ -149,7 +149,7 @@ fn without_duplicates(devices: Vec<NodeDevice>, errors: &mut Vec<String>) -> Vec
             continue;
         }
         let (id, has_failed) = (Some(id), failed);
-        gpus.push(GpuFacts { id, model, memory_mib, obstacle, has_failed, only_for });
+        gpus.push(GpuFacts { id, model, memory_mib, obstacle, has_failed, restricted_to: only_for });
     }
     if gpus.len() > MAX_GPUS {
         let count = gpus.len();

@@ -129,7 +129,7 @@ impl ResourceRequest {
     ) -> Self {
         let cpu = amounts::of_pod(spec, "cpu") / amounts::NANOS_PER_MILLI;
         // Rounded up: a node's free memory is rounded down.
-        let memory = amounts::rounded_up(amounts::of_pod(spec, "memory"), amounts::NANOS_PER_MIB);
+        let memory = amounts::round_up(amounts::of_pod(spec, "memory"), amounts::NANOS_PER_MIB);
         Self {
             cpu_milli: u32::try_from(cpu).unwrap_or(u32::MAX),
             memory_mib: u32::try_from(memory).unwrap_or(u32::MAX),
@@ -175,7 +175,7 @@ impl ResourceRequest {
 
     /// Products of the catalog that the pod accepts and whose GPUs serve the request.
     fn models_for(&self, gpus: &GpuRequest, catalog: &Catalog) -> ModelSet {
-        let kinds = || catalog.models().map(|(model, name)| (model, GpuKind::named(name)));
+        let kinds = || catalog.models().map(|(model, name)| (model, GpuKind::parse(name)));
         if self.accepted.accepts_all_products() && kinds().all(|(_, kind)| kind.serves(gpus)) {
             return ModelSet::ANY;
         }

@@ -92,9 +92,9 @@ impl Index {
 
     /// Begins a list of all pods, and returns the list's number. The watch and binds continue during the list.
     pub fn begin_list(&mut self) -> u64 {
-        self.lists += 1;
-        self.changed_during_list.insert(self.lists, HashSet::new());
-        self.lists
+        self.list_count += 1;
+        self.changed_during_list.insert(self.list_count, HashSet::new());
+        self.list_count
     }
 
     /// Applies a list of all pods. Changes since the list began are newer than the list: a pod removed since then is

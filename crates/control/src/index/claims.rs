@@ -234,7 +234,7 @@ impl ClaimIndex {
                     reserved_for(object).map(|name| format!("{}/{name}", key.0)).collect();
                 let results = allocation(object).into_iter().flat_map(results);
                 for result in results.filter(|result| PoolName::of_result(result) == pool) {
-                    let (device, gpus) = claim_gpus::of_result(result);
+                    let (device, gpus) = claim_gpus::from_allocation_result(result);
                     let (claim, pods) = (claim.clone(), pods.clone());
                     holds.push(ClaimHold { claim, pods, device, gpus });
                 }

@@ -46,7 +46,7 @@ impl Index {
         self.nodes.remove(&name);
         let DeletedNodes { free, names } = &mut self.deleted_nodes;
         free.push(node);
-        names.push_back((self.builds, name));
+        names.push_back((self.rebuild_count, name));
         if names.len() > MAX_NAMES {
             names.pop_front();
         }
@@ -66,7 +66,7 @@ mod tests {
             model: "A10".to_owned(),
             memory_mib: 24_576,
             has_failed: false,
-            only_for: None,
+            restricted_to: None,
             obstacle: None,
         };
         NodeFacts { name, pods: 110, gpus: vec![gpu], ..NodeFacts::default() }

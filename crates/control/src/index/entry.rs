@@ -75,11 +75,11 @@ impl NodeEntry {
     /// shares are ignored.
     pub(super) fn allocated_gpus(&self, pools: &Pools, chosen: &[ChosenDevice]) -> (Gpus, Part) {
         let of_kind = |is_kind: fn(&Gpus) -> bool| {
-            let devices = chosen.iter().map(|it| (it.device, claim_gpus::of_chosen(it)));
+            let devices = chosen.iter().map(|it| (it.device, claim_gpus::from_chosen_device(it)));
             let devices = devices.filter(|(_, gpus)| is_kind(gpus));
             let positions = devices.filter_map(|(device, gpus)| {
                 let (slice, device) = pools.device(device);
-                Some((self.position(|name| name.is_of(slice, device))?, gpus))
+                Some((self.position(|name| name.names_device(slice, device))?, gpus))
             });
             positions.fold((GpuSet::default(), Gpus::None), |(set, _), (position, gpus)| {
                 (set.union(GpuSet::single(position)), gpus)

@@ -18,7 +18,7 @@ use windlass_page::{NodeView, PageState, PendingPod, Snapshot, Source};
 
 use super::view;
 use crate::{
-    explanation::{Explanation, reasons},
+    explanation::{Explanation, refusal_reasons},
     facts::PodFacts,
     index::Index,
 };
@@ -50,7 +50,7 @@ pub(crate) struct Feed {
     page_state: Shared<PageState>,
     progress: Shared<Progress>,
     /// Serializes reads of the index.
-    reading: Semaphore,
+    read_permit: Semaphore,
     long_polls: Semaphore,
     clock: Clock,
 }
@@ -101,7 +101,7 @@ impl Feed {
             index,
             page_state: Shared::new(page_state),
             progress: Shared::default(),
-            reading: Semaphore::new(1),
+            read_permit: Semaphore::new(1),
             long_polls: Semaphore::new(MAX_LONG_POLLS),
             clock,
         }
@@ -143,7 +143,7 @@ impl Feed {
     /// Updates the page's state, unless another task is doing so or the last read is recent. `with_explanations` is
     /// true for readers, who also see explanations of the pending pods.
     async fn refresh(&self, with_explanations: bool) {
-        let Ok(_permit) = self.reading.try_acquire() else { return };
+        let Ok(_permit) = self.read_permit.try_acquire() else { return };
         let Some(due_read) = self.progress.with_lock(|progress| progress.due_read(Instant::now()))
         else {
             return;
@@ -229,7 +229,7 @@ impl Feed {
         // A gang is planned over all nodes at once, in one step.
         let step_size = if pod.gang.is_some() { names.len().max(1) } else { STEP_NODES };
         for step in names.chunks(step_size) {
-            for reason in self.index.with_lock(|index| reasons(index, pod, step)) {
+            for reason in self.index.with_lock(|index| refusal_reasons(index, pod, step)) {
                 *counts.entry(reason).or_default() += 1;
             }
             yield_now().await;

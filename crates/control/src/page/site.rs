@@ -81,7 +81,7 @@ impl PageHandler {
         if let Some(node) = name.strip_prefix("node/").and_then(|it| it.strip_suffix("/state")) {
             return self.node(node).await;
         }
-        match Asset::named(name) {
+        match Asset::find(name) {
             Some(asset) => file(asset, request.headers()),
             None => plain(StatusCode::NOT_FOUND, "no such page\n"),
         }

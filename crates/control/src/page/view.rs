@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Converts thousandths of a GPU to GPUs.
-fn gpus(milli: u32) -> f64 {
+fn from_milli(milli: u32) -> f64 {
     f64::from(milli) / 1000.0
 }
 
@@ -22,10 +22,10 @@ pub(super) fn node(node: &NodeSnapshot<'_>) -> NodeView {
         agent: node.facts.has_agent,
         simulated: node.facts.simulated,
         free_gpus: node.state.free_gpus().len() as usize,
-        idle_gpus: gpus(node.state.idle_milli()),
+        idle_gpus: from_milli(node.state.idle_milli()),
         // Rounded: each new pod changes the forecast a little, and would change the document.
         fragmented_gpus: Some((node.fragmentation * 100.0).round() / 100.0),
-        cpu_free: Some(gpus(node.state.cpu_milli.free)),
+        cpu_free: Some(from_milli(node.state.cpu_milli.free)),
         memory_free_bytes: Some(bytes(node.state.memory_mib.free)),
         devices: (0..node.facts.gpus.len()).map(|position| device(node, position)).collect(),
         links: Vec::new(),
@@ -43,7 +43,7 @@ fn device(node: &NodeSnapshot<'_>, position: usize) -> DeviceView {
         product: facts.model.clone(),
         health: if facts.has_failed { Health::Unhealthy } else { Health::Healthy },
         reason: facts.obstacle.clone(),
-        idle: if is_usable { gpus(idle.into()) } else { 0.0 },
+        idle: if is_usable { from_milli(idle.into()) } else { 0.0 },
         memory_bytes: (facts.memory_mib > 0).then(|| bytes(facts.memory_mib)),
         holders: node
             .holders_of(position)
@@ -72,7 +72,7 @@ fn share_view(share: Option<(u16, u32)>) -> HolderView {
     let (compute_milli, memory_mib) = share.unwrap_or_default();
     HolderView {
         memory_bytes: (memory_mib > 0).then(|| bytes(memory_mib)),
-        compute: (compute_milli > 0).then(|| gpus(compute_milli.into())),
+        compute: (compute_milli > 0).then(|| from_milli(compute_milli.into())),
         ..HolderView::default()
     }
 }

@@ -6,7 +6,7 @@ use super::{ContainerEdits, Hook, Spec, SpecDevice, SpecMount, SpecNode, version
 
 /// One mistake of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct SpecError {
     /// Path of keys, `devices[0].containerEdits`.
     pub path: String,
     /// The problem and its correction.
@@ -23,7 +23,7 @@ const MAX_VENDOR: usize = 253;
 const BIND_OPTIONS: [&str; 2] = ["bind", "rbind"];
 
 /// All mistakes of a document, in document order; empty for a valid document.
-pub fn check(spec: &Spec) -> Vec<Mistake> {
+pub fn check(spec: &Spec) -> Vec<SpecError> {
     let mut validator = Validator::default();
     validator.version(spec);
     validator.kind(&spec.kind);
@@ -44,26 +44,26 @@ pub fn check(spec: &Spec) -> Vec<Mistake> {
 }
 
 #[derive(Default)]
-struct Validator(Vec<Mistake>);
+struct Validator(Vec<SpecError>);
 
 // === impl Validator ===
 
 impl Validator {
     fn add(&mut self, path: impl fmt::Display, message: impl fmt::Display) {
-        self.0.push(Mistake { path: path.to_string(), message: message.to_string() });
+        self.0.push(SpecError { path: path.to_string(), message: message.to_string() });
     }
 
     fn version(&mut self, spec: &Spec) {
         let (min_version, feature) = version::min_version(spec);
         let declared = &spec.cdi_version;
-        match version::rank(declared) {
+        match version::release_index(declared) {
             None => self.add(
                 "cdiVersion",
                 format!(
                     "{declared:?} is not a released version: write {min_version:?} or a newer one"
                 ),
             ),
-            Some(rank) if Some(rank) < version::rank(min_version) => self.add(
+            Some(rank) if Some(rank) < version::release_index(min_version) => self.add(
                 "cdiVersion",
                 format!("{feature} came with {min_version}: write that instead of {declared:?}"),
             ),
@@ -167,7 +167,7 @@ impl Validator {
     }
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.message)
     }

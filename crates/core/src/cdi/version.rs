@@ -53,7 +53,7 @@ pub(super) fn min_version(spec: &Spec) -> Requirement {
 }
 
 /// Position among [`RELEASED`]; Go's `v` prefix is accepted.
-pub(super) fn rank(version: &str) -> Option<usize> {
+pub(super) fn release_index(version: &str) -> Option<usize> {
     let version = version.strip_prefix('v').unwrap_or(version);
     RELEASED.iter().position(|released| *released == version)
 }
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn versions_have_an_order() {
-        assert!(rank("0.5.0") < rank("v1.0.0") && rank("0.5.0").is_some());
-        assert_eq!(rank("0.9.0"), None);
+        assert!(release_index("0.5.0") < release_index("v1.0.0") && release_index("0.5.0").is_some());
+        assert_eq!(release_index("0.9.0"), None);
     }
 }

@@ -17,7 +17,7 @@ pub struct PartitionCapacity {
 impl PartitionCapacity {
     /// The combined capacity of the partitions. Seven small partitions together may have more decoders than the largest
     /// partition.
-    pub fn of(partitions: &[PossiblePartition]) -> Self {
+    pub fn from_partitions(partitions: &[PossiblePartition]) -> Self {
         let slices =
             partitions.iter().map(|possible| possible.partition.slices().end).max().unwrap_or(0);
         let mut capacity = Self { amounts: Capacities::new(), slices };
@@ -148,7 +148,7 @@ mod tests {
         let media = (0..7).map(|start| possible("1g+me", (start, 1), [1, 1]));
         let partitions: Vec<_> =
             small.chain(media).chain([possible("7g", (0, 8), [1, 1])]).collect();
-        let capacity = PartitionCapacity::of(&partitions);
+        let capacity = PartitionCapacity::from_partitions(&partitions);
         assert_eq!(capacity.slices, 8);
         assert_eq!(capacity.amounts[&DECODERS], Quantity::Count(7));
         assert_eq!(capacity.amounts[&FLOW], Quantity::Count(1));

@@ -45,7 +45,7 @@ fn a_fault_counts_at_once_and_recovery_takes_the_quiet_period() {
 #[test]
 fn a_slow_first_probe_costs_no_quiet_period_and_a_later_one_does() {
     use HealthState::{Healthy, Unhealthy, Unknown};
-    let overdue = || Observation::Overdue("5s".into());
+    let overdue = || Observation::TimedOut("5s".into());
     let passed = || Observation::Passed;
     let states_seen = states(&[(5, overdue()), (6, passed()), (20, overdue()), (21, passed())]);
     assert_eq!(states_seen, [Unknown, Healthy, Unhealthy, Unhealthy]);

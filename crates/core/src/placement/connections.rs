@@ -30,11 +30,11 @@ impl Connections {
     /// Summary of these devices; ids outside the topology are skipped.
     pub fn among(topology: &Topology, ids: &[&str]) -> Self {
         let positions: Vec<_> = ids.iter().filter_map(|id| topology.position(id)).collect();
-        Self::of(topology, &positions)
+        Self::of_positions(topology, &positions)
     }
 
     /// Summary of the devices at these positions.
-    pub(super) fn of(topology: &Topology, positions: &[usize]) -> Self {
+    pub(super) fn of_positions(topology: &Topology, positions: &[usize]) -> Self {
         let mut summary = Self {
             numa_nodes: positions
                 .iter()

@@ -59,15 +59,15 @@ struct TermComparison {
 /// best result is the runner-up.
 pub fn explain(topology: &Topology, request: Request<'_>) -> Result<Explanation, PlacementError> {
     let resolved = ResolvedRequest::resolve(topology, request)?;
-    let best = resolved.best(topology, |_| true).ok_or_else(|| resolved.no_node(topology))?;
+    let best = resolved.best(topology, |_| true).ok_or_else(|| resolved.numa_error(topology))?;
     let optional = best.positions.iter().filter(|position| !resolved.required.contains(position));
     let without_one =
         optional.filter_map(|&excluded| resolved.best(topology, |position| position != excluded));
     let runner_up = without_one.reduce(SearchResult::better);
     let alternative = runner_up.map(|runner_up| Alternative {
         devices: topology.ids(&runner_up.positions),
-        connections: Connections::of(topology, &runner_up.positions),
-        lost_by: best.score.decided_by(&runner_up.score),
+        connections: Connections::of_positions(topology, &runner_up.positions),
+        lost_by: best.score.first_difference(&runner_up.score),
         score: runner_up.score,
         exact: runner_up.exact,
     });

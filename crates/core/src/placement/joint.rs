@@ -205,7 +205,7 @@ impl Alignment {
             return Ok(search::best_choice(problem, None));
         };
         if problem.junctions.is_tree {
-            return match problem.division(level) {
+            return match problem.junction_shares(level) {
                 Some(shares) => Ok(search::best_choice(problem, Some((level, &shares)))),
                 None => Err(JointError::too_far(problem, within, nearest(problem))),
             };
@@ -257,7 +257,7 @@ impl JointChoice {
             gpus: topology.ids(&gpus),
             nics: topology.ids(&nics),
             pairs: pairs.into_iter().map(pair).collect(),
-            connections: Connections::of(topology, &gpus),
+            connections: Connections::of_positions(topology, &gpus),
             score,
             steps,
             exact,

@@ -85,11 +85,11 @@ pub struct Score {
 const MAX_TERMS: usize = 9;
 
 /// Terms for the devices of replicas.
-pub(super) const SHARED: &[Term] =
+pub(super) const SHARED_TERMS: &[Term] =
     &[Term::Affinity, Term::Shares, Term::Remaining, Term::Pcie, Term::NumaNodes];
 
 /// Terms for a joint choice of GPUs and NICs.
-pub(super) const JOINT: &[Term] = &[
+pub(super) const JOINT_TERMS: &[Term] = &[
     Term::Links,
     Term::SysPairs,
     Term::NodePairs,
@@ -202,7 +202,7 @@ impl Term {
     }
 
     /// The value, negated if less is better.
-    pub(super) fn signed(self, value: i64) -> i64 {
+    pub(super) fn oriented(self, value: i64) -> i64 {
         if self.more_is_better() { value } else { -value }
     }
 }
@@ -213,7 +213,7 @@ impl Score {
     pub(super) fn new(terms: &'static [Term], mut value: impl FnMut(Term) -> i64) -> Self {
         let mut values = [0; MAX_TERMS];
         for (slot, &term) in values.iter_mut().zip(terms) {
-            *slot = term.signed(value(term));
+            *slot = term.oriented(value(term));
         }
         Self { terms, values }
     }
@@ -221,18 +221,18 @@ impl Score {
     /// Terms with their values, in order of weight.
     pub fn terms(&self) -> impl Iterator<Item = (Term, i64)> {
         let values = self.values.into_iter();
-        self.terms.iter().zip(values).map(|(&term, value)| (term, term.signed(value)))
+        self.terms.iter().zip(values).map(|(&term, value)| (term, term.oriented(value)))
     }
 
     /// Compares a set with this score. Evaluates terms only up to the first difference.
     pub(super) fn compared_with(&self, mut value: impl FnMut(Term) -> i64) -> Ordering {
         let terms = self.terms.iter().zip(&self.values);
-        let mut orders = terms.map(|(&term, own_value)| term.signed(value(term)).cmp(own_value));
+        let mut orders = terms.map(|(&term, own_value)| term.oriented(value(term)).cmp(own_value));
         orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
     }
 
     /// The first term in which two scores differ; `Position` if none does.
-    pub fn decided_by(&self, other: &Self) -> Term {
+    pub fn first_difference(&self, other: &Self) -> Term {
         let pairs = self.values.iter().zip(&other.values);
         let difference =
             self.terms.iter().zip(pairs).find(|(_, (value, other_value))| value != other_value);

@@ -31,7 +31,7 @@ pub(super) struct Problem {
 pub(super) struct BaseTotals {
     /// Packed affinity among these devices.
     pub(super) weight: i64,
-    pub(super) near_nics: i64,
+    pub(super) nic_affinity: i64,
     /// NUMA nodes of these devices, as bits.
     pub(super) numa: u64,
 }
@@ -51,8 +51,8 @@ pub(super) struct Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Properties {
     /// Packed affinity with the required devices and the container's other devices.
-    pub(super) fixed: i64,
-    pub(super) near_nics: i64,
+    pub(super) fixed_affinity: i64,
+    pub(super) nic_affinity: i64,
     /// Shares that other containers hold.
     pub(super) shares: i64,
     /// Index into the groups.
@@ -140,7 +140,7 @@ impl Problem {
             missing: size - required.len(),
             weights: weights(&classes, |a, b| measure(topology, a, b)),
             classes,
-            base: numbering.start(required, near),
+            base: numbering.base_totals(required, near),
             groups: numbering.loads(positions),
         }
     }
@@ -231,11 +231,11 @@ impl<'a> Numbering<'a> {
     ) -> Properties {
         let device = self.topology.device(position);
         Properties {
-            fixed: fixed_devices
+            fixed_affinity: fixed_devices
                 .iter()
                 .map(|&other| (self.measure)(self.topology, position, other))
                 .sum(),
-            near_nics: device.nic,
+            nic_affinity: device.nic_affinity,
             shares: 0,
             group: self.group(device).expect("the groups are those of the available devices"),
             numa: self.numa_bit(device),
@@ -243,13 +243,13 @@ impl<'a> Numbering<'a> {
         }
     }
 
-    fn start(&self, required: &[usize], near: &[usize]) -> BaseTotals {
+    fn base_totals(&self, required: &[usize], near: &[usize]) -> BaseTotals {
         let mut totals = BaseTotals::default();
         for (index, &position) in required.iter().enumerate() {
             let others = required[index + 1..].iter().chain(near);
             totals.weight +=
                 others.map(|&other| (self.measure)(self.topology, position, other)).sum::<i64>();
-            totals.near_nics += self.topology.device(position).nic;
+            totals.nic_affinity += self.topology.device(position).nic_affinity;
         }
         let fixed_devices =
             required.iter().chain(near).map(|&position| self.topology.device(position));

@@ -20,7 +20,7 @@ const SIZES: [(usize, i64); 3] = [(2, 21), (4, 7), (8, 3)];
 /// Evaluator of the remaining devices.
 #[derive(Debug)]
 pub(super) struct Remaining {
-    data: Evaluator,
+    by_affinity: Evaluator,
     /// Evaluator by PCIe; present if a term needs it.
     pcie: Option<Neighbours>,
 }
@@ -43,19 +43,19 @@ impl Remaining {
             Evaluator::Approximate(Neighbours::of(problem, Affinity::data_path))
         };
         let pcie = || Neighbours::of(problem, |affinity| affinity.pcie);
-        Self { data: evaluator, pcie: problem.terms.contains(&Term::RemainingPcie).then(pcie) }
+        Self { by_affinity: evaluator, pcie: problem.terms.contains(&Term::RemainingPcie).then(pcie) }
     }
 
     /// Usefulness by affinity of the devices that remain after taking `counts` of each class.
     pub(super) fn usefulness(&mut self, problem: &Problem, counts: &[usize]) -> i64 {
-        match &mut self.data {
+        match &mut self.by_affinity {
             Evaluator::Exact(sets) => sets.usefulness(problem, counts),
             Evaluator::Approximate(neighbours) => neighbours.usefulness(problem, counts),
         }
     }
 
     /// Usefulness by PCIe of the devices that remain after taking `counts` of each class.
-    pub(super) fn by_pcie(&self, problem: &Problem, counts: &[usize]) -> i64 {
+    pub(super) fn pcie_usefulness(&self, problem: &Problem, counts: &[usize]) -> i64 {
         let pcie = self.pcie.as_ref().expect("only terms of the problem are evaluated");
         pcie.usefulness(problem, counts)
     }

@@ -15,7 +15,7 @@ use super::{
     remaining::Remaining,
 };
 use bound::{Bounds, Branch};
-use partial::Partial;
+use partial::PartialSet;
 
 /// Maximum work, in branches times classes per branch: some 10 ms, during which the kubelet blocks. Real machines
 /// with 16 devices take tens of steps, arbitrary link graphs thousands.
@@ -40,7 +40,7 @@ struct Search<'a> {
     problem: &'a Problem,
     remaining: Remaining,
     bounds: Bounds,
-    state: Partial,
+    state: PartialSet,
     best: Option<BestSet>,
     /// Buffer for the positions of a set that ties with the best.
     scratch: Vec<usize>,
@@ -76,7 +76,7 @@ impl SearchResult {
     }
 
     /// The result of a search with a single candidate.
-    pub(super) fn only(positions: Vec<usize>) -> Self {
+    pub(super) fn single_candidate(positions: Vec<usize>) -> Self {
         Self { positions, score: Score::new(&[], |_| 0), steps: 1, exact: true }
     }
 }
@@ -89,7 +89,7 @@ impl<'a> Search<'a> {
             problem,
             remaining: Remaining::of(problem),
             bounds: Bounds::of(problem),
-            state: Partial::new(problem),
+            state: PartialSet::new(problem),
             best: None,
             scratch: Vec::new(),
             steps: 0,
@@ -152,7 +152,7 @@ impl<'a> Search<'a> {
     fn value(&mut self, term: Term) -> i64 {
         match term {
             Term::Remaining => self.remaining.usefulness(self.problem, &self.state.counts),
-            Term::RemainingPcie => self.remaining.by_pcie(self.problem, &self.state.counts),
+            Term::RemainingPcie => self.remaining.pcie_usefulness(self.problem, &self.state.counts),
             _ => self.state.value(self.problem, term),
         }
     }

@@ -175,8 +175,8 @@ fn filled<'a>(
 fn pools(topology: &Topology, devices: &[SharedDevice<'_>]) -> Vec<Pool> {
     let pool = |device: &SharedDevice<'_>| Some(Pool::new(topology.position(device.id)?, device));
     let mut pools: Vec<_> = devices.iter().filter_map(pool).collect();
-    pools.sort_by_key(|pool| pool.at);
-    pools.dedup_by_key(|pool| pool.at);
+    pools.sort_by_key(|pool| pool.position);
+    pools.dedup_by_key(|pool| pool.position);
     pools
 }
 
@@ -190,7 +190,7 @@ fn take_required(
     for replica in &required {
         let position = topology.position(replica.device.as_str());
         let index = position
-            .and_then(|position| pools.binary_search_by_key(&position, |pool| pool.at).ok());
+            .and_then(|position| pools.binary_search_by_key(&position, |pool| pool.position).ok());
         index
             .and_then(|index| pools[index].take_number(replica.number))
             .ok_or_else(|| ShareError::RequiredUnavailable((*replica).clone()))?;
@@ -214,12 +214,12 @@ impl ShareChoice {
     fn of(fill_state: &FillState<'_>) -> Self {
         let topology = fill_state.topology;
         let chosen: Vec<_> = fill_state.pools.iter().filter(|pool| pool.has_chosen()).collect();
-        let devices: Vec<_> = chosen.iter().map(|pool| pool.at).collect();
-        let pools_with_id = || chosen.iter().map(|pool| (pool, topology.id(pool.at)));
+        let devices: Vec<_> = chosen.iter().map(|pool| pool.position).collect();
+        let pools_with_id = || chosen.iter().map(|pool| (pool, topology.id(pool.position)));
         Self {
             replicas: pools_with_id().flat_map(|(pool, id)| pool.replicas(id)).collect(),
             shares: pools_with_id().map(|(pool, id)| pool.share(id)).collect(),
-            connections: Connections::of(topology, &devices),
+            connections: Connections::of_positions(topology, &devices),
             policy: fill_state.policy,
             steps: fill_state.steps,
             exact: fill_state.exact,

@@ -29,7 +29,7 @@ pub(super) struct PlacedDevice {
     /// Unit of packing and spreading: the partitions of one GPU, or the whole devices of one NUMA node.
     pub(super) group: Group,
     /// PCIe affinity to the nearest NIC; 0 for NICs.
-    pub(super) nic: i64,
+    pub(super) nic_affinity: i64,
 }
 
 const MIG_PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
@@ -60,7 +60,7 @@ impl Topology {
         let mut by_id: Vec<_> = (0..devices.len()).collect();
         by_id.sort_by(|&a, &b| devices[a].id.cmp(&devices[b].id));
         by_id.dedup_by(|a, b| devices[*a].id == devices[*b].id);
-        let connections = ConnectionMatrix::of(&devices);
+        let connections = ConnectionMatrix::from_devices(&devices);
         let size = devices.len();
         let cells = (0..size).flat_map(|row| (0..size).map(move |column| (row, column)));
         let affinity = |measure: fn(Connection) -> i64| {
@@ -150,6 +150,6 @@ impl PlacedDevice {
             ),
             None => Group::Numa(device.kind, numa_node),
         };
-        Self { id: device.id.clone(), numa_node, group, nic: nic_affinity }
+        Self { id: device.id.clone(), numa_node, group, nic_affinity }
     }
 }

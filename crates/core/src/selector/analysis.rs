@@ -84,7 +84,7 @@ impl DeviceExpression {
     }
 
     /// The attributes that the answer depends on; `None` if it may depend on any, as in a loop over all attributes.
-    pub fn attributes_read(&self) -> Option<BTreeSet<AttributeName>> {
+    pub fn read_attributes(&self) -> Option<BTreeSet<AttributeName>> {
         let (mut devices, mut fields, mut maps, mut names) = (0, 0, 0, Vec::new());
         walk(&self.parsed, &mut |node| {
             match &node.expr {

@@ -145,7 +145,7 @@ mod quantities {
     }
 
     pub(super) fn as_approximate_float(amount: &Amount) -> CelDouble {
-        CelDouble::from(amount.as_float())
+        CelDouble::from(amount.to_f64())
     }
 
     pub(super) fn sign(amount: &Amount) -> CelInt {

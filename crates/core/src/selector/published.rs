@@ -55,8 +55,8 @@ impl PublishedExpression {
     }
 
     /// The attributes that the answer depends on; `None` if it may depend on any.
-    pub fn attributes_read(&self) -> Option<BTreeSet<AttributeName>> {
-        self.0.attributes_read()
+    pub fn read_attributes(&self) -> Option<BTreeSet<AttributeName>> {
+        self.0.read_attributes()
     }
 
     /// True if the prepared device is selected.
@@ -69,7 +69,7 @@ impl FromStr for PublishedExpression {
     type Err = InvalidExpression;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        DeviceExpression::with_fields(&FIELDS, text).map(Self)
+        DeviceExpression::parse_with_fields(&FIELDS, text).map(Self)
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
     fn attributes_read_are_listed_unless_any_may_be_read() {
         let attributes = |text: &str| {
             let expression: PublishedExpression = text.parse().expect("an expression");
-            let names = expression.attributes_read()?;
+            let names = expression.read_attributes()?;
             Some(names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
         };
         for (text, expected) in [

@@ -64,7 +64,7 @@ impl Amount {
     }
 
     /// Rounded up to an integer, like `Quantity.Value()` in Kubernetes.
-    pub fn rounded_up(self) -> i64 {
+    pub fn ceil(self) -> i64 {
         let units =
             self.0.div_euclid(NANOS_PER_UNIT) + i128::from(self.0.rem_euclid(NANOS_PER_UNIT) != 0);
         i64::try_from(units).unwrap_or(if units < 0 { i64::MIN } else { i64::MAX })
@@ -90,7 +90,7 @@ impl Amount {
         clippy::cast_precision_loss,
         reason = "the function's name says that it is approximate"
     )]
-    pub(super) fn as_float(self) -> f64 {
+    pub(super) fn to_f64(self) -> f64 {
         self.0 as f64 / NANOS_PER_UNIT as f64
     }
 

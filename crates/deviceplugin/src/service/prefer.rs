@@ -152,7 +152,7 @@ impl PreferenceRequest<'_> {
     }
 
     /// Devices that Allocate would refuse.
-    fn excluded<'a>(
+    fn exclusions<'a>(
         &self,
         devices: impl Iterator<Item = (&'a DeviceId, &'a OfferedDevice)>,
     ) -> Excluded {

@@ -14,7 +14,7 @@ use windlass_core::{device::DeviceId, resource::ResourceName};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AllocationGroup {
     devices: BTreeMap<ResourceName, Vec<DeviceId>>,
-    last: Option<Instant>,
+    last_allocation: Option<Instant>,
 }
 
 /// Longest time between two allocations of one container. Resources of one admission follow within milliseconds, and
@@ -39,11 +39,11 @@ impl AllocationGroup {
             self.devices.clear();
         }
         self.devices.insert(resource.clone(), devices);
-        self.last = Some(now);
+        self.last_allocation = Some(now);
     }
 
     fn is_joined_by(&self, resource: &ResourceName, now: Instant) -> bool {
-        let is_recent = self.last.is_some_and(|last| now.duration_since(last) < GROUP_WINDOW);
+        let is_recent = self.last_allocation.is_some_and(|last| now.duration_since(last) < GROUP_WINDOW);
         is_recent && !self.devices.contains_key(resource)
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct BuiltDevice {
     pub(super) device: Device,
     pub(super) failure: Option<(Reason, String)>,
     /// Missing nodes that are not reported as a failure yet.
-    missing: Vec<String>,
+    missing_nodes: Vec<String>,
 }
 
 // === impl DeviceBuilder ===
@@ -57,7 +57,7 @@ impl DeviceBuilder<'_> {
         let ambiguity =
             || group.ambiguity.clone().map(|ambiguity| (Reason::NodeMissing, ambiguity));
         let failure = failure.or_else(ambiguity);
-        let mut built_device = BuiltDevice { device, failure, missing: group.missing.clone() };
+        let mut built_device = BuiltDevice { device, failure, missing_nodes: group.missing.clone() };
         built_device.device.withheld =
             group.members.iter().find_map(|member| member.withheld.clone());
         self.add_found_nodes(&mut built_device, group);
@@ -115,7 +115,7 @@ impl DeviceBuilder<'_> {
             }
         }
         if !exists && !template.optional {
-            built_device.missing.push(pattern);
+            built_device.missing_nodes.push(pattern);
         }
     }
 
@@ -239,7 +239,7 @@ impl DeviceBuilder<'_> {
 
     fn check_nodes(&self, built_device: &mut BuiltDevice) {
         let missing = built_device.device.nodes.iter().filter(|node| !self.host.exists(&node.path));
-        built_device.missing = missing.map(|node| node.path.display().to_string()).collect();
+        built_device.missing_nodes = missing.map(|node| node.path.display().to_string()).collect();
         built_device.report_missing_nodes();
         if !self.rule.allow_dangerous {
             let refusal =
@@ -258,7 +258,7 @@ impl BuiltDevice {
     }
 
     fn report_missing_nodes(&mut self) {
-        let missing_nodes = std::mem::take(&mut self.missing);
+        let missing_nodes = std::mem::take(&mut self.missing_nodes);
         match missing_nodes.as_slice() {
             [] => {}
             [node] => self.fail(Reason::NodeMissing, format!("{node} is not there")),

@@ -262,7 +262,7 @@ impl<'a> Nodes<'a> {
     pub(super) fn access_refusal(&self, node: &DeviceNode) -> Option<String> {
         let path = node.path.to_str()?;
         let block_device_refusal =
-            || self.is_block(node).then(|| format!("{path}: {}", denylist::BLOCK));
+            || self.is_block(node).then(|| format!("{path}: {}", denylist::BLOCK_DEVICE_DANGER));
         denylist::node_danger(&escaped(path)).or_else(block_device_refusal)
     }
 

@@ -199,8 +199,8 @@ impl BoardReader<'_> {
             return not_ready("its driver reports it as not ready");
         }
         let functions = [Some(user), board.management.as_ref()];
-        let firewall = functions.into_iter().flatten().find_map(|function| self.firewall(function));
-        let power = || self.power(&folder);
+        let firewall = functions.into_iter().flatten().find_map(|function| self.firewall_failure(function));
+        let power = || self.power_failure(&folder);
         let overheating = || {
             self.overheating(&folder).or_else(|| failure::overheating_failure(self.host, &folder))
         };
@@ -209,7 +209,7 @@ impl BoardReader<'_> {
     }
 
     /// Failure by a tripped firewall between board and host. A tripped firewall blocks transfers until a board reset.
-    fn firewall(&self, function: &PciFunction) -> Option<Failure> {
+    fn firewall_failure(&self, function: &PciFunction) -> Option<Failure> {
         let folder = function.folder();
         let mut firewalls = self.entries_with_prefix(&folder, "firewall.");
         let level = firewalls.find_map(|folder| {
@@ -218,7 +218,7 @@ impl BoardReader<'_> {
         Some((Reason::NeedsReset, format!("its firewall tripped at level {level}")))
     }
 
-    fn power(&self, user: &Path) -> Option<Failure> {
+    fn power_failure(&self, user: &Path) -> Option<Failure> {
         let mut controllers = self.entries_with_prefix(user, CONTROLLERS[0]);
         let has_power_warning = |folder: String| {
             self.host

@@ -93,7 +93,7 @@ impl FpgaIdentity {
             Observation::Failed(_, reason) | Observation::Fault(_, reason) => {
                 Err(IdentityMismatch::NotReady(reason))
             }
-            Observation::Passed | Observation::Overdue(_) | Observation::Pending => Ok(()),
+            Observation::Passed | Observation::TimedOut(_) | Observation::Pending => Ok(()),
         }
     }
 

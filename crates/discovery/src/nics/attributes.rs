@@ -8,7 +8,7 @@ use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 
 use super::{
     NicScan,
-    function::{Function, Physical},
+    function::{Function, PhysicalFunction},
 };
 
 const DOMAIN: &str = "windlass.dev";
@@ -110,8 +110,8 @@ fn interface(function: &Function) -> Vec<NamedValue> {
 }
 
 fn virtualization(function: &Function) -> Vec<NamedValue> {
-    let physical = function.physical.as_ref();
-    let physical_value = |read: fn(&Physical) -> Option<AttributeValue>| physical.and_then(read);
+    let physical = function.physical_function.as_ref();
+    let physical_value = |read: fn(&PhysicalFunction) -> Option<AttributeValue>| physical.and_then(read);
     let vdpa = function.vdpa.first();
     let vfs = function.virtual_functions.map(|(_, vfs)| AttributeValue::Int(vfs.into()));
     vec![

@@ -49,7 +49,7 @@ pub(super) struct Function {
     pub(super) rdma: Vec<RdmaDevice>,
     pub(super) vdpa: Vec<Vdpa>,
     /// Physical function of a virtual function.
-    pub(super) physical: Option<Physical>,
+    pub(super) physical_function: Option<PhysicalFunction>,
     /// Maximum and current number of virtual functions.
     pub(super) virtual_functions: Option<(u32, u32)>,
     /// Number of a subfunction, chosen by the administrator.
@@ -60,7 +60,7 @@ pub(super) struct Function {
 
 /// Physical function of a virtual function, with the number and representor of the virtual function.
 #[derive(Clone, Debug)]
-pub(super) struct Physical {
+pub(super) struct PhysicalFunction {
     pub(super) address: PciAddress,
     /// Network interface, if it is in the host's namespace.
     pub(super) interface: Option<String>,
@@ -113,7 +113,7 @@ pub(super) fn find_functions(host: &Host, ports: &mut PortReader) -> FunctionLis
     ports.end_scan();
     let physical = physical_functions(host, &list.functions);
     for function in &mut list.functions {
-        function.physical = physical.get(&function.name).cloned();
+        function.physical_function = physical.get(&function.name).cloned();
     }
     list
 }
@@ -132,7 +132,7 @@ fn hardware_of(host: &Host, rdma: &str) -> Option<(String, &'static str)> {
 
 /// Physical function of each virtual function, by name of the virtual function. Numbers may have gaps, because virtual
 /// functions can be removed one by one.
-fn physical_functions(host: &Host, functions: &[Function]) -> BTreeMap<String, Physical> {
+fn physical_functions(host: &Host, functions: &[Function]) -> BTreeMap<String, PhysicalFunction> {
     let mut by_name = BTreeMap::new();
     for function in functions.iter().filter(|function| function.has_virtual_functions()) {
         let representors = interface::representors(host, &function.folder);
@@ -141,7 +141,7 @@ fn physical_functions(host: &Host, functions: &[Function]) -> BTreeMap<String, P
             else {
                 continue;
             };
-            let physical = Physical {
+            let physical = PhysicalFunction {
                 address: function.address,
                 interface: function.interfaces.first().map(|interface| interface.name.clone()),
                 index: Some(index),
@@ -176,10 +176,10 @@ impl Reader<'_> {
                 driver_of(&pci)
             },
             pci,
-            interfaces: interface::of_device(host, self.limits, &folder),
-            rdma: rdma::of_device(host, self.ports, &folder),
+            interfaces: interface::read_interfaces(host, self.limits, &folder),
+            rdma: rdma::read_rdma_devices(host, self.ports, &folder),
             vdpa: self.vdpa.of_device(host, &folder),
-            physical: None,
+            physical_function: None,
             virtual_functions: virtual_functions
                 .map(|total| (total, number("sriov_numvfs").unwrap_or(0))),
             subfunction_number: number("sfnum"),

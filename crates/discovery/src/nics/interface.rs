@@ -28,7 +28,7 @@ pub(super) struct Interface {
 const IFF_UP: u32 = 1;
 
 /// Interfaces of a device, without representors. A virtio interface is in the folder of a child device.
-pub(super) fn of_device(host: &Host, limits: &mut EntryLimits, folder: &Path) -> Vec<Interface> {
+pub(super) fn read_interfaces(host: &Host, limits: &mut EntryLimits, folder: &Path) -> Vec<Interface> {
     let folders = net_folders(host, folder);
     let read = |net: &PathBuf| {
         let names = limits.entry_names(host, net, MAX_LISTED).into_iter();
@@ -41,7 +41,7 @@ pub(super) fn of_device(host: &Host, limits: &mut EntryLimits, folder: &Path) ->
 /// Names of representors by index of their virtual function.
 pub(super) fn representors(host: &Host, folder: &Path) -> BTreeMap<u32, String> {
     let net = folder.join("net");
-    // `of_device` reports a folder with too many entries.
+    // `read_interfaces` reports a folder with too many entries.
     let names = host.try_entry_names(&net, MAX_LISTED).unwrap_or_default().into_iter();
     names.filter_map(|name| Some((representor_index(host, &net.join(&name))?, name))).collect()
 }

@@ -39,7 +39,7 @@ impl NicScan<'_> {
         let mut set = match function.driver.as_deref() {
             Some(STUB) => NodeSet::withheld("pci-stub keeps it for a virtual machine"),
             Some(driver) if is_vfio(driver) => {
-                let Vfio { nodes, withheld } = vfio::of_device(self.host, &function.folder);
+                let Vfio { nodes, withheld } = vfio::read_vfio(self.host, &function.folder);
                 NodeSet { nodes, withheld, missing: None }
             }
             Some(driver) if vfio::is_uio(driver) => NodeSet {
@@ -60,7 +60,7 @@ impl NicScan<'_> {
     fn kernel_driver_nodes(&self, function: &Function) -> NodeSet {
         let mut set = NodeSet::default();
         for rdma in &function.rdma {
-            set.missing = set.missing.or_else(|| self.incomplete(rdma));
+            set.missing = set.missing.or_else(|| self.missing_rdma_node(rdma));
             let configured = rdma.nodes.iter().filter(|(kind, node)| {
                 self.is_configured(*kind)
                     && (!self.is_optional(*kind) || self.host.exists(&node.path))
@@ -99,7 +99,7 @@ impl NicScan<'_> {
 
     /// Node that a loading driver has not created yet. `issm` is optional: only ports that may manage their
     /// subnet have it.
-    fn incomplete(&self, rdma: &RdmaDevice) -> Option<(Reason, String)> {
+    fn missing_rdma_node(&self, rdma: &RdmaDevice) -> Option<(Reason, String)> {
         let required = [(RdmaNode::Uverbs, "uverbs"), (RdmaNode::Umad, "umad")];
         let is_required = |kind| self.is_configured(kind) && !self.is_optional(kind);
         let mut required = required.iter().filter(|(kind, _)| is_required(*kind));

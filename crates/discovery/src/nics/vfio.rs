@@ -25,7 +25,7 @@ pub(super) fn is_uio(driver: &str) -> bool {
 }
 
 /// VFIO nodes of a function, and the reason if its IOMMU group is unusable.
-pub(super) fn of_device(host: &Host, folder: &Path) -> Vfio {
+pub(super) fn read_vfio(host: &Host, folder: &Path) -> Vfio {
     let group = host.link_name(folder.join("iommu_group"));
     let withheld = match group {
         None => Some("no IOMMU group: is the IOMMU on?".to_owned()),

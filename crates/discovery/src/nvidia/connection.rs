@@ -76,7 +76,7 @@ struct DriverCheck {
     /// The event wait failed: another event set is needed.
     needs_event_set: bool,
     /// Creation time of the event set; limits retries with a driver that refuses every wait.
-    events_created: Instant,
+    event_set_created_at: Instant,
 }
 
 /// Result of a blocking thread.
@@ -119,7 +119,7 @@ impl Connection {
                 probe_all,
                 is_outdated,
                 needs_event_set,
-                events_created: now,
+                event_set_created_at: now,
             },
             slots: Vec::new(),
             earlier_baselines: Arc::new(earlier_baselines),
@@ -242,7 +242,7 @@ impl Connection {
             self.driver_check.next_start = now + self.policy.probe_interval;
             self.start_driver_check(now);
             self.probe_every_gpu(now, tracked);
-            self.start_event_wait(now);
+            self.renew_event_set(now);
         } else {
             self.probe_recovering(now, tracked);
         }

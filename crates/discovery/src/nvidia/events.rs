@@ -26,7 +26,7 @@ use windlass_nvml::{Event, EventSet, NvmlError};
 /// Handle of the thread that waits for events of one set. The thread ends when the handle is dropped, or after a
 /// failed wait.
 pub(super) struct EventWatch {
-    received: mpsc::Receiver<EventMessage>,
+    messages: mpsc::Receiver<EventMessage>,
     /// Commands to the thread: length of the next waits, or `None` for a pause. Closing the channel ends the thread.
     commands: Sender<Option<Duration>>,
     state: WaitState,
@@ -70,7 +70,7 @@ impl EventWatch {
             // Closing the channel reports that the library is released.
             drop(sender);
         })?;
-        Ok(Self { received: messages, commands, state: WaitState::Paused, long_wait })
+        Ok(Self { messages, commands, state: WaitState::Paused, long_wait })
     }
 
     /// Switches to long waits, unless a pause is about to begin.
@@ -108,7 +108,7 @@ impl EventWatch {
     /// Waits for messages and returns them as one batch. Waits forever after the end of the thread.
     pub(super) async fn next(&mut self) -> Vec<EventMessage> {
         let mut batch = Vec::new();
-        if self.received.recv_many(&mut batch, MAX_BUFFERED).await == 0 {
+        if self.messages.recv_many(&mut batch, MAX_BUFFERED).await == 0 {
             std::future::pending::<()>().await;
         }
         if batch.iter().any(|message| matches!(message, EventMessage::Paused)) {
@@ -120,7 +120,7 @@ impl EventWatch {
     /// Ends the thread and blocks until the thread has released the library.
     pub(super) fn join(mut self) {
         drop(self.commands);
-        while self.received.blocking_recv().is_some() {}
+        while self.messages.blocking_recv().is_some() {}
     }
 }
 

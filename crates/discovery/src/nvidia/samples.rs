@@ -39,7 +39,7 @@ pub(super) struct TelemetryReader {
 #[derive(Clone, Copy)]
 struct Energy {
     millijoules: Option<u64>,
-    read: Timestamp,
+    read_at: Timestamp,
 }
 
 pub(super) struct Reading {
@@ -147,10 +147,10 @@ impl ReadTarget {
 
     /// The energy counter, read again if it is old.
     fn energy(&self, now: Timestamp) -> Energy {
-        let is_current = |energy: &Energy| now.duration_since(energy.read) < ENERGY_INTERVAL;
+        let is_current = |energy: &Energy| now.duration_since(energy.read_at) < ENERGY_INTERVAL;
         self.energy.filter(is_current).unwrap_or_else(|| Energy {
             millijoules: self.gpu.energy_millijoules().ok().flatten(),
-            read: now,
+            read_at: now,
         })
     }
 

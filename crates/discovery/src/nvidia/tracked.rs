@@ -34,7 +34,7 @@ struct TrackedDevice {
 }
 
 /// Maximum number of vanished MIG instances in the snapshot: several layouts of eight GPUs.
-const MAX_VANISHED_PARTS: usize = 256;
+const MAX_VANISHED_INSTANCES: usize = 256;
 
 // === impl TrackedDevices ===
 
@@ -152,7 +152,7 @@ impl TrackedDevices {
         let mut vanished: Vec<_> =
             vanished.map(|entry| (entry.tracker.health().since, entry.device.id.clone())).collect();
         vanished.sort();
-        let count = vanished.len().min(MAX_VANISHED_PARTS);
+        let count = vanished.len().min(MAX_VANISHED_INSTANCES);
         for (_, id) in vanished.drain(..vanished.len() - count) {
             self.devices.remove(&id);
         }
@@ -240,7 +240,7 @@ mod tests {
             tracked.mark_vanished(&id, "gone");
         }
         let remaining = tracked.devices();
-        assert_eq!(remaining.len(), MAX_VANISHED_PARTS);
+        assert_eq!(remaining.len(), MAX_VANISHED_INSTANCES);
         assert!(remaining.iter().all(|device| device.health.has_vanished()));
         assert!(remaining.iter().any(|device| device.id.as_str() == "MIG-999"));
     }

@@ -26,8 +26,8 @@ use windlass_core::{
 use windlass_resources::{NodeState, offers::present_parts};
 
 use super::{
-    CatalogEntry, Counters, DeviceName, Taint, attributes, failure, held, label_value, obstacle,
-    unclean, unknown_claims,
+    CatalogEntry, Counters, DeviceName, Taint, attributes, unhealthy_taint, device_plugin_taint, label_value, obstacle_taint,
+    unclean_taint, unknown_claims,
 };
 
 /// Taint of a placement that overlaps a MIG instance without a claim; the value is the instance's profile.
@@ -43,7 +43,7 @@ pub(super) struct PartitionableGpu<'a> {
 }
 
 /// GPUs that are partitioned for claims, in the order in which the scheduler tries them.
-pub(super) fn gpus<'a>(
+pub(super) fn partitionable_gpus<'a>(
     state: &'a NodeState,
     ledger: &'a Ledger,
     driver: &'a DriverName,
@@ -53,7 +53,7 @@ pub(super) fn gpus<'a>(
     let mut gpus: Vec<_> = gpus.collect();
     gpus.sort_by_key(|gpu| state.policy.dra.may_switch_mig(gpu));
     let partitionable = |gpu: &'a Device| {
-        let capacity = PartitionCapacity::of(&gpu.partitions);
+        let capacity = PartitionCapacity::from_partitions(&gpu.partitions);
         PartitionableGpu { gpu, state, ledger, driver, capacity }
     };
     gpus.into_iter().map(partitionable).collect()
@@ -99,11 +99,11 @@ impl PartitionableGpu<'_> {
 
     /// Taints of an entry. Claims on the GPU cause none: the scheduler accounts for them with counters.
     fn taints(&self, device: &Device, excludes: impl Fn(&Partition) -> bool) -> Vec<Taint> {
-        let holder = held(self.state, self.ledger, device);
+        let holder = device_plugin_taint(self.state, self.ledger, device);
         let holder = holder.or_else(|| self.unclaimed_instance(excludes));
-        let (unclean, obstacle) = (unclean(self.state, self.gpu), obstacle(self.state, self.gpu));
+        let (unclean, obstacle) = (unclean_taint(self.state, self.gpu), obstacle_taint(self.state, self.gpu));
         let unknown = unknown_claims(self.ledger);
-        [failure(device), holder, unknown, unclean, obstacle].into_iter().flatten().collect()
+        [unhealthy_taint(device), holder, unknown, unclean, obstacle].into_iter().flatten().collect()
     }
 
     fn entry(&self, device: &Device, possible: &PossiblePartition) -> CatalogEntry {

@@ -57,7 +57,7 @@ impl DraMetrics {
             self.dropped_fields.get_or_create_owned(&vec![("gate", gate)]).set(1);
         }
         self.omitted_devices.set(i64::try_from(state.omitted.len()).unwrap_or(i64::MAX));
-        self.errors.inc_by(state.errors.saturating_sub(self.errors.get()));
+        self.errors.inc_by(state.error_count.saturating_sub(self.errors.get()));
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = DraMetrics::register(&mut registry);
         let pool = PublishedPool { generation: 3, slices: 1, devices: 8 };
-        let mut state = PublishState { errors: 2, ..PublishState::default() };
+        let mut state = PublishState { error_count: 2, ..PublishState::default() };
         state.pools.insert("n1/nvidia".to_owned(), pool);
         metrics.update(&state);
         let mut page = String::new();
@@ -91,7 +91,7 @@ mod tests {
         ] {
             assert!(page.contains(line), "{line}\n{page}");
         }
-        metrics.update(&PublishState { errors: 2, ..PublishState::default() });
+        metrics.update(&PublishState { error_count: 2, ..PublishState::default() });
         let mut page = String::new();
         prometheus_client::encoding::text::encode(&mut page, &registry).expect("written");
         assert!(!page.contains("n1/nvidia") && page.contains("errors_total 2"), "{page}");

@@ -37,16 +37,16 @@ impl<'a> PlanInputs<'a> {
                 Some(by) => Refusal::HeldByClaim {
                     request: request(),
                     device: result.device.clone(),
-                    by: by.clone(),
+                    holder: by.clone(),
                 },
                 None => Refusal::ForeignInstance {
                     request: request(),
-                    place: placement.clone(),
+                    placement: placement.clone(),
                     device: device.id.clone(),
                 },
             }),
             None if result.access == Access::Admin => {
-                Err(Refusal::MissingInstance { request: request(), place: placement.clone() })
+                Err(Refusal::MissingInstance { request: request(), placement: placement.clone() })
             }
             None => {
                 self.check_clean(result, &placement.gpu)?;
@@ -60,7 +60,7 @@ impl<'a> PlanInputs<'a> {
                     request: request(),
                     pool: result.pool.clone(),
                     device: entry.name.to_string(),
-                    why: " any more",
+                    suffix: " any more",
                 };
                 gpu.and_then(possible).map(Cow::Owned).ok_or_else(vanished)
             }
@@ -82,7 +82,7 @@ impl<'a> PlanInputs<'a> {
         let unusable = |reason: &'static str| Refusal::UnusableDevice {
             request: result.request.clone(),
             device: gpu.clone(),
-            why: format!("{reason} after its last user"),
+            reason: format!("{reason} after its last user"),
         };
         let reason = match self.cleanup_states.get(gpu) {
             Some(state) => state.unready(),

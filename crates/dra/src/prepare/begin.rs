@@ -51,7 +51,7 @@ impl Preparer {
             Ok(()) => Input::Planned,
             Err(error) => self.blocked_input(uid, &error).unwrap_or_else(|| {
                 let reason = error.report(&claim.reference);
-                Input::Failed(Failure { why: reason, refused: Some(self.refused_record(&claim)) })
+                Input::Failed(Failure { reason, refused: Some(self.refused_record(&claim)) })
             }),
         }
     }

@@ -7,7 +7,7 @@ use super::{Input, Preparer};
 impl Preparer {
     /// Checks the documents of all claims. A container needs its claim's document to restart, and the kubelet does not
     /// call prepare before that.
-    pub(super) fn check(&mut self) {
+    pub(super) fn check_documents(&mut self) {
         self.journal.check();
         for uid in self.tracked_claims.keys().cloned().collect::<Vec<_>>() {
             self.step(&uid, Input::Check);

@@ -4,7 +4,7 @@ use tokio::sync::oneshot;
 use windlass_host::blocking;
 
 use super::{
-    Notice, Preparer,
+    WatchOutcome, Preparer,
     environment::{Environment, OrphanCandidate},
     partitions::placements,
 };
@@ -56,7 +56,7 @@ impl Preparer {
             (candidates.collect(), self.environment.clone());
         if !candidates.is_empty() {
             self.watches.spawn(async move {
-                Notice::Orphaned(environment.find_orphaned(candidates).await)
+                WatchOutcome::Orphaned(environment.find_orphaned(candidates).await)
             });
         }
     }

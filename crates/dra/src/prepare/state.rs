@@ -162,7 +162,7 @@ impl State {
             (Self::Restoring, Input::Done) => {
                 (Self::Idle(COMPLETED), Action::LogDocumentError(None))
             }
-            (Self::Restoring, Input::Failed(Failure { why: reason, .. })) => {
+            (Self::Restoring, Input::Failed(Failure { reason, .. })) => {
                 (Self::Idle(COMPLETED), Action::LogDocumentError(Some(reason)))
             }
             _ => (self, Action::None),
@@ -232,7 +232,7 @@ impl State {
             }
             (Self::UndoingSteps(Some(_)), Input::Done) => (Self::DroppingRecord, Action::Record),
             // The document may be removed, and other steps undone, so the claim is no longer completed.
-            (Self::UndoingSteps(stage), Input::Failed(Failure { why: reason, .. })) => {
+            (Self::UndoingSteps(stage), Input::Failed(Failure { reason, .. })) => {
                 (Self::Idle(stage.and(STARTED)), Action::RefuseRelease(reason))
             }
             (Self::DroppingRecord, Input::RecordFailed(error)) => {

@@ -38,7 +38,7 @@ impl Environment {
             format!("cannot set the time slice of {device} to {interval:?}: {reason}")
         };
         let arguments =
-            ["compute-policy", "-i", device.as_str(), "--set-timeslice", interval.number()];
+            ["compute-policy", "-i", device.as_str(), "--set-timeslice", interval.nvidia_smi_value()];
         match deadline::timeout(NVIDIA_SMI_TIMEOUT, self.partitions.nvidia_smi().run(&arguments))
             .await
         {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use windlass_allocations::ledger::{ClaimHolds, ClaimRef, Conflict, Ledger};
 use windlass_host::{causes, deadline::Deadline};
 
-use super::{Input, Notice, Preparer, State, slot::TrackedClaim};
+use super::{Input, WatchOutcome, Preparer, State, slot::TrackedClaim};
 use crate::plan::Refusal;
 
 /// Reason why a claim cannot be planned.
@@ -40,7 +40,7 @@ impl From<Refusal> for PlanError {
 impl From<Conflict> for PlanError {
     fn from(conflict: Conflict) -> Self {
         let blocker = match &conflict {
-            Conflict::Exceeded { .. } | Conflict::NoShareLeft { .. } => Some(Blocker::ShareHolders),
+            Conflict::AmountExceeded { .. } | Conflict::NoShareLeft { .. } => Some(Blocker::ShareHolders),
             _ => conflict.holder().cloned().map(Blocker::Claim),
         };
         Self { reason: conflict.to_string(), blocker }
@@ -89,7 +89,7 @@ impl Preparer {
             let released = ledger.wait_for(|ledger| blocker.has_released(&claims_at_start, ledger));
             // The next plan shows whether the devices are free.
             drop(deadline.timeout(released).await);
-            Notice::Released(uid, deadline)
+            WatchOutcome::Released(uid, deadline)
         });
     }
 

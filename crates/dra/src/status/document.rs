@@ -38,7 +38,7 @@ pub(super) struct StatusInputs<'a> {
     pub(super) inventory: &'a Inventory,
     pub(super) excesses: &'a MemoryExcesses,
     /// Reason of a failed preparation.
-    pub(super) why: Option<&'a str>,
+    pub(super) prepare_error: Option<&'a str>,
     pub(super) now: Timestamp,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn devices(
     record: &PreparedClaim,
     inputs: &StatusInputs<'_>,
 ) -> BTreeMap<DeviceKey, DeviceReport> {
-    let StatusInputs { inventory, excesses, why: prepare_error, now } = *inputs;
+    let StatusInputs { inventory, excesses, prepare_error, now } = *inputs;
     let report = |prepared: &PreparedDevice| {
         let device = prepared.find_in(inventory);
         let conditions = [ready(record, prepare_error, now), healthy(device, now)];
@@ -307,7 +307,7 @@ mod tests {
         let inputs = StatusInputs {
             inventory: &Inventory::default(),
             excesses: &MemoryExcesses::new(),
-            why: None,
+            prepare_error: None,
             now: Timestamp::UNIX_EPOCH,
         };
         let reports = devices(&record, &inputs);

@@ -18,7 +18,7 @@ use crate::deadline::Deadline;
 pub struct DeadlinePool<K, A> {
     idle: Option<Worker<A>>,
     /// Threads with hanging calls, by key.
-    late: BTreeMap<K, Worker<A>>,
+    hanging: BTreeMap<K, Worker<A>>,
 }
 
 /// The call missed its deadline, panicked, or found no free thread.
@@ -50,11 +50,11 @@ impl<K: Ord, A: Send + 'static> DeadlinePool<K, A> {
     ) -> Result<A, DeadlineExceeded> {
         let is_busy =
             |worker: &Worker<A>| worker.answers.try_recv().err() == Some(TryRecvError::Empty);
-        if self.late.get(&key).is_some_and(is_busy) {
+        if self.hanging.get(&key).is_some_and(is_busy) {
             return Err(DeadlineExceeded);
         }
-        self.late.remove(&key);
-        if self.late.len() >= MAX_HANGING {
+        self.hanging.remove(&key);
+        if self.hanging.len() >= MAX_HANGING {
             return Err(DeadlineExceeded);
         }
         let idle = self.idle.take().map_or_else(Worker::start, Ok);
@@ -63,26 +63,26 @@ impl<K: Ord, A: Send + 'static> DeadlinePool<K, A> {
             self.idle = Some(worker);
             Ok(answer)
         } else {
-            self.late.insert(key, worker);
+            self.hanging.insert(key, worker);
             Err(DeadlineExceeded)
         }
     }
 
     /// Number of hanging calls.
     pub fn hanging(&self) -> usize {
-        self.late.len()
+        self.hanging.len()
     }
 
     /// Ends a round: stops the idle thread and drops keys that are no longer present.
     pub fn end_round(&mut self, is_present: impl Fn(&K) -> bool) {
         self.idle = None;
-        self.late.retain(|key, _| is_present(key));
+        self.hanging.retain(|key, _| is_present(key));
     }
 }
 
 impl<K, A> Default for DeadlinePool<K, A> {
     fn default() -> Self {
-        Self { idle: None, late: BTreeMap::new() }
+        Self { idle: None, hanging: BTreeMap::new() }
     }
 }
 

@@ -12,16 +12,16 @@ use tokio::{
 pub enum GetError {
     /// The URL is not plain HTTP.
     #[error("only plain HTTP is supported: write http://host:port/path")]
-    Url,
+    InvalidUrl,
     /// The connection failed.
     #[error("cannot reach {0}")]
     Unreachable(String, #[source] io::Error),
     /// The connection broke during the answer.
     #[error("the connection broke")]
-    Broken(#[from] io::Error),
+    Interrupted(#[from] io::Error),
     /// The answer is not HTTP.
     #[error("the answer is not HTTP")]
-    NoHttp,
+    NotHttp,
     /// The status is not a success.
     #[error("the answer is {0}")]
     BadStatus(String),
@@ -29,7 +29,7 @@ pub enum GetError {
 
 /// Components of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Parts<'a> {
+struct UrlParts<'a> {
     /// Value of the `Host` header.
     authority: &'a str,
     host: &'a str,
@@ -43,7 +43,7 @@ const MAX_BYTES: usize = 1024;
 
 /// Sends a GET for a URL. Any 2xx status is success.
 pub async fn get(url: &str) -> Result<(), GetError> {
-    let Parts { authority, host, port, path } = parts(url).ok_or(GetError::Url)?;
+    let UrlParts { authority, host, port, path } = parse_url(url).ok_or(GetError::InvalidUrl)?;
     let connection = TcpStream::connect((host, port)).await;
     let mut stream =
         connection.map_err(|error| GetError::Unreachable(authority.to_owned(), error))?;
@@ -54,7 +54,7 @@ pub async fn get(url: &str) -> Result<(), GetError> {
     stream.write_all(request.as_bytes()).await?;
     let line = first_line(&mut stream).await?;
     let status = line.strip_prefix("HTTP/1.").and_then(|status_line| status_line.split_once(' '));
-    let (_, status) = status.ok_or(GetError::NoHttp)?;
+    let (_, status) = status.ok_or(GetError::NotHttp)?;
     if status.starts_with('2') { Ok(()) } else { Err(GetError::BadStatus(status.to_owned())) }
 }
 
@@ -70,7 +70,7 @@ async fn first_line(stream: &mut TcpStream) -> io::Result<String> {
     Ok(String::from_utf8_lossy(line).trim().to_owned())
 }
 
-fn parts(url: &str) -> Option<Parts<'_>> {
+fn parse_url(url: &str) -> Option<UrlParts<'_>> {
     let address = url.strip_prefix("http://")?;
     let (authority, path) = match address.find(['/', '?']) {
         Some(end) if address[end..].starts_with('/') => address.split_at(end),
@@ -83,7 +83,7 @@ fn parts(url: &str) -> Option<Parts<'_>> {
         _ => (authority, 80),
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let parts = Parts { authority, host, port, path };
+    let parts = UrlParts { authority, host, port, path };
     (!host.is_empty() && !host.contains('@') && is_sendable(address)).then_some(parts)
 }
 
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_url_is_a_host_with_or_without_a_port_and_a_path() {
         let check = |url, expected: Option<(&str, u16, &str)>| {
-            let parsed = parts(url).map(|parts| (parts.host, parts.port, parts.path));
+            let parsed = parse_url(url).map(|parts| (parts.host, parts.port, parts.path));
             assert_eq!(parsed, expected, "{url}");
         };
         check(

@@ -25,7 +25,7 @@ use crate::deadline;
 pub enum ProgramError {
     /// The path is not absolute.
     #[error("{0} is not an absolute path: write the program's whole path")]
-    Relative(String),
+    RelativePath(String),
     /// The program did not start.
     #[error("cannot run {0}")]
     Spawn(String, #[source] io::Error),
@@ -53,10 +53,10 @@ const DEVICE_ID: &str = "WINDLASS_DEVICE_ID";
 /// Runs a program for a device. Dropping the future kills the program and its children.
 pub async fn run(device: &DeviceId, words: &[String]) -> Result<(), ProgramError> {
     let [program, arguments @ ..] = words else {
-        return Err(ProgramError::Relative("nothing".to_owned()));
+        return Err(ProgramError::RelativePath("nothing".to_owned()));
     };
     if !Path::new(program).is_absolute() {
-        return Err(ProgramError::Relative(program.clone()));
+        return Err(ProgramError::RelativePath(program.clone()));
     }
     let mut command = Command::new(program);
     command.args(arguments).env_clear().env(DEVICE_ID, device.as_str());

@@ -25,11 +25,11 @@ pub enum Symlinks {
 #[derive(Debug, thiserror::Error)]
 enum FileRefusal {
     #[error("it is {0}, not a regular file")]
-    Kind(&'static str),
+    NotRegular(&'static str),
     #[error("it is larger than {}, the most that is read", size(*.0))]
-    Size(u64),
+    TooLarge(u64),
     #[error("it is not UTF-8 text")]
-    Text,
+    NotUtf8,
 }
 
 /// Limit on a document of a node. A claim takes about 2 KiB in the agent's record, and a container as much in the
@@ -49,9 +49,9 @@ pub const MAX_BYTES: u64 = 32 << 20;
 pub fn read_regular(path: &Path, symlinks: Symlinks, max_bytes: u64) -> io::Result<Vec<u8>> {
     let file = open_regular(path, symlinks)?;
     if file.metadata()?.len() > max_bytes {
-        return Err(FileRefusal::Size(max_bytes).into());
+        return Err(FileRefusal::TooLarge(max_bytes).into());
     }
-    bytes_of(file, max_bytes)
+    read_bytes(file, max_bytes)
 }
 
 /// Opens a regular file of any size; the caller limits the bytes that it reads.
@@ -84,20 +84,20 @@ pub fn read_regular_text(path: &Path, symlinks: Symlinks, max_bytes: u64) -> io:
 ///
 /// As [`read_regular_text`].
 pub fn read_text(stream: impl io::Read, max_bytes: u64) -> io::Result<String> {
-    text(bytes_of(stream, max_bytes)?)
+    text(read_bytes(stream, max_bytes)?)
 }
 
-fn bytes_of(stream: impl io::Read, max_bytes: u64) -> io::Result<Vec<u8>> {
+fn read_bytes(stream: impl io::Read, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     stream.take(max_bytes + 1).read_to_end(&mut bytes)?;
     match u64::try_from(bytes.len()) {
         Ok(length) if length <= max_bytes => Ok(bytes),
-        _ => Err(FileRefusal::Size(max_bytes).into()),
+        _ => Err(FileRefusal::TooLarge(max_bytes).into()),
     }
 }
 
 fn text(bytes: Vec<u8>) -> io::Result<String> {
-    String::from_utf8(bytes).map_err(|_| FileRefusal::Text.into())
+    String::from_utf8(bytes).map_err(|_| FileRefusal::NotUtf8.into())
 }
 
 fn size(bytes: u64) -> String {
@@ -110,7 +110,7 @@ fn size(bytes: u64) -> String {
 }
 
 fn check(metadata: &Metadata) -> Result<(), FileRefusal> {
-    if metadata.is_file() { Ok(()) } else { Err(FileRefusal::Kind(kind(metadata.file_type()))) }
+    if metadata.is_file() { Ok(()) } else { Err(FileRefusal::NotRegular(kind(metadata.file_type()))) }
 }
 
 fn kind(file_type: FileType) -> &'static str {

@@ -54,7 +54,7 @@ struct WriteProgress {
     /// Newest written version.
     version: u64,
     /// Newest version whose write failed, with the error.
-    refused: Option<(u64, String)>,
+    failed: Option<(u64, String)>,
     /// Number of finished checks of the file.
     checks: u64,
 }
@@ -159,7 +159,7 @@ impl WriteProgress {
     fn record(&mut self, version: u64, error: Option<String>) {
         match error {
             None => self.version = version,
-            Some(error) => self.refused = Some((version, error)),
+            Some(error) => self.failed = Some((version, error)),
         }
     }
 
@@ -173,7 +173,7 @@ impl WriteProgress {
         if self.version >= version {
             return Some(Ok(()));
         }
-        let refused = self.refused.as_ref().filter(|(refused, _)| *refused >= version);
+        let refused = self.failed.as_ref().filter(|(refused, _)| *refused >= version);
         refused.map(|(_, error)| Err(error.clone()))
     }
 }

@@ -10,16 +10,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 /// File name, in the kubelet's directory.
-pub const FILE: &str = "dra_manager_state";
+pub const FILE_NAME: &str = "dra_manager_state";
 
 /// File name of the CPU manager's checkpoint, in the same directory. Every kubelet on Linux writes it at start, with
 /// any policy (`pkg/kubelet/cm/cpumanager/cpu_manager.go`). The DRA manager's checkpoint appears with the first claim.
 pub const CPU_MANAGER_FILE: &str = "cpu_manager_state";
 
-/// Value of [`Data::kind`].
+/// Value of [`CheckpointData::kind`].
 const KIND: &str = "DRACheckpoint";
 
-/// Value of [`Data::api_version`] since Kubernetes 1.32.
+/// Value of [`CheckpointData::api_version`] since Kubernetes 1.32.
 const API_VERSION: &str = "checkpoint.dra.kubelet.k8s.io/v1";
 
 /// Bit-reversed polynomial of CRC-32 (IEEE 802.3): `IEEE` in Go's `hash/crc32`.
@@ -102,7 +102,7 @@ struct Document {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Data {
+struct CheckpointData {
     #[serde(default)]
     kind: String,
     #[serde(default, rename = "apiVersion")]
@@ -131,13 +131,13 @@ impl Checkpoint {
     }
 
     fn from_data(json: &str) -> serde_json::Result<Self> {
-        let data: Data = serde_json::from_str(json)?;
+        let data: CheckpointData = serde_json::from_str(json)?;
         Ok(Self { claims: data.claims })
     }
 
     /// Serializes the checkpoint as the kubelet does: one line, checksum last.
     pub fn to_json(&self) -> String {
-        let data = to_go_json(&Data {
+        let data = to_go_json(&CheckpointData {
             kind: KIND.to_owned(),
             api_version: API_VERSION.to_owned(),
             claims: self.claims.clone(),

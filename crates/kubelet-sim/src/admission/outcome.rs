@@ -36,7 +36,7 @@ pub struct ContainerAllocation {
     /// Run options from the plugin's answer to `Allocate`.
     pub run_options: RunContainerOptions,
     /// The `GetPreferredAllocation` call of this admission, if the kubelet made one.
-    pub preference: Option<PreferredAllocationCall>,
+    pub preferred_call: Option<PreferredAllocationCall>,
 }
 
 /// A `GetPreferredAllocation` call and its answer.
@@ -70,7 +70,7 @@ impl Admission {
                 let allocation = ContainerAllocation {
                     devices: holding.by_numa.clone(),
                     run_options: holding.run_options.clone(),
-                    preference: preferred_calls.remove(&key),
+                    preferred_call: preferred_calls.remove(&key),
                 };
                 (resource.clone(), allocation)
             });

@@ -14,9 +14,9 @@ use crate::{
 };
 
 /// Next step for a request.
-pub(super) enum Step {
+pub(super) enum AllocationStep {
     /// The request needs no `Allocate`.
-    Done,
+    NotNeeded,
     /// Call `Allocate` with these devices.
     Allocate(DeviceIds),
     /// Call `GetPreferredAllocation`, then complete the choice.
@@ -46,20 +46,20 @@ impl Manager {
     }
 
     /// Chooses devices, and decides whether the plugin has to state its preference.
-    pub(super) fn next_step(&mut self, request: &Request) -> Result<Step, ManagerError> {
+    pub(super) fn next_step(&mut self, request: &Request) -> Result<AllocationStep, ManagerError> {
         let choice = match self.choose(request)? {
-            Choice::NotNeeded => return Ok(Step::Done),
-            Choice::Devices(devices) => return Ok(Step::Allocate(devices)),
+            Choice::NotNeeded => return Ok(AllocationStep::NotNeeded),
+            Choice::Devices(devices) => return Ok(AllocationStep::Allocate(devices)),
             Choice::Pending(choice) => choice,
         };
         let endpoint = self.endpoints.get(&request.resource);
         let endpoint =
             endpoint.ok_or_else(|| ManagerError::NoEndpoint(request.resource.clone()))?;
         if !endpoint.has_preferred_allocation() {
-            return self.complete(choice, &DeviceIds::new()).map(Step::Allocate);
+            return self.complete(choice, &DeviceIds::new()).map(AllocationStep::Allocate);
         }
         let plugin = endpoint.plugin(&request.resource).map_err(ManagerError::Preferred)?;
-        Ok(Step::GetPreferredAllocation(plugin, Box::new(choice)))
+        Ok(AllocationStep::GetPreferredAllocation(plugin, Box::new(choice)))
     }
 
     /// The plugin to call for `Allocate`. The inner error is that of a stopped endpoint. A missing

@@ -94,14 +94,14 @@ impl Rewriter {
                     rest
                 }
                 State::FrameHeader => {
-                    let rest = self.collect(bytes, FRAME_HEADER_BYTES);
+                    let rest = self.fill_partial(bytes, FRAME_HEADER_BYTES);
                     if self.partial.len() == FRAME_HEADER_BYTES {
                         self.begin_frame(out);
                     }
                     rest
                 }
                 State::Block(length) => {
-                    let rest = self.collect(bytes, length);
+                    let rest = self.fill_partial(bytes, length);
                     if self.partial.len() == length {
                         self.end_block_frame(out);
                     }
@@ -112,7 +112,7 @@ impl Rewriter {
     }
 
     /// Appends bytes to `partial` until it has this length. Returns the rest.
-    fn collect<'a>(&mut self, bytes: &'a [u8], length: usize) -> &'a [u8] {
+    fn fill_partial<'a>(&mut self, bytes: &'a [u8], length: usize) -> &'a [u8] {
         let count = bytes.len().min(length - self.partial.len());
         let (head, rest) = bytes.split_at(count);
         self.partial.extend_from_slice(head);
@@ -158,7 +158,7 @@ impl Frame {
     }
 
     /// Priority fields, and fragment of the header block, without padding. `None` if the frame is malformed.
-    fn parts(&self) -> Option<(&[u8], &[u8])> {
+    fn priority_and_fragment(&self) -> Option<(&[u8], &[u8])> {
         let mut payload = &self.0[FRAME_HEADER_BYTES..];
         let is_headers = self.0[3] == HEADERS;
         if is_headers && self.has_flag(PADDED) {
@@ -173,10 +173,10 @@ impl Frame {
 /// Frames of the block with another `:authority`; `None` if the block has none or is malformed.
 fn rewrite_block(frames: &[Frame], replacement: &Replacement) -> Option<Vec<u8>> {
     let first = frames.first().filter(|frame| frame.0[3] == HEADERS)?;
-    let mut block = first.parts()?.0.to_vec();
+    let mut block = first.priority_and_fragment()?.0.to_vec();
     let mut fields = Vec::new();
     for frame in frames {
-        fields.extend_from_slice(frame.parts()?.1);
+        fields.extend_from_slice(frame.priority_and_fragment()?.1);
     }
     block.extend(hpack::rewrite(&fields, replacement)?);
 

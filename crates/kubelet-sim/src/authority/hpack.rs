@@ -3,7 +3,7 @@
 //! RFC 7541: section 5.1 integers, 5.2 strings, 6 field representations.
 
 /// Index of `:authority` in the static table (RFC 7541 appendix A).
-const AUTHORITY: usize = 1;
+const AUTHORITY_INDEX: usize = 1;
 
 /// Replacement of a client's value, cut to that value's length. Each prefix of `localhost` is a valid host.
 const LOCALHOST: &[u8] = b"localhost";
@@ -28,18 +28,18 @@ pub(super) fn rewrite(block: &[u8], replacement: &Replacement) -> Option<Vec<u8>
     let mut rest = block;
     while let Some(&first) = rest.first() {
         let Some(prefix_bits) = literal_prefix(first) else {
-            let (_, after) = integer(rest, indexed_prefix(first))?;
+            let (_, after) = split_integer(rest, indexed_prefix(first))?;
             out.extend_from_slice(&rest[..rest.len() - after.len()]);
             rest = after;
             continue;
         };
-        let (name, mut after) = integer(rest, prefix_bits)?;
+        let (name, mut after) = split_integer(rest, prefix_bits)?;
         if name == 0 {
-            after = string(after)?.1;
+            after = split_string(after)?.1;
         }
-        let (value, end) = string(after)?;
+        let (value, end) = split_string(after)?;
         out.extend_from_slice(&rest[..rest.len() - after.len()]);
-        if name == AUTHORITY {
+        if name == AUTHORITY_INDEX {
             found = true;
             replacement.append(value.len(), &mut out);
         } else {
@@ -97,13 +97,13 @@ fn indexed_prefix(first: u8) -> u32 {
 }
 
 /// Splits off a string. Returns its coded bytes, and the rest.
-fn string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, after) = integer(bytes, 7)?;
+fn split_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, after) = split_integer(bytes, 7)?;
     after.split_at_checked(length)
 }
 
 /// Splits off an integer. Returns its value, and the rest.
-fn integer(bytes: &[u8], prefix_bits: u32) -> Option<(usize, &[u8])> {
+fn split_integer(bytes: &[u8], prefix_bits: u32) -> Option<(usize, &[u8])> {
     let (&first, mut rest) = bytes.split_first()?;
     let mask = (1_usize << prefix_bits) - 1;
     let mut value = usize::from(first) & mask;
@@ -172,7 +172,7 @@ mod tests {
             let replaced = rewrite(&[0x82, 0x41, 1, b'x'], &Replacement::Fixed(value.clone()));
             let expected = [&[0x82, 0x41][..], coded, &value].concat();
             assert_eq!(replaced.as_deref(), Some(&expected[..]), "{length}");
-            assert_eq!(string(&expected[2..]), Some((&value[..], &[][..])));
+            assert_eq!(split_string(&expected[2..]), Some((&value[..], &[][..])));
         }
     }
 

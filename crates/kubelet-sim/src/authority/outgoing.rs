@@ -73,7 +73,7 @@ impl<S> OutgoingAuthorityShim<S> {
 
 impl<S: AsyncWrite + Unpin> OutgoingAuthorityShim<S> {
     /// Writes all rewritten bytes to the socket.
-    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_write_rewritten(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.consumed < self.rewritten.len() {
             let unwritten = &self.rewritten[self.consumed..];
             match ready!(Pin::new(&mut self.inner).poll_write(cx, unwritten))? {
@@ -104,10 +104,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for OutgoingAuthorityShim<S> {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        ready!(this.poll_drain(cx))?;
+        ready!(this.poll_write_rewritten(cx))?;
         this.rewriter.push(buf, &mut this.rewritten);
         // If the socket is full, the next write or flush sends the rest.
-        if let Poll::Ready(Err(error)) = this.poll_drain(cx) {
+        if let Poll::Ready(Err(error)) = this.poll_write_rewritten(cx) {
             return Poll::Ready(Err(error));
         }
         Poll::Ready(Ok(buf.len()))
@@ -115,13 +115,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for OutgoingAuthorityShim<S> {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_drain(cx))?;
+        ready!(this.poll_write_rewritten(cx))?;
         Pin::new(&mut this.inner).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_drain(cx))?;
+        ready!(this.poll_write_rewritten(cx))?;
         Pin::new(&mut this.inner).poll_shutdown(cx)
     }
 }

@@ -52,19 +52,19 @@ impl Claims {
     }
 
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Result<&Claim, ClaimError> {
-        self.by_name.get(&key(namespace, name)).ok_or_else(|| unknown(namespace, name))
+        self.by_name.get(&claim_key(namespace, name)).ok_or_else(|| unknown_claim(namespace, name))
     }
 
     fn get_mut(&mut self, id: &ClaimId) -> Result<&mut Claim, ClaimError> {
-        let claim = self.by_name.get_mut(&key(&id.namespace, &id.name));
-        claim.ok_or_else(|| unknown(&id.namespace, &id.name))
+        let claim = self.by_name.get_mut(&claim_key(&id.namespace, &id.name));
+        claim.ok_or_else(|| unknown_claim(&id.namespace, &id.name))
     }
 
     /// Adds a pod to the users of a claim, and the claim if it is new. Fails if the claim of this name
     /// has another UID.
     pub(crate) fn add_user(&mut self, claim: &PodClaim, pod: &str) -> Result<&Claim, ClaimError> {
         let ClaimId { namespace, name, uid } = &claim.id;
-        let entry = self.by_name.entry(key(namespace, name));
+        let entry = self.by_name.entry(claim_key(namespace, name));
         let claim = entry.or_insert_with(|| Claim::new(claim));
         if claim.state.claim_uid != *uid {
             let uid = claim.state.claim_uid.clone();
@@ -99,7 +99,7 @@ impl Claims {
     /// unchanged and is returned, for its release. Like the real manager, this does not check that the
     /// only user is this pod.
     pub(crate) fn remove_user(&mut self, pod: &str, namespace: &str, name: &str) -> Option<&Claim> {
-        let claim = self.by_name.get_mut(&key(namespace, name))?;
+        let claim = self.by_name.get_mut(&claim_key(namespace, name))?;
         if claim.state.pod_uids.len() > 1 {
             claim.state.pod_uids.remove(pod);
             return None;
@@ -108,7 +108,7 @@ impl Claims {
     }
 
     pub(crate) fn remove(&mut self, id: &ClaimId) {
-        self.by_name.remove(&key(&id.namespace, &id.name));
+        self.by_name.remove(&claim_key(&id.namespace, &id.name));
     }
 
     /// Claims with users that are not active, grouped by user.
@@ -190,24 +190,24 @@ impl Claim {
     }
 
     fn cdi_devices(&self, request: Option<&str>) -> Vec<String> {
-        let serving = self.devices().filter(|(_, device)| serves(device, request));
+        let serving = self.devices().filter(|(_, device)| serves_request(device, request));
         serving.flat_map(|(_, device)| device.cdi_device_ids.iter().flatten().cloned()).collect()
     }
 }
 
 /// True if a device serves a request. A device without request names serves all requests. Without a
 /// request, all devices match.
-pub(super) fn serves(device: &Device, request: Option<&str>) -> bool {
+pub(super) fn serves_request(device: &Device, request: Option<&str>) -> bool {
     let names = device.request_names.as_deref().unwrap_or_default();
     request.is_none_or(|request| names.is_empty() || names.iter().any(|name| name == request))
 }
 
-fn key(namespace: &str, name: &str) -> (String, String) {
+fn claim_key(namespace: &str, name: &str) -> (String, String) {
     (namespace.to_owned(), name.to_owned())
 }
 
-fn unknown(namespace: &str, name: &str) -> ClaimError {
-    ClaimError::Unknown { name: name.to_owned(), namespace: namespace.to_owned() }
+fn unknown_claim(namespace: &str, name: &str) -> ClaimError {
+    ClaimError::UnknownClaim { name: name.to_owned(), namespace: namespace.to_owned() }
 }
 
 #[cfg(test)]

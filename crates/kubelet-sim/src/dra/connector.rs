@@ -43,7 +43,7 @@ struct TrackedStream {
 }
 
 /// Connects to a registration socket.
-pub(super) async fn registration(socket: &Path) -> Result<Channel, Error> {
+pub(super) async fn connect_registration(socket: &Path) -> Result<Channel, Error> {
     let authority = GoAuthority::from_path(socket);
     let endpoint = Endpoint::from_shared(authority.placeholder_uri())?;
     let socket = socket.to_owned();
@@ -174,7 +174,7 @@ mod tests {
     async fn a_registration_socket_is_called_with_its_path_as_authority() {
         let (_dir, path, listener) = bind("gpu.example.com@reg.sock");
         let call = async {
-            let channel = registration(&path).await.expect("connected");
+            let channel = connect_registration(&path).await.expect("connected");
             let mut client = RegistrationClient::new(channel);
             for _ in 0..2 {
                 let status = client.get_info(InfoRequest {}).await.expect_err("reset");

@@ -128,7 +128,7 @@ impl Driver {
                 let request = self.request(v1::NodePrepareResourcesRequest { claims });
                 let mut client = DraPluginClient::new(self.channel.clone());
                 let response = self.call(client.node_prepare_resources(request)).await?;
-                Ok(to_answers(response.claims, |claim| {
+                Ok(to_claim_results(response.claims, |claim| {
                     (claim.error, claim.devices.into_iter().map(from_v1).collect())
                 }))
             }
@@ -137,7 +137,7 @@ impl Driver {
                 let request = self.request(v1beta1::NodePrepareResourcesRequest { claims });
                 let mut client = V1Beta1PluginClient::new(self.channel.clone());
                 let response = self.call(client.node_prepare_resources(request)).await?;
-                Ok(to_answers(response.claims, |claim| {
+                Ok(to_claim_results(response.claims, |claim| {
                     (claim.error, claim.devices.into_iter().map(from_v1beta1).collect())
                 }))
             }
@@ -152,20 +152,20 @@ impl Driver {
                 let request = self.request(v1::NodeUnprepareResourcesRequest { claims });
                 let mut client = DraPluginClient::new(self.channel.clone());
                 let response = self.call(client.node_unprepare_resources(request)).await?;
-                Ok(to_answers(response.claims, |claim| (claim.error, Vec::new())))
+                Ok(to_claim_results(response.claims, |claim| (claim.error, Vec::new())))
             }
             DraService::V1Beta1 => {
                 let claims = claims.iter().map(to_v1beta1).collect();
                 let request = self.request(v1beta1::NodeUnprepareResourcesRequest { claims });
                 let mut client = V1Beta1PluginClient::new(self.channel.clone());
                 let response = self.call(client.node_unprepare_resources(request)).await?;
-                Ok(to_answers(response.claims, |claim| (claim.error, Vec::new())))
+                Ok(to_claim_results(response.claims, |claim| (claim.error, Vec::new())))
             }
         }
     }
 
     /// `NodeWatchResources`, even if the driver's list of services lacks the health service.
-    pub(crate) async fn watch(&self) -> Result<Streaming<NodeWatchResourcesResponse>, RpcError> {
+    pub(crate) async fn watch_resources(&self) -> Result<Streaming<NodeWatchResourcesResponse>, RpcError> {
         let mut client = DraResourceHealthClient::new(self.channel.clone());
         self.call(client.node_watch_resources(NodeWatchResourcesRequest {})).await
     }
@@ -191,7 +191,7 @@ impl Driver {
 }
 
 /// Converts a response. `parts` returns the error text, which is empty on success, and the devices.
-fn to_answers<T>(
+fn to_claim_results<T>(
     claims: BTreeMap<String, T>,
     parts: impl Fn(T) -> (String, Vec<Device>),
 ) -> ClaimResults {

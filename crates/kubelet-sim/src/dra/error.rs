@@ -39,7 +39,7 @@ pub(crate) enum ClaimError {
     #[error(
         "internal error: unable to get claim info for ResourceClaim {name} in namespace {namespace}"
     )]
-    Unknown { name: String, namespace: String },
+    UnknownClaim { name: String, namespace: String },
     /// The pod is ending, which cancels the preparation of its claims.
     #[error("NodePrepareResources: rpc error: code = Canceled desc = context canceled")]
     Cancelled,

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use windlass_kubelet_api::dra::health::{self as wire, HealthStatus};
 
 /// Lifetime of a report without a timeout (`DefaultHealthTimeout`).
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+const DEFAULT_HEALTH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longest message in a pod's status, in bytes (`ResourceHealthMessageMaxLength`).
 const MAX_MESSAGE_BYTES: usize = 1024;
@@ -33,12 +33,12 @@ pub(crate) struct DeviceHealth {
 }
 
 /// Identity of a device: driver name, pool name, device name.
-type Key = (String, String, String);
+type DeviceKey = (String, String, String);
 
 /// The last report about each device.
 #[derive(Debug, Default)]
 pub(crate) struct HealthCache {
-    devices: BTreeMap<Key, HealthReport>,
+    devices: BTreeMap<DeviceKey, HealthReport>,
 }
 
 /// A driver's report about a device.
@@ -98,9 +98,9 @@ impl HealthReport {
             HealthStatus::Unknown => ResourceHealthStatus::Unknown,
         };
         let seconds = u64::try_from(device.health_check_timeout_seconds).unwrap_or_default();
-        let timeout = if seconds == 0 { DEFAULT_TIMEOUT } else { Duration::from_secs(seconds) };
+        let timeout = if seconds == 0 { DEFAULT_HEALTH_TIMEOUT } else { Duration::from_secs(seconds) };
         let id = device.device.unwrap_or_default();
-        let message = shortened(device.message);
+        let message = truncate_message(device.message);
         let health = DeviceHealth { health, message };
         let received_at = Instant::now();
         Self { pool: id.pool_name, device: id.device_name, health, timeout, received_at }
@@ -111,7 +111,7 @@ impl HealthReport {
     }
 
     fn expires_at(&self) -> Instant {
-        let default = self.received_at + DEFAULT_TIMEOUT;
+        let default = self.received_at + DEFAULT_HEALTH_TIMEOUT;
         self.received_at.checked_add(self.timeout).unwrap_or(default)
     }
 }
@@ -127,7 +127,7 @@ impl fmt::Display for ResourceHealthStatus {
 }
 
 /// Cuts a message to [`MAX_MESSAGE_BYTES`], with `...` at its end.
-fn shortened(mut message: String) -> String {
+fn truncate_message(mut message: String) -> String {
     if message.len() > MAX_MESSAGE_BYTES {
         let max_text_bytes = MAX_MESSAGE_BYTES - "...".len();
         let end = (0..=max_text_bytes).rev().find(|end| message.is_char_boundary(*end));
@@ -176,8 +176,8 @@ mod tests {
 
     #[test]
     fn a_long_message_is_cut_to_1024_bytes() {
-        assert_eq!(shortened("x".repeat(1024)).len(), 1024);
-        let message = shortened("ü".repeat(600));
+        assert_eq!(truncate_message("x".repeat(1024)).len(), 1024);
+        let message = truncate_message("ü".repeat(600));
         assert!(message.len() <= 1024 && message.ends_with("..."), "{message}");
     }
 }

@@ -50,7 +50,7 @@ async fn read_streams(handle: &ManagerHandle, driver: &Driver) -> Result<(), Kub
 
 /// Reads a stream until it ends. Returns the reason of the end.
 async fn read_stream(handle: &ManagerHandle, driver: &Driver) -> Result<String, KubeletEnded> {
-    let mut stream = match driver.watch().await {
+    let mut stream = match driver.watch_resources().await {
         Ok(stream) => stream,
         Err(error) => return Ok(error.to_string()),
     };

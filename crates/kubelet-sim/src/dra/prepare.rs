@@ -107,7 +107,7 @@ impl ManagerTask {
         let mut unprepared = Vec::new();
         for pod_claim in &pod.claims {
             let claim = self.dra.claims.add_user(pod_claim, &pod.uid)?.clone();
-            self.save_claims("cache")?;
+            self.write_claims_checkpoint("cache")?;
             if claim.is_prepared {
                 continue;
             }
@@ -138,7 +138,7 @@ impl ManagerTask {
     fn claims_prepared(&mut self, pod: &str, claims: &[ClaimId]) -> Result<(), ClaimError> {
         self.crash_if_injected(ClaimFault::CrashBeforeRecord)?;
         claims.iter().try_for_each(|claim| self.dra.claims.set_prepared(claim))?;
-        self.save_claims("state")?;
+        self.write_claims_checkpoint("state")?;
         self.manager.set_sandbox(pod);
         self.events.push(Event::PodPrepared { pod: pod.to_owned() });
         Ok(())

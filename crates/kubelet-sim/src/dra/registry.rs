@@ -62,7 +62,7 @@ struct AttemptResult {
     /// The registered plugin; `None` after a failure.
     plugin: Option<RegisteredEndpoint>,
     /// Pause before the next attempt, after a failure.
-    pause: Duration,
+    retry_delay: Duration,
 }
 
 /// Watches the folder and keeps the registrations in sync with it. Never returns.
@@ -145,12 +145,12 @@ impl Registry {
         self.sockets.insert(socket.clone(), SocketState::Registering);
         self.attempts.spawn(async move {
             let plugin = attempt.run().await;
-            AttemptResult { socket, identity, plugin, pause }
+            AttemptResult { socket, identity, plugin, retry_delay: pause }
         });
     }
 
     fn record(&mut self, attempt: AttemptResult) {
-        let AttemptResult { socket, identity, plugin, pause } = attempt;
+        let AttemptResult { socket, identity, plugin, retry_delay: pause } = attempt;
         let state = match plugin {
             Some(plugin) => SocketState::Registered { identity, plugin },
             None => SocketState::BackingOff { retry_at: Instant::now() + pause, pause },

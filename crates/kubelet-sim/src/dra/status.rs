@@ -9,7 +9,7 @@ use windlass_kubelet_api::dra::checkpoint::Device;
 
 use super::{
     ClaimOrigin, Dra, DraService, PodClaim, ResourceHealthStatus,
-    claims::{Claim, serves},
+    claims::{Claim, serves_request},
     driver::Driver,
 };
 use crate::pod::Pod;
@@ -119,7 +119,7 @@ impl Dra {
         let request =
             request.map(|request| request.split_once('/').map_or(request, |(base, _)| base));
         let mut seen = BTreeSet::new();
-        let serving = claim.devices().filter(|(_, device)| serves(device, request));
+        let serving = claim.devices().filter(|(_, device)| serves_request(device, request));
         let healths = serving.map(|(driver, device)| self.health_of_device(driver, device));
         healths.filter(|health| seen.insert(health.resource_id.clone())).collect()
     }

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Claims to release, by driver name.
-type ByDriver = BTreeMap<String, Vec<ClaimId>>;
+type ClaimsByDriver = BTreeMap<String, Vec<ClaimId>>;
 
 /// Releases the claims of an ended pod. After a failure, a repeated call releases the remaining claims.
 pub(crate) async fn unprepare(handle: &ManagerHandle, pod: &Pod) -> Result<(), ClaimError> {
@@ -76,9 +76,9 @@ pub(crate) fn with_worker_prefix(error: &ClaimError) -> String {
 impl ManagerTask {
     /// Removes the pod from the users of its claims. Returns the claims without another user, also by
     /// driver.
-    fn plan_unprepare(&mut self, release: &ClaimRelease) -> (Vec<ClaimId>, ByDriver) {
+    fn plan_unprepare(&mut self, release: &ClaimRelease) -> (Vec<ClaimId>, ClaimsByDriver) {
         let mut released = Vec::new();
-        let mut by_driver = ByDriver::new();
+        let mut by_driver = ClaimsByDriver::new();
         for name in &release.names {
             let claims = &mut self.dra.claims;
             let Some(claim) = claims.remove_user(&release.pod, &release.namespace, name) else {
@@ -98,6 +98,6 @@ impl ManagerTask {
         for claim in claims {
             self.dra.claims.remove(claim);
         }
-        self.save_claims("state")
+        self.write_claims_checkpoint("state")
     }
 }

@@ -10,12 +10,12 @@ use tokio::time::Instant;
 /// State of each driver that registered since the kubelet's start, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Wipes {
-    drivers: BTreeMap<String, Wipe>,
+    drivers: BTreeMap<String, WipeState>,
 }
 
 /// State of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wipe {
+enum WipeState {
     /// The driver has a connection.
     Connected,
     /// The driver has no connection. The deletion follows at this time.
@@ -38,21 +38,21 @@ impl Wipes {
             self.drivers.keys().map(|name| (name.clone(), false)).collect();
         connections.extend(registered.map(|(name, is_connected)| (name.clone(), is_connected)));
         for (name, is_connected) in connections {
-            let scheduled = Wipe::Scheduled(Instant::now() + delay);
+            let scheduled = WipeState::Scheduled(Instant::now() + delay);
             let wipe = self.drivers.entry(name).or_insert(scheduled);
             *wipe = match *wipe {
-                _ if is_connected => Wipe::Connected,
-                Wipe::Connected => scheduled,
-                unchanged @ (Wipe::Scheduled(_) | Wipe::Announced) => unchanged,
+                _ if is_connected => WipeState::Connected,
+                WipeState::Connected => scheduled,
+                unchanged @ (WipeState::Scheduled(_) | WipeState::Announced) => unchanged,
             };
         }
     }
 
     /// Time of the next deletion.
-    pub(crate) fn next(&self) -> Option<Instant> {
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         let times = self.drivers.values().filter_map(|wipe| match wipe {
-            Wipe::Scheduled(time) => Some(*time),
-            Wipe::Connected | Wipe::Announced => None,
+            WipeState::Scheduled(time) => Some(*time),
+            WipeState::Connected | WipeState::Announced => None,
         });
         times.min()
     }
@@ -60,10 +60,10 @@ impl Wipes {
     /// Names of the drivers whose deletion is due. Returns each deletion once.
     pub(crate) fn take_due(&mut self) -> Vec<String> {
         let now = Instant::now();
-        let is_due = |wipe: &Wipe| matches!(wipe, Wipe::Scheduled(time) if *time <= now);
+        let is_due = |wipe: &WipeState| matches!(wipe, WipeState::Scheduled(time) if *time <= now);
         let due = self.drivers.iter_mut().filter(|(_, wipe)| is_due(wipe));
         due.map(|(name, wipe)| {
-            *wipe = Wipe::Announced;
+            *wipe = WipeState::Announced;
             name.clone()
         })
         .collect()
@@ -79,7 +79,7 @@ mod tests {
         let (name, delay) = ("drv".to_owned(), Duration::from_secs(30));
         let mut wipes = Wipes::default();
         wipes.update([(&name, true)].into_iter(), delay);
-        assert_eq!(wipes.next(), None);
+        assert_eq!(wipes.next_due(), None);
         wipes.update([].into_iter(), delay);
         tokio::time::advance(Duration::from_secs(29)).await;
         wipes.update([(&name, false)].into_iter(), delay);
@@ -91,6 +91,6 @@ mod tests {
         wipes.update([(&name, false)].into_iter(), delay);
         tokio::time::advance(delay).await;
         assert_eq!(wipes.take_due(), ["drv"]);
-        assert_eq!((wipes.take_due(), wipes.next()), (Vec::new(), None), "announced once");
+        assert_eq!((wipes.take_due(), wipes.next_due()), (Vec::new(), None), "announced once");
     }
 }

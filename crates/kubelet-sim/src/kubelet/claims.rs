@@ -28,7 +28,7 @@ pub enum SyncError {
 }
 
 /// Next work of a pod worker.
-enum Work {
+enum PodWork {
     Idle,
     Prepare(Pod),
     Release(Pod),
@@ -47,13 +47,13 @@ impl Kubelet {
         let work = work.ok_or_else(|| SyncError::NotAdmitted(pod_uid.to_owned()))?;
         let sync = ended.run_until_cancelled(async {
             match work {
-                Work::Idle => Ok(()),
-                Work::Prepare(pod) => {
+                PodWork::Idle => Ok(()),
+                PodWork::Prepare(pod) => {
                     let outcome = worker.run(dra::prepare(&handle, &pod)).await;
                     let outcome = outcome.unwrap_or(Err(ClaimError::Cancelled));
                     report_failed_prepare(&handle, &pod, outcome).await
                 }
-                Work::Release(pod) => release(&handle, &pod).await,
+                PodWork::Release(pod) => release(&handle, &pod).await,
             }
         });
         sync.await.unwrap_or_else(|| Err(stopped()))
@@ -104,13 +104,13 @@ impl Kubelet {
 }
 
 /// Next work for an admitted pod; `None` for an unknown pod or in any other phase.
-fn next_work(task: &ManagerTask, uid: &str) -> Option<Work> {
+fn next_work(task: &ManagerTask, uid: &str) -> Option<PodWork> {
     let record = task.manager.pods.get(uid)?;
     match record.phase {
-        PodPhase::Admitted if record.pod.claims.is_empty() => Some(Work::Idle),
-        PodPhase::Admitted if record.is_ending => Some(Work::Release(record.pod.clone())),
-        PodPhase::Admitted if record.has_sandbox => Some(Work::Idle),
-        PodPhase::Admitted => Some(Work::Prepare(record.pod.clone())),
+        PodPhase::Admitted if record.pod.claims.is_empty() => Some(PodWork::Idle),
+        PodPhase::Admitted if record.is_ending => Some(PodWork::Release(record.pod.clone())),
+        PodPhase::Admitted if record.has_sandbox => Some(PodWork::Idle),
+        PodPhase::Admitted => Some(PodWork::Prepare(record.pod.clone())),
         PodPhase::Pending | PodPhase::Succeeded | PodPhase::Failed { .. } => None,
     }
 }

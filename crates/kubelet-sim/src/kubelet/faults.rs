@@ -29,7 +29,7 @@ impl Kubelet {
         let find_unknown_pods = move |task: &ManagerTask| -> Vec<_> {
             let active = task.manager.pods.values().filter(|record| record.is_active());
             let pods = active.map(|record| record.pod.clone());
-            pods.filter(|pod| !previous.knows(&pod.uid)).collect()
+            pods.filter(|pod| !previous.knows_pod(&pod.uid)).collect()
         };
         // A stopped kubelet admits no pod.
         let pods = handle.read(find_unknown_pods).await.unwrap_or_default();

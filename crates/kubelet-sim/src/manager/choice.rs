@@ -92,7 +92,7 @@ impl Manager {
         if available.len() < needed {
             let resource = request.resource.clone();
             let available = available.len();
-            return Err(ManagerError::Unavailable { resource, requested: needed, available });
+            return Err(ManagerError::TooFewAvailable { resource, requested: needed, available });
         }
         let by_affinity = self.filter_by_affinity(request, &available);
         let (eligible, fallbacks) = if needed < by_affinity.aligned.len() {
@@ -144,7 +144,7 @@ impl Manager {
         let healthy = self.healthy.get(resource);
         let healthy = healthy.ok_or_else(|| ManagerError::Unregistered(resource.clone()))?;
         if healthy.is_empty() {
-            return Err(ManagerError::NoHealthy(resource.clone()));
+            return Err(ManagerError::NoHealthyDevice(resource.clone()));
         }
         if held_ids.as_ref().is_some_and(|held_ids| !held_ids.is_subset(healthy)) {
             return Err(ManagerError::HeldDeviceUnhealthy(resource.clone()));
@@ -181,13 +181,13 @@ impl Manager {
                 ..DevicesByAffinity::default()
             };
         };
-        split(hint, available, listed)
+        split_by_hint(hint, available, listed)
     }
 }
 
 /// Splits devices by their nodes. A device of several nodes counts for the first one in this order:
 /// nodes in the hint, then the others, each group by ascending number of devices.
-fn split(
+fn split_by_hint(
     hint: NumaMask,
     available: &DeviceIds,
     listed: &BTreeMap<String, Device>,

@@ -38,7 +38,7 @@ use crate::{
 /// Table of connected and connecting plugins, with at most one client per key.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    by_key: BTreeMap<ClientKey, Entry>,
+    by_key: BTreeMap<ClientKey, ClientEntry>,
     last_number: u64,
 }
 
@@ -59,7 +59,7 @@ struct ClientKey {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ClientEntry {
     number: u64,
     /// Closes the connection; `None` until the dial succeeds.
     close: Option<CancellationToken>,
@@ -134,7 +134,7 @@ impl Manager {
         let key = ClientKey { resource: resource.to_owned(), socket };
         self.clients.last_number += 1;
         let number = self.clients.last_number;
-        self.clients.by_key.insert(key.clone(), Entry { number, close: None });
+        self.clients.by_key.insert(key.clone(), ClientEntry { number, close: None });
         Client { key, number }
     }
 
@@ -179,7 +179,7 @@ impl Manager {
 
     /// Removes resources whose endpoint is missing, or stopped for longer than the grace period. Returns
     /// their names. The caller writes the checkpoint if there are any.
-    pub(crate) fn expire(&mut self, now: Instant, grace: Duration) -> Vec<String> {
+    pub(crate) fn remove_expired(&mut self, now: Instant, grace: Duration) -> Vec<String> {
         let is_over = |endpoint: &&Endpoint| {
             endpoint.stopped_at.is_some_and(|stopped_at| now.duration_since(stopped_at) > grace)
         };
@@ -313,9 +313,9 @@ mod tests {
         let stopped = Instant::now();
         let grace = Duration::from_secs(300);
         manager.stream_ended(&client, stopped);
-        assert!(manager.expire(stopped + grace, grace).is_empty());
+        assert!(manager.remove_expired(stopped + grace, grace).is_empty());
         assert_eq!(manager.unhealthy[GPU], ids("a"));
-        assert_eq!(manager.expire(stopped + grace + Duration::from_millis(1), grace), [GPU]);
+        assert_eq!(manager.remove_expired(stopped + grace + Duration::from_millis(1), grace), [GPU]);
         assert_eq!(manager.counts()[GPU], (0, 0));
         assert!(!manager.is_known(GPU) && manager.next_expiry(grace).is_none());
     }

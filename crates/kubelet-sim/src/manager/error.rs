@@ -17,7 +17,7 @@ pub(crate) enum ManagerError {
     Unregistered(String),
     /// The resource has no healthy device. Fails a request of 0 devices too.
     #[error("no healthy devices present; cannot allocate unhealthy devices {0}")]
-    NoHealthy(String),
+    NoHealthyDevice(String),
     /// The container holds a device that is no longer healthy.
     #[error(
         "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {0}"
@@ -27,7 +27,7 @@ pub(crate) enum ManagerError {
     #[error(
         "requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}"
     )]
-    Unavailable { resource: String, requested: usize, available: usize },
+    TooFewAvailable { resource: String, requested: usize, available: usize },
     /// The choice ran out of devices. The real manager has the same last check.
     #[error(
         "unexpectedly allocated less resources than required. Requested: {requested}, Got: {got}"

@@ -32,7 +32,7 @@ impl Manager {
             hints.push(self.hints_of(&resource, size, (&held, &reusable))?);
         }
         let containers = [container.name.as_str()];
-        Ok(self.decide(&pod.uid, &containers, &hints))
+        Ok(self.store_merged_affinity(&pod.uid, &containers, &hints))
     }
 
     /// Decides the NUMA nodes of all of a pod's devices (scope `pod`).
@@ -45,11 +45,11 @@ impl Manager {
         }
         let containers: Vec<&str> =
             pod.in_admission_order().map(|container| container.name.as_str()).collect();
-        Ok(self.decide(&pod.uid, &containers, &hints))
+        Ok(self.store_merged_affinity(&pod.uid, &containers, &hints))
     }
 
     /// Merges the hints of all resources, and stores the affinity for each of the containers.
-    fn decide(&mut self, pod: &str, containers: &[&str], hints: &[Hints]) -> Alignment {
+    fn store_merged_affinity(&mut self, pod: &str, containers: &[&str], hints: &[Hints]) -> Alignment {
         let all_nodes = NumaMask::of(self.numa_nodes.iter().copied());
         let decision = merge(self.policy, all_nodes, hints);
         if !decision.admitted {

@@ -53,7 +53,7 @@ impl PodRecord {
 
     /// Records that all containers ended with success. The phase of an active pod with claims changes
     /// after their release.
-    pub(crate) fn containers_ended(&mut self) {
+    pub(crate) fn finish_containers(&mut self) {
         self.running.clear();
         if self.pod.claims.is_empty() || !self.is_active() {
             self.phase = PodPhase::Succeeded;
@@ -109,7 +109,7 @@ impl Manager {
     /// Checks that the pod's extended resources fit the node: its requests plus those of all other
     /// admitted pods are at most allocatable. For a pod that holds devices, allocatable is at least
     /// the number of allocated devices. A resource unknown to the node is not checked.
-    pub(crate) fn fits(&self, pod: &Pod) -> Result<(), InsufficientResource> {
+    pub(crate) fn check_fits(&self, pod: &Pod) -> Result<(), InsufficientResource> {
         let counts = self.counts();
         let used = self.used_by_others(&pod.uid);
         for (resource, requested) in pod.effective_limits() {
@@ -164,8 +164,8 @@ mod tests {
     fn requests_of_admitted_pods_count_even_without_allocated_devices() {
         let mut manager = manager(vec![device("a", &[]), device("b", &[])]);
         admit(&mut manager, pod("early", 1));
-        assert_eq!(manager.fits(&pod("p", 1)), Ok(()));
-        let insufficient = manager.fits(&pod("p", 2)).expect_err("1 of 2 is used");
+        assert_eq!(manager.check_fits(&pod("p", 1)), Ok(()));
+        let insufficient = manager.check_fits(&pod("p", 2)).expect_err("1 of 2 is used");
         assert_eq!(
             insufficient.to_string(),
             "Node didn't have enough resource: example.com/gpu, requested: 2, used: 1, capacity: 2"
@@ -177,22 +177,22 @@ mod tests {
         let mut manager = manager(vec![device("a", &[])]);
         admit(&mut manager, pod("one", u64::MAX));
         admit(&mut manager, pod("two", u64::MAX));
-        manager.fits(&pod("p", 1)).expect_err("nothing is left");
-        manager.fits(&pod("p", u64::MAX)).expect_err("nothing is left");
+        manager.check_fits(&pod("p", 1)).expect_err("nothing is left");
+        manager.check_fits(&pod("p", u64::MAX)).expect_err("nothing is left");
     }
 
     #[test]
     fn a_pod_that_holds_devices_fits_although_the_plugin_is_lost() {
         let mut manager = manager(vec![device("a", &[])]);
         manager.mark_unhealthy(GPU);
-        assert!(manager.fits(&pod("p", 1)).is_err());
+        assert!(manager.check_fits(&pod("p", 1)).is_err());
         hold(&mut manager, "p", "c", "a");
-        assert_eq!(manager.fits(&pod("p", 1)), Ok(()));
+        assert_eq!(manager.check_fits(&pod("p", 1)), Ok(()));
     }
 
     #[test]
     fn a_resource_that_the_node_does_not_know_is_not_checked() {
         let other = Pod::new("p").container(Container::new("c").limit("example.com/other", 9));
-        assert_eq!(manager(vec![]).fits(&other), Ok(()));
+        assert_eq!(manager(vec![]).check_fits(&other), Ok(()));
     }
 }

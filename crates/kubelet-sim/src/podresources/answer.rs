@@ -15,7 +15,7 @@ use crate::{
 /// they hold devices.
 pub(super) fn list(task: &ManagerTask) -> Vec<wire::PodResources> {
     let active = task.manager.pods.values().filter(|record| record.is_active());
-    let known_pods = active.filter(|record| task.knows(&record.pod.uid));
+    let known_pods = active.filter(|record| task.knows_pod(&record.pod.uid));
     known_pods.map(|record| pod_resources(task, &record.pod)).collect()
 }
 
@@ -34,9 +34,9 @@ pub(super) fn allocatable(manager: &Manager) -> Vec<wire::ContainerDevices> {
         let listed = manager.devices.get(resource).into_iter().flatten();
         for (id, device) in listed.filter(|(id, _)| healthy.contains(*id)) {
             match &device.numa_nodes {
-                None => devices.push(entry(resource, id, None)),
+                None => devices.push(container_devices(resource, id, None)),
                 Some(nodes) => {
-                    devices.extend(nodes.iter().map(|node| entry(resource, id, Some(*node))));
+                    devices.extend(nodes.iter().map(|node| container_devices(resource, id, Some(*node))));
                 }
             }
         }
@@ -107,15 +107,15 @@ fn held_devices(resource: &str, holding: &Holding) -> Vec<wire::ContainerDevices
     }
     let entries = by_id.into_iter().flat_map(|(id, nodes)| {
         if nodes.is_empty() {
-            vec![entry(resource, id, None)]
+            vec![container_devices(resource, id, None)]
         } else {
-            nodes.into_iter().map(|node| entry(resource, id, Some(node))).collect()
+            nodes.into_iter().map(|node| container_devices(resource, id, Some(node))).collect()
         }
     });
     entries.collect()
 }
 
-fn entry(resource: &str, id: &str, node: Option<i64>) -> wire::ContainerDevices {
+fn container_devices(resource: &str, id: &str, node: Option<i64>) -> wire::ContainerDevices {
     wire::ContainerDevices {
         resource_name: resource.to_owned(),
         device_ids: vec![id.to_owned()],

@@ -65,7 +65,7 @@ impl Connection {
         let client = self.begin().await?;
         match self.connect(&client, &mut reply).await? {
             Err(error) => {
-                self.fail(client, &error).await?;
+                self.remove_failed(client, &error).await?;
                 // Sending fails if the `Register` call was cancelled.
                 let _ = reply.send(Err(error));
                 Ok(())
@@ -104,14 +104,14 @@ impl Connection {
         let client = client.clone();
         self.handle.update(move |task| task.manager.client_dialled(&client, close)).await?;
         let options = tokio::select! {
-            options = plugin.options(self.deadline) => options,
+            options = plugin.get_options(self.deadline) => options,
             () = reply.closed() => Err(RpcError::cancelled()),
         };
         Ok(options.map(|options| (plugin, options)).map_err(ConnectError::Options))
     }
 
     /// Removes the client from the manager's table, and logs the failure as an event.
-    async fn fail(&self, client: Client, error: &ConnectError) -> Result<(), KubeletEnded> {
+    async fn remove_failed(&self, client: Client, error: &ConnectError) -> Result<(), KubeletEnded> {
         let resource = self.resource.clone();
         let message = error.to_string();
         let fail = move |task: &mut crate::manager_task::ManagerTask| {

@@ -146,11 +146,11 @@ fn check(request: &wire::RegisterRequest) -> Result<(), String> {
 /// Deadline of a call, from its header `grpc-timeout`.
 fn deadline(request: &Request<wire::RegisterRequest>) -> Option<Instant> {
     let text = request.metadata().get("grpc-timeout")?.to_str().ok()?;
-    Instant::now().checked_add(timeout(text)?)
+    Instant::now().checked_add(parse_timeout(text)?)
 }
 
 /// Parses one to eight digits and a unit. Any other text means no timeout, as in tonic.
-fn timeout(text: &str) -> Option<Duration> {
+fn parse_timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.len() > MAX_TIMEOUT_DIGITS || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -236,7 +236,7 @@ mod tests {
             ("5é", None),
             ("", None),
         ] {
-            assert_eq!(timeout(text), expected, "{text}");
+            assert_eq!(parse_timeout(text), expected, "{text}");
         }
     }
 }

@@ -10,7 +10,7 @@ pub enum TopologyPolicy {
     /// `none`: hints are ignored.
     #[default]
     None,
-    /// `best-effort`: the best merged hint applies, preferred or not.
+    /// `best_hint-effort`: the best merged hint applies, preferred or not.
     BestEffort,
     /// `restricted`: admission requires a preferred merged hint.
     Restricted,
@@ -46,20 +46,20 @@ pub(crate) fn merge(
     let hint_lists: Vec<Vec<Hint>> = if hints.is_empty() {
         vec![vec![Hint { affinity: None, preferred: true }]]
     } else {
-        hints.iter().map(options).collect()
+        hints.iter().map(hint_list).collect()
     };
     match policy {
         TopologyPolicy::None => PolicyDecision { affinity: None, admitted: true },
         TopologyPolicy::BestEffort => {
-            PolicyDecision { affinity: best(all_nodes, &hint_lists).affinity, admitted: true }
+            PolicyDecision { affinity: best_hint(all_nodes, &hint_lists).affinity, admitted: true }
         }
         TopologyPolicy::Restricted => {
-            let hint = best(all_nodes, &hint_lists);
+            let hint = best_hint(all_nodes, &hint_lists);
             PolicyDecision { affinity: hint.affinity, admitted: hint.preferred }
         }
         TopologyPolicy::SingleNumaNode => {
             let single: Vec<_> = hint_lists.into_iter().map(single_node).collect();
-            let hint = best(all_nodes, &single);
+            let hint = best_hint(all_nodes, &single);
             let affinity = hint.affinity.filter(|mask| *mask != all_nodes);
             PolicyDecision { affinity, admitted: hint.preferred }
         }
@@ -67,7 +67,7 @@ pub(crate) fn merge(
 }
 
 /// Hints of one resource as a non-empty list.
-fn options(hints: &Hints) -> Vec<Hint> {
+fn hint_list(hints: &Hints) -> Vec<Hint> {
     match hints {
         Hints::NoPreference => vec![Hint { affinity: None, preferred: true }],
         Hints::Masks(hints) if !hints.is_empty() => hints.clone(),
@@ -85,13 +85,13 @@ fn single_node(hints: Vec<Hint>) -> Vec<Hint> {
 
 /// The best merge of one hint per resource. If no merge contains a node: all nodes of the machine, not
 /// preferred.
-fn best(all_nodes: NumaMask, hint_lists: &[Vec<Hint>]) -> Hint {
+fn best_hint(all_nodes: NumaMask, hint_lists: &[Vec<Hint>]) -> Hint {
     let best_count = max_of_min_affinity_counts(hint_lists);
     permutations(hint_lists)
         .iter()
         .map(|hints| merge_permutation(all_nodes, hints))
-        .filter(|hint| mask(*hint).count() > 0)
-        .reduce(|current, candidate| better(current, candidate, best_count))
+        .filter(|hint| affinity_of(*hint).count() > 0)
+        .reduce(|current, candidate| better_hint(current, candidate, best_count))
         .unwrap_or(Hint { affinity: Some(all_nodes), preferred: false })
 }
 
@@ -133,7 +133,7 @@ fn merge_permutation(all_nodes: NumaMask, hints: &[Hint]) -> Hint {
 /// 1. hints with `max_of_min_affinity_counts` nodes,
 /// 2. smaller hints, the largest of them first,
 /// 3. larger hints, the smallest of them first.
-fn better(current: Hint, candidate: Hint, best_count: u32) -> Hint {
+fn better_hint(current: Hint, candidate: Hint, best_count: u32) -> Hint {
     use std::cmp::Ordering::{Equal, Greater, Less};
 
     if current.preferred != candidate.preferred {
@@ -142,7 +142,7 @@ fn better(current: Hint, candidate: Hint, best_count: u32) -> Hint {
     if current.preferred {
         return narrower(current, candidate);
     }
-    let (current_count, candidate_count) = (mask(current).count(), mask(candidate).count());
+    let (current_count, candidate_count) = (affinity_of(current).count(), affinity_of(candidate).count());
     match (current_count.cmp(&best_count), candidate_count.cmp(&best_count)) {
         (Greater, _) | (Equal, Equal) => narrower(current, candidate),
         (Equal, _) | (Less, Greater) => current,
@@ -156,12 +156,12 @@ fn better(current: Hint, candidate: Hint, best_count: u32) -> Hint {
 }
 
 fn narrower(current: Hint, candidate: Hint) -> Hint {
-    let current_mask = mask(current);
-    if current_mask.narrowest(mask(candidate)) == current_mask { current } else { candidate }
+    let current_mask = affinity_of(current);
+    if current_mask.narrowest(affinity_of(candidate)) == current_mask { current } else { candidate }
 }
 
 /// Nodes of a merged hint, which always has an affinity.
-fn mask(merged: Hint) -> NumaMask {
+fn affinity_of(merged: Hint) -> NumaMask {
     merged.affinity.unwrap_or_default()
 }
 

@@ -135,7 +135,7 @@ async fn of_two_container_responses_the_first_is_used() {
 #[tokio::test]
 async fn a_hanging_allocate_blocks_the_admission_of_other_pods() {
     let (node, plugin) = node_with(2).await;
-    plugin.script().unanswered = Some(Method::Allocate);
+    plugin.script().hanging_method = Some(Method::Allocate);
     let other = async {
         let admission = tokio::time::timeout(SHORT_TIMEOUT, node.kubelet.admit(Pod::new("other")));
         admission.await.expect_err("the first admission blocks it");
@@ -161,7 +161,7 @@ async fn check_closing(method: Method, is_call: impl Fn(&Call) -> bool, prefix: 
         DevicePluginOptions { get_preferred_allocation_available: true, ..Default::default() };
     plugin.script().options = Ok(options);
     plugin.register().await.expect("registered");
-    plugin.script().unanswered = Some(method);
+    plugin.script().hanging_method = Some(method);
     let end_streams = async {
         plugin.wait_for_call(is_call).await;
         plugin.end_streams(Ok(()));

@@ -32,7 +32,7 @@ pub(crate) enum Call {
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     /// Method that the plugin never answers. Takes precedence over the other fields.
-    pub(crate) unanswered: Option<Method>,
+    pub(crate) hanging_method: Option<Method>,
     pub(crate) options: Result<wire::DevicePluginOptions, Status>,
     pub(crate) preferred: Result<Vec<String>, Status>,
     pub(crate) allocate: AllocateBehaviour,
@@ -99,7 +99,7 @@ struct OpenStream(Arc<Shared>);
 impl Default for Script {
     fn default() -> Self {
         Self {
-            unanswered: None,
+            hanging_method: None,
             options: Ok(wire::DevicePluginOptions::default()),
             preferred: Ok(Vec::new()),
             allocate: AllocateBehaviour::Ids,
@@ -247,7 +247,7 @@ impl Service {
     async fn record_call(&self, method: Method, call: Call) -> Script {
         self.0.calls.send_modify(|calls| calls.push(call));
         let script = self.current_script();
-        if script.unanswered == Some(method) {
+        if script.hanging_method == Some(method) {
             std::future::pending::<()>().await;
         }
         script

@@ -14,7 +14,7 @@ use windlass_kubelet_sim::{ClaimId, Container, Pod, PodClaim};
 use super::{
     dra::{DRIVER, driver::Driver, pod_of},
     plugin::Plugin,
-    support::{GPU, Node, device, devices, on_nodes},
+    support::{GPU, Node, device, devices, device_on_nodes},
 };
 
 async fn client(node: &Node) -> PodResourcesListerClient<Channel> {
@@ -38,7 +38,7 @@ fn ids_and_nodes(devices: &[ContainerDevices]) -> Vec<(&str, Option<i64>)> {
 #[tokio::test]
 async fn list_has_an_entry_per_device_and_node_and_omits_finished_init_containers() {
     let node = Node::start();
-    let devices = vec![on_nodes("both", &[0, 1]), device("plain", "Healthy")];
+    let devices = vec![device_on_nodes("both", &[0, 1]), device("plain", "Healthy")];
     let plugin = Plugin::registered(&node.kubelet, GPU, devices).await;
     node.wait_for_counts(GPU, 2, 2).await;
     let pod = Pod::new("pod")
@@ -64,8 +64,8 @@ async fn list_has_an_entry_per_device_and_node_and_omits_finished_init_container
 async fn get_allocatable_resources_omits_unhealthy_devices_and_those_with_an_empty_topology() {
     let node = Node::start();
     let devices = vec![
-        on_nodes("a", &[1]),
-        on_nodes("empty", &[]),
+        device_on_nodes("a", &[1]),
+        device_on_nodes("empty", &[]),
         device("plain", "Healthy"),
         device("unhealthy", "Unhealthy"),
     ];
@@ -113,7 +113,7 @@ async fn calls_beyond_the_burst_are_rejected() {
 async fn list_is_the_same_after_a_restart() {
     let node = Node::start();
     let mut devices = devices(1);
-    devices.push(on_nodes("n", &[1]));
+    devices.push(device_on_nodes("n", &[1]));
     let _plugin = Plugin::registered(&node.kubelet, GPU, devices).await;
     node.wait_for_counts(GPU, 2, 2).await;
     node.admit("pod", GPU, 2).await;

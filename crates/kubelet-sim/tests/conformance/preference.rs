@@ -6,7 +6,7 @@ use windlass_kubelet_sim::{Container, Pod, TopologyPolicy};
 
 use super::{
     plugin::{Call, Plugin},
-    support::{GPU, Node, devices, ids, on_nodes, pod},
+    support::{GPU, Node, devices, ids, device_on_nodes, pod},
 };
 
 /// Registers a plugin whose options include `GetPreferredAllocation`.
@@ -37,8 +37,8 @@ fn take_preference_calls(plugin: &Plugin) -> Vec<(String, String, i32)> {
         .collect()
 }
 
-fn two_nodes() -> Vec<Device> {
-    (0..8).map(|index| on_nodes(&format!("d{index}"), &[index / 4])).collect()
+fn devices_on_two_nodes() -> Vec<Device> {
+    (0..8).map(|index| device_on_nodes(&format!("d{index}"), &[index / 4])).collect()
 }
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn without_topology_the_plugin_is_called_even_if_all_devices_are_needed() 
 #[tokio::test]
 async fn a_request_for_exactly_the_aligned_devices_makes_no_call() {
     let node = Node::start_with(|config| config.topology = TopologyPolicy::SingleNumaNode);
-    let plugin = register_with_preference(&node, two_nodes()).await;
+    let plugin = register_with_preference(&node, devices_on_two_nodes()).await;
     assert_eq!(node.admit("pod", GPU, 4).await, ids("d0 d1 d2 d3"));
     assert_eq!(take_preference_calls(&plugin), []);
 }
@@ -76,7 +76,7 @@ async fn a_request_that_reusable_devices_cover_makes_no_call() {
 #[tokio::test]
 async fn the_call_has_aligned_devices_must_include_devices_and_the_whole_size() {
     let node = Node::start_with(|config| config.topology = TopologyPolicy::BestEffort);
-    let plugin = register_with_preference(&node, two_nodes()).await;
+    let plugin = register_with_preference(&node, devices_on_two_nodes()).await;
     let preferred = ["d5", "d1", "d2", "d3"].map(str::to_owned);
     plugin.script().preferred = Ok(preferred.to_vec());
     let init = Container::new("i").limit(GPU, 2);
@@ -90,7 +90,7 @@ async fn the_call_has_aligned_devices_must_include_devices_and_the_whole_size() 
     let aligned = || "d0 d1 d2 d3".to_owned();
     let expected = [(aligned(), String::new(), 2), (aligned(), "d1 d2".to_owned(), 3)];
     assert_eq!(take_preference_calls(&plugin), expected);
-    let call = allocation("c").preference.clone().expect("the plugin was called");
+    let call = allocation("c").preferred_call.clone().expect("the plugin was called");
     assert_eq!((call.available, call.must_include), (ids("d0 d1 d2 d3"), ids("d1 d2")));
     assert_eq!((call.size, &call.preferred[..]), (3, &preferred[..]));
 }
@@ -98,7 +98,7 @@ async fn the_call_has_aligned_devices_must_include_devices_and_the_whole_size() 
 #[tokio::test]
 async fn a_request_for_exactly_the_remaining_aligned_devices_makes_no_call() {
     let node = Node::start_with(|config| config.topology = TopologyPolicy::BestEffort);
-    let plugin = register_with_preference(&node, two_nodes()).await;
+    let plugin = register_with_preference(&node, devices_on_two_nodes()).await;
     let init = Container::new("i").limit(GPU, 2);
     let pod = Pod::new("pod").init_container(init).container(Container::new("c").limit(GPU, 4));
     let admission = node.kubelet.admit(pod).await.expect("admitted");

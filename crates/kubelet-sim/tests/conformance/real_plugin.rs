@@ -38,7 +38,7 @@ async fn a_go_plugin_registers_and_serves_a_pod() {
     node.wait_for_counts("example.com/go", 2, 2).await;
     let admission = node.kubelet.admit(pod("pod", "example.com/go", 1)).await.expect("admitted");
     let allocation = admission.allocation("c", "example.com/go").expect("allocated");
-    let preference = allocation.preference.as_ref().expect("the plugin was called");
+    let preference = allocation.preferred_call.as_ref().expect("the plugin was called");
     assert_eq!(preference.available, ids("g0 g1"));
     assert_eq!(allocation.ids(), ids(&allocation.run_options.envs["GO"]));
     drop(plugin);

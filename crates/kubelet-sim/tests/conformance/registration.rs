@@ -313,7 +313,7 @@ async fn a_plugin_asked_for_options_while_the_old_stream_ends_is_dropped() {
     let first = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
     node.wait_for_counts(GPU, 1, 1).await;
     let second = Plugin::serve(&node.kubelet, GPU, "two.sock");
-    second.script().unanswered = Some(Method::Options);
+    second.script().hanging_method = Some(Method::Options);
     let end_first_stream = async {
         second.wait_for_call(|call| *call == Call::Options).await;
         first.end_streams(Ok(()));

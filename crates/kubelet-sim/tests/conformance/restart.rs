@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use windlass_kubelet_api::checkpoint::{Checkpoint, FILE};
+use windlass_kubelet_api::checkpoint::{Checkpoint, FILE_NAME};
 use windlass_kubelet_sim::{Event, KubeletState, PluginStatus, Pod, PodPhase, RejectionReason};
 
 use super::{
@@ -194,7 +194,7 @@ async fn a_real_kubelets_checkpoint_is_restored() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let plugins = dir.path().join("device-plugins");
     std::fs::create_dir_all(&plugins).expect("a folder");
-    std::fs::write(plugins.join(FILE), GOLDEN).expect("written");
+    std::fs::write(plugins.join(FILE_NAME), GOLDEN).expect("written");
     let node = Node::start_in(dir, |_| ());
     let gpus = &node.kubelet.status().resources["nvidia.com/gpu"];
     assert_eq!((gpus.capacity, gpus.in_use.len()), (0, 4));
@@ -207,7 +207,7 @@ async fn a_kubelet_with_a_corrupt_checkpoint_starts_with_an_empty_state() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let plugins = dir.path().join("device-plugins");
     std::fs::create_dir_all(&plugins).expect("a folder");
-    std::fs::write(plugins.join(FILE), GOLDEN.replacen("0003", "0009", 1)).expect("written");
+    std::fs::write(plugins.join(FILE_NAME), GOLDEN.replacen("0003", "0009", 1)).expect("written");
     let node = Node::start_in(dir, |_| ());
     assert!(node.kubelet.status().resources.is_empty());
     let is_corrupt = |event: &Event| {
@@ -225,7 +225,7 @@ async fn a_lost_checkpoint_keeps_the_nodes_counts_and_an_empty_folder_resets_the
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     let folder = node.kubelet.config().plugin_dir();
     node.kubelet.stop().await;
-    std::fs::remove_file(folder.join(FILE)).expect("the checkpoint exists");
+    std::fs::remove_file(folder.join(FILE_NAME)).expect("the checkpoint exists");
     node.kubelet.restart().await.expect("restarted");
     assert_eq!(node.kubelet.status().counts(GPU), Some((2, 2)));
     assert_eq!(phase(&node, "pod-uid"), PodPhase::Admitted);
@@ -245,7 +245,7 @@ async fn lists_and_allocations_write_the_checkpoint_and_the_deletion_of_a_pod_do
     node.kubelet.delete_pod("pod-uid").await;
     assert_eq!(write_count(), 2);
     let read_checkpoint = || {
-        let json = std::fs::read_to_string(node.kubelet.config().plugin_dir().join(FILE));
+        let json = std::fs::read_to_string(node.kubelet.config().plugin_dir().join(FILE_NAME));
         Checkpoint::parse(&json.expect("written")).expect("intact")
     };
     let entry = &read_checkpoint().pods.expect("one holder")[0];

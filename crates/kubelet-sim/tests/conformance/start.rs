@@ -35,7 +35,7 @@ async fn every_start_calls_pre_start_with_the_same_devices_and_no_allocate() {
     for _ in 0..2 {
         let run_options = node.kubelet.start_container("pod-uid", "c").await.expect("started");
         assert_eq!(run_options.envs["VISIBLE"], "d0,d1");
-        assert!(node.kubelet.status().pods["pod-uid"].containers["c"].running);
+        assert!(node.kubelet.status().pods["pod-uid"].containers["c"].is_running);
         assert_eq!(plugin.take_calls(), [Call::PreStart(vec!["d0".to_owned(), "d1".to_owned()])]);
         node.kubelet.stop_container("pod-uid", "c").await;
     }
@@ -99,7 +99,7 @@ async fn containers_of_pods_that_were_rejected_or_have_ended_do_not_start() {
     assert_eq!(start("big-uid").await, Err(not_admitted("big-uid")));
     node.kubelet.finish_pod("pod-uid").await;
     assert_eq!(start("pod-uid").await, Err(not_admitted("pod-uid")));
-    assert!(!node.kubelet.status().pods["pod-uid"].containers["c"].running);
+    assert!(!node.kubelet.status().pods["pod-uid"].containers["c"].is_running);
     assert_eq!(plugin.calls(), []);
 }
 

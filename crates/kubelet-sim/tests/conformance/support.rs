@@ -119,7 +119,7 @@ pub(crate) fn device(id: &str, health: &str) -> wire::Device {
 }
 
 /// A healthy device on these NUMA nodes.
-pub(crate) fn on_nodes(id: &str, nodes: &[i64]) -> wire::Device {
+pub(crate) fn device_on_nodes(id: &str, nodes: &[i64]) -> wire::Device {
     let nodes = nodes.iter().map(|id| wire::NumaNode { id: *id }).collect();
     wire::Device { topology: Some(wire::TopologyInfo { nodes }), ..device(id, "Healthy") }
 }

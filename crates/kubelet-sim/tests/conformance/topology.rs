@@ -1,17 +1,17 @@
 //! Topology policies and scopes: allocated devices, and rejections.
 
-use windlass_kubelet_api::{checkpoint::FILE, deviceplugin::Device};
+use windlass_kubelet_api::{checkpoint::FILE_NAME, deviceplugin::Device};
 use windlass_kubelet_sim::{Rejection, RejectionReason, TopologyPolicy, TopologyScope};
 
 use super::{
     plugin::Plugin,
-    support::{GPU, Node, ids, on_nodes, pod},
+    support::{GPU, Node, ids, device_on_nodes, pod},
 };
 
 /// A kubelet with this policy, and a plugin with two devices on each of two NUMA nodes.
 async fn node(policy: TopologyPolicy) -> (Node, Plugin) {
     let node = Node::start_with(|config| config.topology = policy);
-    let list = (0..4).map(|index| on_nodes(&format!("d{index}"), &[index / 2])).collect();
+    let list = (0..4).map(|index| device_on_nodes(&format!("d{index}"), &[index / 2])).collect();
     let plugin = Plugin::registered(&node.kubelet, GPU, list).await;
     node.wait_for_counts(GPU, 4, 4).await;
     (node, plugin)
@@ -38,7 +38,7 @@ async fn a_pod_gets_devices_of_one_numa_node_if_possible() {
 async fn restricted_rejects_devices_of_two_nodes_if_one_node_could_have_enough() {
     let half_unhealthy = || {
         [("d0", 0, "Healthy"), ("d1", 0, "Unhealthy"), ("d2", 1, "Healthy"), ("d3", 1, "Unhealthy")]
-            .map(|(id, node, health)| Device { health: health.to_owned(), ..on_nodes(id, &[node]) })
+            .map(|(id, node, health)| Device { health: health.to_owned(), ..device_on_nodes(id, &[node]) })
     };
     let pair = async |policy| {
         let (node, plugin) = node(policy).await;
@@ -65,7 +65,7 @@ async fn policy_none_ignores_numa_nodes_but_records_them() {
     let (node, _plugin) = node(TopologyPolicy::None).await;
     assert_eq!(node.admit("one", GPU, 1).await, ids("d0"));
     assert_eq!(node.admit("two", GPU, 2).await, ids("d1 d2"));
-    let json = std::fs::read_to_string(node.kubelet.config().plugin_dir().join(FILE));
+    let json = std::fs::read_to_string(node.kubelet.config().plugin_dir().join(FILE_NAME));
     let json = json.expect("written");
     assert!(json.contains(r#""DeviceIDs":{"0":["d1"],"1":["d2"]}"#), "{json}");
 }
@@ -76,7 +76,7 @@ async fn scope_pod_aligns_all_containers_together() {
         config.topology = TopologyPolicy::SingleNumaNode;
         config.topology_scope = TopologyScope::Pod;
     });
-    let list = (0..4).map(|index| on_nodes(&format!("d{index}"), &[index / 2])).collect();
+    let list = (0..4).map(|index| device_on_nodes(&format!("d{index}"), &[index / 2])).collect();
     let _plugin = Plugin::registered(&node.kubelet, GPU, list).await;
     node.wait_for_counts(GPU, 4, 4).await;
     let container = |name: &str| windlass_kubelet_sim::Container::new(name).limit(GPU, 1);

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, time::Duration};
 
 use tonic::{Code, transport::Channel};
 use windlass_kubelet_api::{
-    checkpoint::{Checkpoint, CheckpointError, FILE, NO_NUMA_NODE},
+    checkpoint::{Checkpoint, CheckpointError, FILE_NAME, NO_NUMA_NODE},
     podresources::{
         self as wire, AllocatableResourcesRequest, GetPodResourcesRequest, ListPodResourcesRequest,
         pod_resources_lister_client::PodResourcesListerClient,
@@ -116,7 +116,7 @@ async fn allocatable(node: &impl Node) -> Vec<String> {
 }
 
 async fn client(node: &impl Node) -> Client {
-    let socket = node.root().join(wire::DIR).join(wire::SOCKET);
+    let socket = node.root().join(wire::SOCKET_DIR).join(wire::SOCKET_NAME);
     let channel = SocketPath::new(socket)
         .expect("a short socket path")
         .dial()
@@ -170,7 +170,7 @@ fn by_resource(devices: &[wire::ContainerDevices]) -> Vec<String> {
 
 /// Reads the checkpoint. One read is consistent, because the kubelet replaces the file atomically.
 fn checkpoint(node: &impl Node) -> Result<Checkpoint, CheckpointError> {
-    match fs::read_to_string(node.plugin_dir().join(FILE)) {
+    match fs::read_to_string(node.plugin_dir().join(FILE_NAME)) {
         Ok(json) => Checkpoint::parse(&json),
         Err(_) => Ok(Checkpoint::default()),
     }

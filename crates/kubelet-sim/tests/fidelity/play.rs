@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, time::Duration};
 
-use windlass_kubelet_api::checkpoint::FILE;
+use windlass_kubelet_api::checkpoint::FILE_NAME;
 use windlass_kubelet_sim::Pod;
 
 use super::{
@@ -19,7 +19,7 @@ pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// the kubelet's visible state.
 pub(crate) async fn transcript(node: &mut impl Node, script: &Script) -> String {
     let (plugins, calls) = (BTreeMap::new(), BTreeMap::new());
-    let mut runner = ScriptRunner { node, plugins, calls, is_down: false };
+    let mut runner = ScriptRunner { node, plugins, calls, is_kubelet_stopped: false };
     let mut previous = Observation::default();
     let mut text = String::new();
     for step in &script.steps {
@@ -31,7 +31,7 @@ pub(crate) async fn transcript(node: &mut impl Node, script: &Script) -> String 
             writeln!(text, "  {line}").expect("into a string");
         }
         text.push_str(&runner.new_calls());
-        if step.is_complete() && !runner.is_down {
+        if step.is_complete() && !runner.is_kubelet_stopped {
             let observation =
                 tokio::time::timeout(STEP_TIMEOUT, Observation::wait_until_stable(runner.node));
             let current = observation.await.expect("the kubelet's state becomes stable");
@@ -49,7 +49,7 @@ struct ScriptRunner<'a, N> {
     /// Number of calls in the transcript so far, by plugin.
     calls: BTreeMap<&'static str, usize>,
     /// True while the kubelet is stopped.
-    is_down: bool,
+    is_kubelet_stopped: bool,
 }
 
 // === impl ScriptRunner ===
@@ -81,7 +81,7 @@ impl<N: Node> ScriptRunner<'_, N> {
                 self.plugin(plugin).wait_for_streams(*count).await;
             }
             Step::WaitForHealthy(resource, ids) => self.wait_for_healthy(resource, ids).await,
-            Step::Run(pod) => return self.run(pod).await,
+            Step::Run(pod) => return self.run_pod(pod).await,
             Step::RestartContainer(pod, container) => {
                 self.node.restart_container(pod, container).await;
             }
@@ -89,17 +89,17 @@ impl<N: Node> ScriptRunner<'_, N> {
             Step::WaitForHealth { pod, container, health } => {
                 self.wait_for_health((pod, container), health).await;
             }
-            Step::Count => return self.count().await,
+            Step::Count => return self.describe_counts().await,
             Step::Get(pod) => return observation::get(self.node, pod).await,
             Step::StopKubelet => {
                 self.node.stop_kubelet().await;
-                self.is_down = true;
+                self.is_kubelet_stopped = true;
             }
             Step::EndContainers => self.node.end_containers().await,
             Step::BreakCheckpoint => self.break_checkpoint(),
             Step::StartKubelet => {
                 let pods = self.node.start_kubelet().await.into_iter();
-                self.is_down = false;
+                self.is_kubelet_stopped = false;
                 let pods: Vec<_> = pods.map(|(pod, outcome)| format!("{pod}: {outcome}")).collect();
                 return pods.join("\n");
             }
@@ -112,7 +112,7 @@ impl<N: Node> ScriptRunner<'_, N> {
     }
 
     /// Runs a pod. Describes its outcome, and the environment variables that plugins set.
-    async fn run(&mut self, pod: &Pod) -> String {
+    async fn run_pod(&mut self, pod: &Pod) -> String {
         let mut outcome = self.node.run(pod).await;
         let mut lines = vec![outcome.to_string()];
         if matches!(outcome, Outcome::Waiting { .. }) {
@@ -134,7 +134,7 @@ impl<N: Node> ScriptRunner<'_, N> {
         lines.join("\n")
     }
 
-    async fn count(&mut self) -> String {
+    async fn describe_counts(&mut self) -> String {
         let counts = self.node.counts().await.into_iter();
         let lines = counts.map(|(resource, (capacity, allocatable))| {
             format!("{resource}: capacity {capacity}, allocatable {allocatable}")
@@ -155,7 +155,7 @@ impl<N: Node> ScriptRunner<'_, N> {
     }
 
     fn break_checkpoint(&self) {
-        let path = self.node.plugin_dir().join(FILE);
+        let path = self.node.plugin_dir().join(FILE_NAME);
         let json = fs::read_to_string(&path).expect("the kubelet wrote a checkpoint");
         let broken = json.replacen("example.com", "exbmple.com", 1);
         assert_ne!(json, broken, "the checkpoint names a resource");

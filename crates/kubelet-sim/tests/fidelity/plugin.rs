@@ -261,7 +261,7 @@ impl DevicePlugin for Service {
         let device_i_ds = match self.record_call(call) {
             Behaviour::PreferenceFails => return Err(Status::unavailable("no preference today")),
             Behaviour::PrefersUnknown => vec!["unknown".to_owned()],
-            _ => prefer(usize::try_from(size).expect("not negative"), required, available),
+            _ => choose_preferred(usize::try_from(size).expect("not negative"), required, available),
         };
         let response = wire::ContainerPreferredAllocationResponse { device_i_ds };
         Ok(Response::new(wire::PreferredAllocationResponse { container_responses: vec![response] }))
@@ -303,7 +303,7 @@ fn response_with_ids(plugin: &str, ids: String) -> wire::ContainerAllocateRespon
 }
 
 /// Preferred devices: the required ones, then the first others by name.
-fn prefer(size: usize, required: Vec<String>, available: Vec<String>) -> Vec<String> {
+fn choose_preferred(size: usize, required: Vec<String>, available: Vec<String>) -> Vec<String> {
     let others: BTreeSet<_> = available.into_iter().filter(|id| !required.contains(id)).collect();
     required.into_iter().chain(others).take(size).collect()
 }

@@ -105,13 +105,13 @@ impl fmt::Display for Step {
             Self::RegisterAs { plugin, resource, version } => {
                 write!(f, "{plugin} registers {resource:?} in version {version:?}")
             }
-            Self::List(plugin, devices) => write!(f, "{plugin} lists {}", or_nothing(devices)),
+            Self::List(plugin, devices) => write!(f, "{plugin} lists {}", text_or_nothing(devices)),
             Self::SetBehaviour(plugin, behaviour) => write!(f, "{plugin} behaves: {behaviour:?}"),
             Self::EndStreams(plugin) => write!(f, "{plugin} ends its streams"),
             Self::Kill(plugin) => write!(f, "{plugin} dies"),
             Self::WaitForStreams(plugin, count) => write!(f, "{plugin} has {count} streams"),
             Self::WaitForHealthy(resource, ids) => {
-                write!(f, "{resource} has {}", or_nothing(ids))
+                write!(f, "{resource} has {}", text_or_nothing(ids))
             }
             Self::Run(pod) => write!(f, "pod {} ({}) comes: {}", pod.name, pod.uid, requests(pod)),
             Self::RestartContainer(pod, container) => {
@@ -119,7 +119,7 @@ impl fmt::Display for Step {
             }
             Self::Delete(pod) => write!(f, "pod {pod} is deleted"),
             Self::WaitForHealth { pod, container, health } => {
-                write!(f, "status of {container} in {pod}: {}", or_nothing(health))
+                write!(f, "status of {container} in {pod}: {}", text_or_nothing(health))
             }
             Self::Count => f.write_str("the node counts"),
             Self::Get(pod) => write!(f, "pod resources are asked for {pod}"),
@@ -131,7 +131,7 @@ impl fmt::Display for Step {
     }
 }
 
-fn or_nothing(text: &str) -> &str {
+fn text_or_nothing(text: &str) -> &str {
     if text.is_empty() { "nothing" } else { text }
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn all() -> Vec<Script> {
         init_containers(),
         preference(),
         pre_start(),
-        refusals(),
+        failed_allocate_calls(),
         numa_nodes(),
         lost_streams(),
         lost_plugin_after_failed_registration(),
@@ -203,7 +203,7 @@ pub(crate) fn pre_start() -> Script {
 }
 
 /// A plugin that fails `Allocate`, or answers without a container response.
-pub(crate) fn refusals() -> Script {
+pub(crate) fn failed_allocate_calls() -> Script {
     let mut steps = register("gpu", GPU, OptionalCall::None, "d0");
     steps.extend([
         Step::SetBehaviour("gpu", Behaviour::AllocateFails),

@@ -48,7 +48,7 @@ impl CleanupMetrics {
         registry.register("handover_devices", help, metrics.devices.clone());
         for work in WORK_KINDS {
             for result in ["done", "failed"] {
-                metrics.outcomes.get_or_create_owned(&outcome(work, result));
+                metrics.outcomes.get_or_create_owned(&outcome_labels(work, result));
             }
         }
         metrics.set_states([]);
@@ -86,12 +86,12 @@ impl Timer {
         let labels = vec![("work", work.to_owned())];
         metrics.seconds.get_or_create_owned(&labels).observe(started_at.elapsed().as_secs_f64());
         let result_label = if result.is_ok() { "done" } else { "failed" };
-        metrics.outcomes.get_or_create_owned(&outcome(work, result_label)).inc();
+        metrics.outcomes.get_or_create_owned(&outcome_labels(work, result_label)).inc();
         result
     }
 }
 
-fn outcome(work: &str, result: &str) -> Labels {
+fn outcome_labels(work: &str, result: &str) -> Labels {
     vec![("result", result.to_owned()), ("work", work.to_owned())]
 }
 

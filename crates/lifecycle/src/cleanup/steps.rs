@@ -50,7 +50,7 @@ pub(super) enum StepError {
     #[error("GET {0}")]
     Get(String, #[source] GetError),
     #[error("{what}: not done within {limit:?}")]
-    Timeout { what: String, limit: Duration },
+    Timeout { action: String, limit: Duration },
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error("{0} cannot be written: the device has no folder in sysfs")]
@@ -99,9 +99,9 @@ async fn run_steps(context: &StepContext, steps: &[Step]) -> Result<(), StepErro
                 StepAction::Link(Link::Up) => link::set_up(context, *limit).await,
             }
         };
-        let timeout_error = || StepError::Timeout { what: name_of(action), limit: *limit };
+        let timeout_error = || StepError::Timeout { action: action_name(action), limit: *limit };
         deadline::timeout(*limit, step).await.unwrap_or_else(|_| Err(timeout_error()))?;
-        tracing::debug!(device = %context.device, step = name_of(action), "cleanup step done");
+        tracing::debug!(device = %context.device, step = action_name(action), "cleanup step done");
     }
     Ok(())
 }
@@ -159,7 +159,7 @@ async fn release_on_failure(
     }
 }
 
-fn name_of(action: &StepAction) -> String {
+fn action_name(action: &StepAction) -> String {
     match action {
         StepAction::Http(url) => format!("GET {url}"),
         StepAction::Command(words) => words.first().cloned().unwrap_or_default(),
@@ -183,14 +183,14 @@ impl StepContext {
         let permit = permit.map_err(|_| StepError::WriteHanging(file.clone()))?;
         let write = move || {
             let _permit = permit;
-            write_in(&host, &folder, &file, &text)
+            write_below(&host, &folder, &file, &text)
         };
         blocking(write).await
     }
 }
 
 /// Writes to an existing file below the device's folder in the host's sysfs.
-fn write_in(host: &Host, folder: &Path, file: &Path, text: &str) -> Result<(), StepError> {
+fn write_below(host: &Host, folder: &Path, file: &Path, text: &str) -> Result<(), StepError> {
     let is_plain = file.components().all(|part| matches!(part, Component::Normal(_)));
     if !is_plain {
         return Err(StepError::OutsideFolder(file.to_owned()));

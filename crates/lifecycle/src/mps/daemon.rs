@@ -121,7 +121,7 @@ impl Daemon {
                 let mut instance = self.instance.take()?;
                 Some(Box::pin(async move {
                     let result = env.prepare(&mut instance, &spec).await;
-                    (Some(instance), result.map_err(failed))
+                    (Some(instance), result.map_err(call_error))
                 }))
             }
             State::SettingLimits { .. } => {
@@ -135,7 +135,7 @@ impl Daemon {
                 let mut instance = self.instance.take()?;
                 Some(Box::pin(async move {
                     let result = env.end_process(&mut instance).await;
-                    (Some(instance), result.map_err(failed))
+                    (Some(instance), result.map_err(call_error))
                 }))
             }
         }
@@ -199,7 +199,7 @@ impl Daemon {
 async fn apply_limits(env: &Env, device: &DeviceId, spec: &MpsSpec) -> Result<(), CallError> {
     let limits =
         spec.client_limits().map_err(|error| (ActionOutcome::SpecImpossible, error.to_string()))?;
-    let program = env.program().map_err(failed)?;
+    let program = env.program().map_err(call_error)?;
     let (folder, settings) = (env.folders.daemon_folder(device), &env.settings);
     let set_limits = deadline::cancel_after(settings.start_deadline, async |deadline_passed| {
         loop {
@@ -210,17 +210,17 @@ async fn apply_limits(env: &Env, device: &DeviceId, spec: &MpsSpec) -> Result<()
             sleep(START_POLL).await;
         }
     });
-    set_limits.await.map_err(failed)
+    set_limits.await.map_err(call_error)
 }
 
 async fn check(env: &Env, device: &DeviceId) -> Result<(), CallError> {
-    let program = env.program().map_err(failed)?;
+    let program = env.program().map_err(call_error)?;
     let result =
         program.check(&env.folders.daemon_folder(device), env.settings.answer_deadline).await;
-    result.map_err(failed)
+    result.map_err(call_error)
 }
 
-fn failed(error: impl std::error::Error) -> CallError {
+fn call_error(error: impl std::error::Error) -> CallError {
     (ActionOutcome::Failed, causes(&error))
 }
 

@@ -47,7 +47,7 @@ pub(super) enum MpsRefusal {
     #[error("the GPU is in MIG mode; turn MIG off, or share its instances")]
     MigMode,
     #[error("{replicas} replicas: MPS serves at most {max} clients on this GPU{why}")]
-    TooMany { replicas: u32, max: u32, why: &'static str },
+    TooMany { replicas: u32, max: u32, reason: &'static str },
 }
 
 const MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
@@ -90,7 +90,7 @@ impl MpsSpec {
         let replicas = self.replicas.get();
         let (max, reason) = self.max_clients();
         if replicas > max {
-            return Err(MpsRefusal::TooMany { replicas, max, why: reason });
+            return Err(MpsRefusal::TooMany { replicas, max, reason });
         }
         let equal_part_mib = self.memory_bytes.map(|bytes| bytes / u64::from(replicas) / MIB);
         let memory_mib = self.memory_mib.or(equal_part_mib);

@@ -9,27 +9,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{FIRST_RENDER, GpuPartition, unique_id};
+use super::{FIRST_RENDER_MINOR, GpuPartition, unique_id};
 use crate::{
     profile::{Amd, Device, NumaNode, PartitionNames},
     state::hash,
 };
 
-const NODES: &str = "sys/devices/virtual/kfd/kfd/topology/nodes";
+const NODES_DIR: &str = "sys/devices/virtual/kfd/kfd/topology/nodes";
 
 /// Link types, from the kernel's `kfd_crat.h`.
-const PCIE: u32 = 2;
-const XGMI: u32 = 11;
+const LINK_PCIE: u32 = 2;
+const LINK_XGMI: u32 = 11;
 
 /// Link weights, from `kfd_crat.h`: nearby processor, far processor, xGMI between GPUs, xGMI between partitions
 /// of one GPU. A link between partitions of two GPUs adds both.
-const NEAR_CPU: u32 = 20;
-const FAR_CPU: u32 = 41;
+const NEAR_CPU_WEIGHT: u32 = 20;
+const FAR_CPU_WEIGHT: u32 = 41;
 const XGMI_WEIGHT: u32 = 15;
 const INTRA_GPU_WEIGHT: u32 = 13;
 
 /// SIMD units per compute unit.
-const SIMDS: u32 = 4;
+const SIMDS_PER_COMPUTE_UNIT: u32 = 4;
 
 /// KFD topology of a machine.
 pub(super) struct Topology<'a> {
@@ -53,7 +53,7 @@ impl Topology<'_> {
     pub(super) fn device(&self) -> Device {
         let mut files = BTreeMap::new();
         for (node, numa) in self.numa.iter().enumerate() {
-            let folder = Path::new(NODES).join(node.to_string());
+            let folder = Path::new(NODES_DIR).join(node.to_string());
             let cpus = numa.cpus.iter().count().to_string();
             let properties = [("cpu_cores_count", cpus), ("simd_count", "0".to_owned())];
             files.insert(folder.join("properties"), lines(&properties));
@@ -79,7 +79,7 @@ impl Topology<'_> {
         partition: &GpuPartition<'_>,
         node: usize,
     ) -> BTreeMap<PathBuf, String> {
-        let folder = Path::new(NODES).join(node.to_string());
+        let folder = Path::new(NODES_DIR).join(node.to_string());
         let (io_links, p2p_links) = (self.io_links(partition, node), self.p2p_links(partition));
         let counts = [io_links.len(), p2p_links.len()];
         let mut files = BTreeMap::from([
@@ -107,20 +107,20 @@ impl Topology<'_> {
         let number = |number: u64| number.to_string();
         lines(&[
             ("cpu_cores_count", number(0)),
-            ("simd_count", number((card.compute_units * dies / card.dies * SIMDS).into())),
+            ("simd_count", number((card.compute_units * dies / card.dies * SIMDS_PER_COMPUTE_UNIT).into())),
             ("mem_banks_count", number(1)),
             ("io_links_count", number(io_links as u64)),
             ("p2p_links_count", number(p2p_links as u64)),
             ("max_waves_per_simd", number(8)),
             ("lds_size_in_kb", number(64)),
             ("wave_front_size", number(64)),
-            ("simd_per_cu", number(SIMDS.into())),
+            ("simd_per_cu", number(SIMDS_PER_COMPUTE_UNIT.into())),
             ("gfx_target_version", number(card.gfx_target.into())),
             ("vendor_id", number(card.pci.vendor.into())),
             ("device_id", number(card.pci.device.into())),
-            ("location_id", number(self.location(partition).into())),
+            ("location_id", number(self.location_id(partition).into())),
             ("domain", number(address.domain.into())),
-            ("drm_render_minor", number((FIRST_RENDER + partition.minor(self.amd)).into())),
+            ("drm_render_minor", number((FIRST_RENDER_MINOR + partition.minor(self.amd)).into())),
             ("hive_id", number(if self.is_linked(partition) { hash(self.seed) } else { 0 })),
             ("num_sdma_engines", number(2)),
             ("unique_id", number(self.unique_id(partition))),
@@ -129,7 +129,7 @@ impl Topology<'_> {
     }
 
     /// Location id of a partition. Its index is in the lowest bits; newer drivers use the highest.
-    fn location(&self, partition: &GpuPartition<'_>) -> u32 {
+    fn location_id(&self, partition: &GpuPartition<'_>) -> u32 {
         let address = u32::from(partition.gpu.path.address().routing_id());
         match self.amd.partitions {
             PartitionNames::Underscore => address | partition.partition_index,
@@ -175,9 +175,9 @@ impl Topology<'_> {
             } else {
                 XGMI_WEIGHT + 2 * INTRA_GPU_WEIGHT
             };
-            Some(Link { kind: XGMI, node_to, weight })
+            Some(Link { kind: LINK_XGMI, node_to, weight })
         });
-        [Link { kind: PCIE, node_to: near_node, weight: NEAR_CPU }]
+        [Link { kind: LINK_PCIE, node_to: near_node, weight: NEAR_CPU_WEIGHT }]
             .into_iter()
             .chain(others)
             .collect()
@@ -193,9 +193,9 @@ impl Topology<'_> {
                 .filter(|_| other.index != partition.index && !partition.is_linked_with(other))
         });
         let targets = processors
-            .map(|node_to| (node_to, FAR_CPU))
-            .chain(gpus.map(|node_to| (node_to, 2 * NEAR_CPU)));
-        targets.map(|(node_to, weight)| Link { kind: PCIE, node_to, weight }).collect()
+            .map(|node_to| (node_to, FAR_CPU_WEIGHT))
+            .chain(gpus.map(|node_to| (node_to, 2 * NEAR_CPU_WEIGHT)));
+        targets.map(|(node_to, weight)| Link { kind: LINK_PCIE, node_to, weight }).collect()
     }
 
     fn is_linked(&self, partition: &GpuPartition<'_>) -> bool {
@@ -222,7 +222,7 @@ impl GpuPartition<'_> {
 
 impl Link {
     fn properties(&self, from: usize) -> String {
-        let bandwidth = if self.kind == XGMI { "64000" } else { "0" };
+        let bandwidth = if self.kind == LINK_XGMI { "64000" } else { "0" };
         lines(&[
             ("type", self.kind.to_string()),
             ("version_major", "0".to_owned()),

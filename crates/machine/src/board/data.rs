@@ -41,7 +41,7 @@ const WORD_BYTES: usize = 4;
 const HEADER_BYTES: usize = WORD_BYTES * (1 + EDGES);
 
 /// Maximum size of an edge: the real board's DMA buffer. A header with a larger length is a protocol violation.
-const MAX_BYTES: u32 = 64 << 20;
+const MAX_EDGE_BYTES: u32 = 64 << 20;
 
 /// Poll interval for a client on a wedged port.
 const WEDGED_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -55,7 +55,7 @@ pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
     // An error counts as an empty message: a broken connection also ends the real server's loop.
     let received_bytes = stream.read(&mut header).unwrap_or(0);
     if received_bytes < HEADER_BYTES {
-        return chip.wedge();
+        return chip.wedge_data_port();
     }
     if let Err(error) = answer(&mut stream, &header, chip) {
         chip.record(BoardEvent::ProtocolViolation(error.to_string()));
@@ -91,7 +91,7 @@ fn words(header: &[u8; HEADER_BYTES]) -> [u32; 1 + EDGES] {
 }
 
 fn read_edge(stream: &mut impl Read, length: u32) -> io::Result<Vec<u8>> {
-    if length > MAX_BYTES {
+    if length > MAX_EDGE_BYTES {
         return Err(io::Error::other(format!("{length} bytes exceed the board's buffer")));
     }
     if !length.is_multiple_of(4) {

@@ -4,7 +4,7 @@ use super::{DeviceEventError, Fault};
 use crate::state::{EventKind, Gpu, LibraryDefect, Model, RemappedRows, Telemetry};
 
 /// `NVML_ERROR_UNKNOWN`.
-const UNKNOWN: u32 = 999;
+const NVML_ERROR_UNKNOWN: u32 = 999;
 
 /// Reason why a fault does not apply to a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +46,7 @@ pub enum FaultError {
     },
     /// The device cannot change in this way.
     #[error("`{fault}`: {reason}")]
-    Device {
+    DeviceUnchangeable {
         /// Rejected fault.
         fault: Fault,
         /// Reason of the rejection.
@@ -66,7 +66,7 @@ impl Model {
     /// Applies a fault.
     pub fn apply(&mut self, fault: &Fault) -> Result<(), FaultError> {
         if let Fault::Device { name, event } = fault {
-            let device_error = |reason| FaultError::Device { fault: fault.clone(), reason };
+            let device_error = |reason| FaultError::DeviceUnchangeable { fault: fault.clone(), reason };
             return self.apply_device_event(name, event).map_err(device_error);
         }
         let count = self.gpus.len();
@@ -79,8 +79,8 @@ impl Model {
         match *fault {
             Fault::Xid { code, .. } => self.events.push(number, EventKind::Xid(code)),
             Fault::InstanceXid { instance, code, .. } => {
-                let ids = gpu.ids_of(instance);
-                self.events.push_of(number, ids, EventKind::Xid(code));
+                let ids = gpu.instance_ids(instance);
+                self.events.push_for_instance(number, ids, EventKind::Xid(code));
             }
             Fault::EccCount { .. } => gpu.count_ecc_error(),
             Fault::RemapPending { .. } => gpu.live.remapped.pending = true,
@@ -103,7 +103,7 @@ impl Model {
             Fault::Cuda { failure_mode, .. } => gpu.faults.cuda = Some(failure_mode),
             Fault::MemoryLimit { failure_mode, .. } => gpu.faults.limit = Some(failure_mode),
             Fault::NoComputeInstance { .. } => {
-                gpu.faults.compute_instance_error = Some(UNKNOWN);
+                gpu.faults.compute_instance_error = Some(NVML_ERROR_UNKNOWN);
             }
             Fault::Recover { .. } => gpu.reset(),
             Fault::RemoveGpu { .. } => self.remove_gpu(index),
@@ -156,7 +156,7 @@ impl Gpu {
             Fault::NoComputeInstance { .. } if self.card.mig.is_none() => {
                 Err(FaultError::NoInstance { fault: rejected_fault })
             }
-            Fault::InstanceXid { instance, .. } if self.ids_of(instance).is_none() => {
+            Fault::InstanceXid { instance, .. } if self.instance_ids(instance).is_none() => {
                 Err(FaultError::NoInstance { fault: rejected_fault })
             }
             _ => Ok(()),
@@ -164,7 +164,7 @@ impl Gpu {
     }
 
     /// Ids of a GPU instance and of its compute instance.
-    fn ids_of(&self, gpu_instance: u32) -> Option<(u32, u32)> {
+    fn instance_ids(&self, gpu_instance: u32) -> Option<(u32, u32)> {
         let instance =
             self.mig.iter().flatten().find(|instance| instance.gpu_instance == gpu_instance);
         instance.and_then(|instance| Some((instance.gpu_instance, instance.compute.as_ref()?.id)))

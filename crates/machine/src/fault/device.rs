@@ -89,7 +89,7 @@ impl DeviceEvent {
     }
 
     /// Formats a change in the syntax of [`Self::parse`].
-    pub(super) fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub(super) fn format(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unplug => write!(f, "unplug:{name}"),
             Self::Plug => write!(f, "plug:{name}"),

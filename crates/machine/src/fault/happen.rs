@@ -10,7 +10,7 @@ use crate::{
 
 /// Device that can change.
 #[derive(Clone, Copy)]
-enum Target {
+enum DeviceTarget {
     /// Adapter, by position.
     Nic(usize),
     /// Virtual function, by the adapter's position and its own.
@@ -53,7 +53,7 @@ impl Model {
         name: &str,
         event: &DeviceEvent,
     ) -> Result<(), DeviceEventError> {
-        let target = self.target(name)?;
+        let target = self.find_device(name)?;
         match event {
             DeviceEvent::Unplug => self.slot_changes_mut(target)?.unplugged = true,
             DeviceEvent::Plug => self.slot_changes_mut(target)?.unplugged = false,
@@ -61,8 +61,8 @@ impl Model {
             DeviceEvent::Bind(driver) => self.bind(target, driver),
             DeviceEvent::SetVirtualFunctions(count) => self.set_functions(target, *count)?,
             DeviceEvent::SetIommuGroup(number) => *self.group(target)? = Some(*number),
-            DeviceEvent::SetFile(file, text) => self.write(target, file, Some(text.clone()))?,
-            DeviceEvent::RemoveFile(file) => self.write(target, file, None)?,
+            DeviceEvent::SetFile(file, text) => self.set_file(target, file, Some(text.clone()))?,
+            DeviceEvent::RemoveFile(file) => self.set_file(target, file, None)?,
             DeviceEvent::LinkDown => self.nic(target)?.link = LinkState::Down,
             DeviceEvent::LinkUp => self.nic(target)?.link = LinkState::Up,
             DeviceEvent::Replug(port) => self.replug(target, port)?,
@@ -71,16 +71,16 @@ impl Model {
     }
 
     /// Finds a device by its name, its interface, its RDMA device, or its address.
-    fn target(&self, name: &str) -> Result<Target, DeviceEventError> {
+    fn find_device(&self, name: &str) -> Result<DeviceTarget, DeviceEventError> {
         for (index, nic) in self.nics.iter().enumerate() {
             let names = [Some(&nic.netdev), nic.rdma.as_ref()];
             if names.contains(&Some(&name.to_owned())) || nic.path.address().to_string() == name {
-                return Ok(Target::Nic(index));
+                return Ok(DeviceTarget::Nic(index));
             }
             for (nth, (path, function)) in nic.virtual_functions().enumerate() {
                 let names = [function.netdev.as_deref(), function.rdma.as_deref()];
                 if names.contains(&Some(name)) || path.address().to_string() == name {
-                    return Ok(Target::Function(index, nth));
+                    return Ok(DeviceTarget::Function(index, nth));
                 }
             }
         }
@@ -88,7 +88,7 @@ impl Model {
             let address = device.pci.as_ref().map(|pci| pci.path.address().to_string());
             device.name == name || address.as_deref() == Some(name)
         };
-        let target = self.devices.iter().position(is_target).map(Target::Device);
+        let target = self.devices.iter().position(is_target).map(DeviceTarget::Device);
         target.ok_or_else(|| DeviceEventError::UnknownDevice(self.names()))
     }
 
@@ -99,34 +99,34 @@ impl Model {
         if names.is_empty() { "none".to_owned() } else { names.join(", ") }
     }
 
-    fn changes_mut(&mut self, target: Target) -> &mut DeviceChanges {
+    fn changes_mut(&mut self, target: DeviceTarget) -> &mut DeviceChanges {
         let name = match target {
-            Target::Nic(index) => self.nics[index].netdev.clone(),
-            Target::Function(index, nth) => {
+            DeviceTarget::Nic(index) => self.nics[index].netdev.clone(),
+            DeviceTarget::Function(index, nth) => {
                 let mut functions = self.nics[index].virtual_functions();
                 let (path, _) = functions.nth(nth).expect("the target was found");
                 path.address().to_string()
             }
-            Target::Device(index) => self.devices[index].name.clone(),
+            DeviceTarget::Device(index) => self.devices[index].name.clone(),
         };
         self.happened.entry(name).or_default()
     }
 
-    fn slot_changes_mut(&mut self, target: Target) -> Result<&mut DeviceChanges, DeviceEventError> {
+    fn slot_changes_mut(&mut self, target: DeviceTarget) -> Result<&mut DeviceChanges, DeviceEventError> {
         match target {
-            Target::Function(..) => Err(DeviceEventError::NotPluggable),
+            DeviceTarget::Function(..) => Err(DeviceEventError::NotPluggable),
             _ => Ok(self.changes_mut(target)),
         }
     }
 
-    fn bind(&mut self, target: Target, driver: &str) {
+    fn bind(&mut self, target: DeviceTarget, driver: &str) {
         let own_driver = match target {
-            Target::Nic(index) => Some(self.nics[index].driver.as_str()),
-            Target::Function(index, nth) => {
+            DeviceTarget::Nic(index) => Some(self.nics[index].driver.as_str()),
+            DeviceTarget::Function(index, nth) => {
                 let sriov = self.nics[index].sriov.as_ref();
                 sriov.and_then(|sriov| sriov.functions[nth].driver.as_deref())
             }
-            Target::Device(index) => self.devices[index].driver.as_deref(),
+            DeviceTarget::Device(index) => self.devices[index].driver.as_deref(),
         };
         let binding = if own_driver == Some(driver) {
             DriverBinding::Own
@@ -136,30 +136,30 @@ impl Model {
         self.changes_mut(target).bound = binding;
     }
 
-    fn nic(&mut self, target: Target) -> Result<&mut Nic, DeviceEventError> {
+    fn nic(&mut self, target: DeviceTarget) -> Result<&mut Nic, DeviceEventError> {
         match target {
-            Target::Nic(index) | Target::Function(index, _) => Ok(&mut self.nics[index]),
-            Target::Device(_) => Err(DeviceEventError::NotANic),
+            DeviceTarget::Nic(index) | DeviceTarget::Function(index, _) => Ok(&mut self.nics[index]),
+            DeviceTarget::Device(_) => Err(DeviceEventError::NotANic),
         }
     }
 
-    fn group(&mut self, target: Target) -> Result<&mut Option<u32>, DeviceEventError> {
+    fn group(&mut self, target: DeviceTarget) -> Result<&mut Option<u32>, DeviceEventError> {
         match target {
-            Target::Nic(index) => Ok(&mut self.nics[index].group),
-            Target::Function(index, nth) => {
+            DeviceTarget::Nic(index) => Ok(&mut self.nics[index].group),
+            DeviceTarget::Function(index, nth) => {
                 let sriov = self.nics[index].sriov.as_mut().expect("the target was found");
                 Ok(&mut sriov.functions[nth].group)
             }
-            Target::Device(index) => {
+            DeviceTarget::Device(index) => {
                 let pci = self.devices[index].pci.as_mut();
                 Ok(&mut pci.ok_or(DeviceEventError::NotAPciFunction)?.group)
             }
         }
     }
 
-    fn write(
+    fn set_file(
         &mut self,
-        target: Target,
+        target: DeviceTarget,
         file: &Path,
         text: Option<String>,
     ) -> Result<(), DeviceEventError> {
@@ -173,9 +173,9 @@ impl Model {
 
     /// Creates virtual functions as the kernel does: bound to the adapter's driver, with names derived from
     /// the adapter.
-    fn set_functions(&mut self, target: Target, count: u16) -> Result<(), DeviceEventError> {
-        let (mut rdma_names, mut groups) = (self.unused_rdma_names(), self.free_group());
-        let Target::Nic(index) = target else { return Err(DeviceEventError::NotANic) };
+    fn set_functions(&mut self, target: DeviceTarget, count: u16) -> Result<(), DeviceEventError> {
+        let (mut rdma_names, mut groups) = (self.unused_rdma_names(), self.unused_iommu_groups());
+        let DeviceTarget::Nic(index) = target else { return Err(DeviceEventError::NotANic) };
         let nic = &mut self.nics[index];
         let sriov = nic.sriov.as_mut().ok_or(DeviceEventError::TooManyFunctions(0))?;
         if count > sriov.total {
@@ -207,7 +207,7 @@ impl Model {
     }
 
     /// Unused numbers of IOMMU groups.
-    fn free_group(&self) -> impl Iterator<Item = u32> + use<> {
+    fn unused_iommu_groups(&self) -> impl Iterator<Item = u32> + use<> {
         let functions = self.nics.iter().flat_map(Nic::virtual_functions);
         let functions = functions.filter_map(|(_, function)| function.group);
         let devices = self.devices.iter().filter_map(|device| device.pci.as_ref()?.group);
@@ -216,9 +216,9 @@ impl Model {
         first..
     }
 
-    fn replug(&mut self, target: Target, port: &str) -> Result<(), DeviceEventError> {
+    fn replug(&mut self, target: DeviceTarget, port: &str) -> Result<(), DeviceEventError> {
         let invalid_port = || DeviceEventError::InvalidUsbPort(port.to_owned());
-        let Target::Device(index) = target else { return Err(invalid_port()) };
+        let DeviceTarget::Device(index) = target else { return Err(invalid_port()) };
         let bus =
             port.split_once('-').and_then(|(bus, _)| bus.parse().ok()).ok_or_else(invalid_port)?;
         let number = |device: &Device| device.files.get(Path::new("devnum"))?.parse::<u32>().ok();

@@ -3,13 +3,13 @@
 use strsim::levenshtein as distance;
 
 /// Word of a fault, which precedes its argument and its target.
-fn word(text: &str) -> &str {
+fn keyword(text: &str) -> &str {
     text.split([':', '@']).next().unwrap_or_default()
 }
 
 /// Example whose word has the smallest edit distance to the text's word; the first on a tie.
 pub(super) fn nearest(text: &str, examples: impl IntoIterator<Item = String>) -> String {
-    let distance_to = |example: &String| distance(word(text), word(example));
+    let distance_to = |example: &String| distance(keyword(text), keyword(example));
     examples.into_iter().min_by_key(distance_to).unwrap_or_default()
 }
 

@@ -4,8 +4,8 @@ use super::Fault;
 
 /// GPU fault: the word before the `@`, and its meaning.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
-    word: &'static str,
+pub(super) struct FaultRow {
+    keyword: &'static str,
     /// Example of the argument behind the word's colon, if the fault has one.
     argument: Option<&'static str>,
     meaning: &'static str,
@@ -74,12 +74,12 @@ faults! {
 
 // === impl Row ===
 
-impl Row {
+impl FaultRow {
     /// Example for GPU 3 in command line syntax.
     pub(super) fn example(&self) -> String {
         match self.argument {
-            Some(argument) => format!("{}:{argument}@3", self.word),
-            None => format!("{}@3", self.word),
+            Some(argument) => format!("{}:{argument}@3", self.keyword),
+            None => format!("{}@3", self.keyword),
         }
     }
 

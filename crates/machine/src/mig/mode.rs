@@ -26,7 +26,7 @@ pub enum ModeChangeOutcome {
 }
 
 /// First major compute capability whose MIG mode changes without a reset (NVIDIA's MIG user guide).
-const HOPPER: u8 = 9;
+const HOPPER_MAJOR: u8 = 9;
 
 // === impl Gpu ===
 
@@ -46,7 +46,7 @@ impl Gpu {
         if has_instances || !self.live.processes.is_empty() {
             return ModeChangeOutcome::InUse;
         }
-        if self.card.compute_capability.major < HOPPER {
+        if self.card.compute_capability.major < HOPPER_MAJOR {
             self.mig_at_reset = Some(mode);
             return ModeChangeOutcome::PendingReset;
         }

@@ -4,7 +4,7 @@ use super::GpuInstanceProfile;
 use crate::card::{Architecture, MigCapability};
 
 /// Compute slices of a card with quarters.
-pub(super) const QUARTERS: u32 = 4;
+pub(super) const QUARTER_SLICES: u32 = 4;
 
 /// Eight memory slices and seven compute slices: A100, H100, H200, B200.
 pub(super) const PROFILES: &[GpuInstanceProfile] = &[
@@ -27,10 +27,10 @@ pub(super) const A30: [GpuInstanceProfile; 5] = [
 ];
 
 /// SMs, copy engines, decoders, JPEG engines, optical flow engines of each profile.
-type Row = [u32; 5];
+type ResourceRow = [u32; 5];
 
 /// A100: `nvidia-smi mig -lgip` in NVIDIA's MIG user guide.
-const AMPERE: &[Row] = &[
+const AMPERE: &[ResourceRow] = &[
     [14, 1, 0, 0, 0],
     [14, 1, 1, 1, 1],
     [14, 1, 1, 0, 0],
@@ -41,12 +41,12 @@ const AMPERE: &[Row] = &[
 ];
 
 /// A30: the guide's table.
-const AMPERE_QUARTERS: [Row; 5] =
+const AMPERE_QUARTERS: [ResourceRow; 5] =
     [[14, 1, 0, 0, 0], [14, 1, 1, 1, 1], [28, 2, 2, 0, 0], [28, 2, 2, 1, 1], [56, 4, 4, 1, 1]];
 
 /// H100 SXM 80 GB and H200. Engines: the guide's tables "GPU Instance Profiles on H100" and "on H200". SMs:
 /// `nvidia-smi mig -lgip` on such cards.
-const HOPPER: &[Row] = &[
+const HOPPER: &[ResourceRow] = &[
     [16, 1, 1, 1, 0],
     [16, 1, 1, 1, 1],
     [26, 1, 1, 1, 0],
@@ -58,7 +58,7 @@ const HOPPER: &[Row] = &[
 
 /// B200. Engines: the guide's table "GPU Instance Profiles on B200". SMs: the mock in NVIDIA/go-nvml, in
 /// the absence of a listing from a real card.
-const BLACKWELL: &[Row] = &[
+const BLACKWELL: &[ResourceRow] = &[
     [18, 2, 1, 1, 0],
     [18, 2, 1, 1, 1],
     [18, 2, 1, 1, 0],
@@ -69,9 +69,9 @@ const BLACKWELL: &[Row] = &[
 ];
 
 /// Resources of a card's profiles, one row for each profile.
-pub(super) fn units(architecture: Architecture, capability: MigCapability) -> &'static [Row] {
+pub(super) fn resource_rows(architecture: Architecture, capability: MigCapability) -> &'static [ResourceRow] {
     match architecture {
-        _ if capability.slices == QUARTERS => &AMPERE_QUARTERS,
+        _ if capability.slices == QUARTER_SLICES => &AMPERE_QUARTERS,
         Architecture::Hopper => HOPPER,
         Architecture::Blackwell => BLACKWELL,
         _ => AMPERE,
@@ -92,7 +92,7 @@ const fn eighths(
         possible_starts,
         has_media_extensions: false,
         gpu_memory_slices: 8,
-        row,
+        table_row: row,
     }
 }
 

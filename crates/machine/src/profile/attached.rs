@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Device, MachineProfile, ValidationError, ValidationErrorKind, validate::Entry};
+use super::{Device, MachineProfile, ValidationError, ValidationErrorKind, validate::ProfileEntry};
 
 macro_rules! profiles {
     ($($name:literal),* $(,)?) => {
@@ -66,7 +66,7 @@ pub struct AttachedSyntaxError(String);
 
 /// Simulated part of a device profile.
 #[derive(Deserialize)]
-struct Simulated {
+struct SimulatedDevices {
     #[serde(default)]
     simulated: Vec<Device>,
 }
@@ -96,7 +96,7 @@ impl Attached {
         let parse_devices = |text: String| {
             // Every device profile writes PCI addresses with the domain 0000.
             let text = text.replace("0000:", &format!("{domain:04x}:"));
-            let parsed: Simulated =
+            let parsed: SimulatedDevices =
                 serde_saphyr::from_str(&text).expect("a test parses every profile");
             parsed.simulated
         };
@@ -127,7 +127,7 @@ impl MachineProfile {
     /// Adds devices to the machine. On a conflict, such as a PCI address in use, the devices move to another PCI
     /// domain, up to domain 3.
     pub fn attach(&mut self, attached: &Attached) -> Result<(), ValidationError> {
-        let entry = Entry::Attached(attached.to_string());
+        let entry = ProfileEntry::Attached(attached.to_string());
         let problem = |kind| ValidationError { entry: entry.clone(), kind };
         let mut first_conflict = None;
         for domain in 0..=3 {
@@ -165,7 +165,7 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, files);
         for (name, text) in ALL {
-            let parsed: Result<Simulated, _> = serde_saphyr::from_str(&text.replace(NUMBER, "0"));
+            let parsed: Result<SimulatedDevices, _> = serde_saphyr::from_str(&text.replace(NUMBER, "0"));
             parsed.unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }

@@ -28,14 +28,14 @@ const MAX_NODE_GIB: u64 = 1 << 20;
 #[error("{entry}: {kind}")]
 pub struct ValidationError {
     /// Entry with the problem.
-    pub entry: Entry,
+    pub entry: ProfileEntry,
     /// Kind of problem.
     pub kind: ValidationErrorKind,
 }
 
 /// Entry of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Entry {
+pub enum ProfileEntry {
     /// The whole document.
     #[error("the machine")]
     Machine,
@@ -161,23 +161,23 @@ pub enum ValidationErrorKind {
 pub(super) fn validate(profile: &MachineProfile) -> Result<(), ValidationError> {
     if profile.numa.is_empty() {
         return Err(ValidationError {
-            entry: Entry::Machine,
+            entry: ProfileEntry::Machine,
             kind: ValidationErrorKind::NoNumaNodes,
         });
     }
-    check_driver(profile).map_err(|kind| ValidationError { entry: Entry::Machine, kind })?;
+    check_driver(profile).map_err(|kind| ValidationError { entry: ProfileEntry::Machine, kind })?;
     check_nodes(profile)?;
     for (name, card) in &profile.cards {
         check_card(card)
-            .map_err(|kind| ValidationError { entry: Entry::Card(name.clone()), kind })?;
+            .map_err(|kind| ValidationError { entry: ProfileEntry::Card(name.clone()), kind })?;
     }
     check_addresses(profile)?;
     check_names(profile)?;
-    adapters::adapters(profile)?;
-    devices::amd(profile)?;
-    devices::devices(profile)?;
+    adapters::check_adapters(profile)?;
+    devices::check_amd(profile)?;
+    devices::check_devices(profile)?;
     for (index, gpu) in profile.gpus.iter().enumerate() {
-        let problem = |kind| ValidationError { entry: Entry::Gpu(index), kind };
+        let problem = |kind| ValidationError { entry: ProfileEntry::Gpu(index), kind };
         check_links(profile, index, gpu).map_err(problem)?;
         check_partitions(profile, gpu).map_err(problem)?;
     }
@@ -187,7 +187,7 @@ pub(super) fn validate(profile: &MachineProfile) -> Result<(), ValidationError> 
 /// Checks that NVIDIA GPUs have a driver with a version.
 fn check_driver(profile: &MachineProfile) -> Result<(), ValidationErrorKind> {
     match &profile.driver {
-        Some(driver) if cuda(&driver.cuda).is_none() => {
+        Some(driver) if parse_cuda_version(&driver.cuda).is_none() => {
             Err(ValidationErrorKind::InvalidCudaVersion(driver.cuda.clone()))
         }
         None if !profile.gpus.is_empty() => Err(ValidationErrorKind::MissingDriver),
@@ -196,7 +196,7 @@ fn check_driver(profile: &MachineProfile) -> Result<(), ValidationErrorKind> {
 }
 
 /// Parses `12.8` into two numbers.
-fn cuda(version: &str) -> Option<(u16, u16)> {
+fn parse_cuda_version(version: &str) -> Option<(u16, u16)> {
     let (major, minor) = version.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
@@ -204,8 +204,8 @@ fn cuda(version: &str) -> Option<(u16, u16)> {
 /// Checks that CPUs belong to one node each, and that memory in bytes does not overflow.
 fn check_nodes(profile: &MachineProfile) -> Result<(), ValidationError> {
     for (index, node) in profile.numa.iter().enumerate() {
-        let problem = |kind| ValidationError { entry: Entry::Numa(index), kind };
-        range("memory_gib", node.memory_gib, 1, MAX_NODE_GIB).map_err(problem)?;
+        let problem = |kind| ValidationError { entry: ProfileEntry::Numa(index), kind };
+        check_range("memory_gib", node.memory_gib, 1, MAX_NODE_GIB).map_err(problem)?;
         let shared_cpu = |earlier: &NumaNode| node.cpus.shared_with(&earlier.cpus);
         if let Some(cpu) = profile.numa[..index].iter().find_map(shared_cpu) {
             return Err(problem(ValidationErrorKind::DuplicateCpu(cpu)));
@@ -216,18 +216,18 @@ fn check_nodes(profile: &MachineProfile) -> Result<(), ValidationError> {
 
 /// Checks the ranges of a card's numbers, so that later arithmetic cannot overflow.
 fn check_card(card: &Card) -> Result<(), ValidationErrorKind> {
-    range("memory_mib", card.memory_mib, 1024, MAX_CARD_MIB)?;
-    range("bar1_mib", card.bar1_mib, 1, MAX_CARD_MIB)?;
-    range("power_limit_w", card.power_limit_w.into(), 1, 100_000)?;
-    range("pcie generation", card.pcie.generation.into(), 1, 6)?;
-    range("pcie width", card.pcie.width.into(), 1, 32)?;
+    check_range("memory_mib", card.memory_mib, 1024, MAX_CARD_MIB)?;
+    check_range("bar1_mib", card.bar1_mib, 1, MAX_CARD_MIB)?;
+    check_range("power_limit_w", card.power_limit_w.into(), 1, 100_000)?;
+    check_range("pcie generation", card.pcie.generation.into(), 1, 6)?;
+    check_range("pcie width", card.pcie.width.into(), 1, 32)?;
     if let Some(mig) = card.mig {
         let valid_slices = if mig.slices < 7 { 4 } else { 7 };
-        range("mig slices", mig.slices.into(), valid_slices, valid_slices)?;
-        range("mig memory_gb", mig.memory_gb.into(), 8, MAX_CARD_MIB / 1024)?;
-        range("mig multiprocessors", mig.multiprocessors.into(), 1, 1000)?;
+        check_range("mig slices", mig.slices.into(), valid_slices, valid_slices)?;
+        check_range("mig memory_gb", mig.memory_gb.into(), 8, MAX_CARD_MIB / 1024)?;
+        check_range("mig multiprocessors", mig.multiprocessors.into(), 1, 1000)?;
         for memory in mig.memory_mib.into_iter().flatten() {
-            range("mig memory_mib", memory, 1, card.memory_mib)?;
+            check_range("mig memory_mib", memory, 1, card.memory_mib)?;
         }
     }
     match card.nvlink {
@@ -238,7 +238,7 @@ fn check_card(card: &Card) -> Result<(), ValidationErrorKind> {
     }
 }
 
-fn range(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), ValidationErrorKind> {
+fn check_range(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), ValidationErrorKind> {
     if (min..=max).contains(&value) {
         return Ok(());
     }
@@ -249,7 +249,7 @@ fn range(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), Valid
 fn check_addresses(profile: &MachineProfile) -> Result<(), ValidationError> {
     let mut used_addresses = Vec::new();
     let mut parents = BTreeMap::new();
-    let functions = functions(profile);
+    let functions = pci_functions(profile);
     for (entry, path, numa) in &functions {
         let problem = |kind| ValidationError { entry: entry.clone(), kind };
         if let Some(node) = numa.filter(|node| *node as usize >= profile.numa.len()) {
@@ -259,7 +259,7 @@ fn check_addresses(profile: &MachineProfile) -> Result<(), ValidationError> {
         if used_addresses.contains(&address) {
             return Err(problem(ValidationErrorKind::DuplicateAddress(address)));
         }
-        if matches!(entry, Entry::Gpu(_)) && used_addresses.last() > Some(&address) {
+        if matches!(entry, ProfileEntry::Gpu(_)) && used_addresses.last() > Some(&address) {
             return Err(problem(ValidationErrorKind::UnorderedGpus(address)));
         }
         if let Some(conflict) = conflicting_parent(&mut parents, path) {
@@ -287,25 +287,25 @@ fn conflicting_parent<'a>(
 }
 
 /// Every PCI function with its entry, GPUs first.
-fn functions(profile: &MachineProfile) -> Vec<(Entry, PciPath, Option<u32>)> {
+fn pci_functions(profile: &MachineProfile) -> Vec<(ProfileEntry, PciPath, Option<u32>)> {
     let mut functions = Vec::new();
     for (n, gpu) in profile.gpus.iter().enumerate() {
-        functions.push((Entry::Gpu(n), gpu.path.clone(), gpu.numa));
+        functions.push((ProfileEntry::Gpu(n), gpu.path.clone(), gpu.numa));
     }
     for (n, switch) in profile.switches.iter().enumerate() {
         functions
-            .extend(switch.path.iter().map(|path| (Entry::Switch(n), path.clone(), switch.numa)));
+            .extend(switch.path.iter().map(|path| (ProfileEntry::Switch(n), path.clone(), switch.numa)));
     }
     for (n, nic) in profile.nics.iter().enumerate() {
-        functions.push((Entry::Nic(n), nic.path.clone(), nic.numa));
-        functions.extend(nic.virtual_functions().map(|(path, _)| (Entry::Nic(n), path, nic.numa)));
+        functions.push((ProfileEntry::Nic(n), nic.path.clone(), nic.numa));
+        functions.extend(nic.virtual_functions().map(|(path, _)| (ProfileEntry::Nic(n), path, nic.numa)));
     }
     for (n, gpu) in profile.amd.iter().flat_map(|amd| &amd.gpus).enumerate() {
-        functions.push((Entry::Amd(n), gpu.path.clone(), gpu.numa));
+        functions.push((ProfileEntry::Amd(n), gpu.path.clone(), gpu.numa));
     }
     for (n, device) in profile.devices.iter().enumerate() {
         let pci = device.pci.iter();
-        functions.extend(pci.map(|pci| (Entry::Device(n), pci.path.clone(), pci.numa)));
+        functions.extend(pci.map(|pci| (ProfileEntry::Device(n), pci.path.clone(), pci.numa)));
     }
     functions
 }
@@ -320,7 +320,7 @@ fn check_names(profile: &MachineProfile) -> Result<(), ValidationError> {
             let Some(name) = name else { continue };
             if used_names.insert((label, name.clone()), index).is_some() {
                 let kind = ValidationErrorKind::DuplicateGpuIdentifier(label, name.clone());
-                return Err(ValidationError { entry: Entry::Gpu(index), kind });
+                return Err(ValidationError { entry: ProfileEntry::Gpu(index), kind });
             }
         }
     }

@@ -52,11 +52,11 @@ impl EventLog {
 
     /// Appends an event of a whole GPU.
     pub(crate) fn push(&mut self, gpu: u32, kind: EventKind) {
-        self.push_of(gpu, None, kind);
+        self.push_for_instance(gpu, None, kind);
     }
 
     /// Appends an event.
-    pub(crate) fn push_of(&mut self, gpu: u32, instance: Option<(u32, u32)>, kind: EventKind) {
+    pub(crate) fn push_for_instance(&mut self, gpu: u32, instance: Option<(u32, u32)>, kind: EventKind) {
         self.last += 1;
         if self.newest.len() == Self::CAPACITY {
             self.newest.pop_front();

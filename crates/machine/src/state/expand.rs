@@ -73,7 +73,7 @@ impl Model {
             mig: last.mig.as_ref().map(|_| Vec::new()),
             mig_at_reset: None,
             memory_limits: BTreeMap::new(),
-            live: idle(&last.card),
+            live: idle_telemetry(&last.card),
             faults: Faults::default(),
             ..last.clone()
         })
@@ -118,7 +118,7 @@ fn gpu(profile: &MachineProfile, seed: &str, (index, spec): (usize, &GpuSpec)) -
         compute_mode: 0,
         persistence: true,
         memory_limits: BTreeMap::new(),
-        live: idle(&card),
+        live: idle_telemetry(&card),
         faults: Faults::default(),
         uuid,
         card,
@@ -173,7 +173,7 @@ impl ComputeInstance {
     }
 }
 
-fn idle(card: &Card) -> Telemetry {
+fn idle_telemetry(card: &Card) -> Telemetry {
     Telemetry {
         temperature_c: IDLE_TEMPERATURE_C,
         power_mw: card.power_limit_w * 1000 / IDLE_POWER_DIVISOR,

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, path::Path};
 use super::Tree;
 
 /// Name of the built-in driver, which has no module.
-const BUILT_IN: &str = "pcieport";
+const BUILT_IN_DRIVER: &str = "pcieport";
 
 /// Class device, created by the driver of another device.
 #[derive(Default)]
@@ -37,7 +37,7 @@ impl Tree {
         for (key, value) in device.lines {
             writeln!(uevent, "{key}={value}").expect("a string accepts all text");
         }
-        self.bytes(folder.join("uevent"), uevent.into_bytes());
+        self.binary_file(folder.join("uevent"), uevent.into_bytes());
         self.link_class(folder, device.class);
     }
 
@@ -76,7 +76,7 @@ impl Tree {
             let folder_of_driver = bus.join("drivers").join(driver);
             self.link(folder_of_driver.join(device_name), folder);
             self.link(folder.join("driver"), &folder_of_driver);
-            if driver != BUILT_IN {
+            if driver != BUILT_IN_DRIVER {
                 self.module(&folder_of_driver, driver);
             }
         }

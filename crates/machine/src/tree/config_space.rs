@@ -8,7 +8,7 @@ const CONFIG_SPACE_BYTES: usize = 256;
 /// Status bit: the function has a capability list.
 const STATUS_CAP_LIST: u8 = 0x10;
 /// Offset of the first capability.
-const POWER_MANAGEMENT: u8 = 0x60;
+const POWER_MANAGEMENT_OFFSET: u8 = 0x60;
 /// Offset of the second and last capability.
 const EXPRESS_OFFSET: u8 = 0x78;
 
@@ -23,8 +23,8 @@ pub(super) fn config_space(function: &Function<'_>) -> Vec<u8> {
     put(0x09, &function.class.to_le_bytes()[..3]);
     put(0x2c, &function.subsystem.vendor.to_le_bytes());
     put(0x2e, &function.subsystem.device.to_le_bytes());
-    put(0x34, &[POWER_MANAGEMENT]);
-    put(POWER_MANAGEMENT.into(), &[0x01, EXPRESS_OFFSET]);
+    put(0x34, &[POWER_MANAGEMENT_OFFSET]);
+    put(POWER_MANAGEMENT_OFFSET.into(), &[0x01, EXPRESS_OFFSET]);
     put(EXPRESS_OFFSET.into(), &[0x10, 0x00]);
     space
 }

@@ -36,7 +36,7 @@ impl Tree {
             self.folder_device(device, driver);
         }
         for (path, text) in &device.files {
-            self.text(folder.join(path), text);
+            self.text_file(folder.join(path), text);
         }
         for (path, target) in &device.links {
             self.link(folder.join(path), target);
@@ -52,14 +52,14 @@ impl Tree {
             }
         }
         for (path, text) in &device.elsewhere {
-            self.text(path, text);
+            self.text_file(path, text);
         }
     }
 
     /// Adds a text file. Device tree texts end with a zero byte in place of a newline.
-    fn text(&mut self, path: impl AsRef<Path>, text: &str) {
+    fn text_file(&mut self, path: impl AsRef<Path>, text: &str) {
         if text.ends_with('\0') {
-            self.bytes(path, text.as_bytes().to_vec());
+            self.binary_file(path, text.as_bytes().to_vec());
         } else {
             self.file(path, text);
         }
@@ -135,7 +135,7 @@ impl Tree {
         let lines: Vec<_> = lines(&child.uevent).collect();
         self.class_device(&folder, &ClassDevice { class: &child.class, node, lines: &lines });
         for (path, text) in &child.files {
-            self.text(folder.join(path), text);
+            self.text_file(folder.join(path), text);
         }
         if let Some(bus) = &child.bus {
             self.link_bus(&folder, bus, child.driver.as_deref());

@@ -7,7 +7,7 @@ use super::Tree;
 use crate::profile::Driver;
 
 /// Library folder of Debian and Ubuntu packages.
-const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+const LIBRARY_DIR: &str = "usr/lib/x86_64-linux-gnu";
 
 /// Libraries with the driver's version, and the names of their links. `libnvidia-ml.so` has no link: the loadable NVML
 /// library is beside the tree.
@@ -65,7 +65,7 @@ const FILE_CONTENT: &str = "simulated";
 impl Tree {
     /// Adds the driver's files, as a package installs them.
     pub(super) fn installation(&mut self, driver: &Driver) {
-        let (libraries, version) = (Path::new(LIBRARIES), &driver.version);
+        let (libraries, version) = (Path::new(LIBRARY_DIR), &driver.version);
         for (stem, links) in DRIVER_LIBRARIES {
             self.library(libraries, &format!("{stem}.{version}"), links);
         }

@@ -5,10 +5,10 @@ use std::path::Path;
 use super::{ClassDevice, Tree};
 
 /// Driver that passes a function to a program.
-const VFIO: &str = "vfio-pci";
+const VFIO_DRIVER: &str = "vfio-pci";
 
 /// Dynamic major number, as the kernel assigns it.
-const MAJOR: u32 = 243;
+const VFIO_MAJOR: u32 = 243;
 
 // === impl Tree ===
 
@@ -20,14 +20,14 @@ impl Tree {
         self.link(folder.join("devices").join(address), function);
         self.file(folder.join("type"), "DMA-FQ");
         self.link(function.join("iommu_group"), &folder);
-        if driver == Some(VFIO) {
+        if driver == Some(VFIO_DRIVER) {
             self.vfio(group);
         }
     }
 
     fn vfio(&mut self, group: u32) {
         let folder = Path::new("sys/devices/virtual/vfio").join(group.to_string());
-        let (number, node) = (format!("{MAJOR}:{group}"), format!("vfio/{group}"));
+        let (number, node) = (format!("{VFIO_MAJOR}:{group}"), format!("vfio/{group}"));
         let node = Some((number.as_str(), Path::new(&node)));
         self.class_device(&folder, &ClassDevice { class: "vfio", node, ..Default::default() });
         self.misc("vfio", ("10:196", "vfio/vfio"));

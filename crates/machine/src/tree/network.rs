@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Index of the first interface; 1 is the loopback.
-const FIRST_INDEX: usize = 2;
+const FIRST_IFINDEX: usize = 2;
 
 /// Port: the interface and the RDMA device that a driver creates for a function.
 pub(super) struct Port<'a> {
@@ -141,7 +141,7 @@ impl Tree {
     fn interface(&mut self, port: &Port<'_>, name: &str) {
         let folder = port.folder.join("net").join(name);
         let (nic, is_up) = (port.nic, port.nic.link == LinkState::Up);
-        let index = (port.number + FIRST_INDEX).to_string();
+        let index = (port.number + FIRST_IFINDEX).to_string();
         self.net_device(&folder, &[("INTERFACE", name), ("IFINDEX", &index)], is_up);
         self.files(
             &folder,

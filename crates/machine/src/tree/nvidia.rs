@@ -13,10 +13,10 @@ use crate::{
 };
 
 const PROC: &str = "proc/driver/nvidia";
-const CAPS: &str = "proc/driver/nvidia-caps";
+const CAPS_DIR: &str = "proc/driver/nvidia-caps";
 
 /// Content of `/proc/devices`. On real machines, the numbers of nvidia-caps and nvidia-uvm differ between boots.
-const DEVICES: &str = "Character devices:
+const PROC_DEVICES: &str = "Character devices:
 195 nvidia
 195 nvidiactl
 235 nvidia-caps
@@ -39,10 +39,10 @@ const FIRST_RENDER_MINOR: u32 = 128;
 
 /// Minor numbers of `/dev/nvidia-caps`: 1 configures MIG, and 2 monitors it. From 3 on, each GPU has a minor for each
 /// of 15 GPU instances, and for each of their 8 compute instances: `/proc/driver/nvidia-caps/mig-minors`.
-const FIRST_MINOR: u32 = 3;
-const GPU_INSTANCES: u32 = 15;
-const COMPUTE_INSTANCES: u32 = 8;
-const MINORS_PER_INSTANCE: u32 = 1 + COMPUTE_INSTANCES;
+const FIRST_CAPABILITY_MINOR: u32 = 3;
+const MAX_GPU_INSTANCES: u32 = 15;
+const MAX_COMPUTE_INSTANCES: u32 = 8;
+const MINORS_PER_INSTANCE: u32 = 1 + MAX_COMPUTE_INSTANCES;
 
 // === impl Tree ===
 
@@ -55,7 +55,7 @@ impl Tree {
         self.file("sys/module/nvidia/version", &driver.version);
         self.file("sys/module/nvidia/initstate", "live");
         self.file(Path::new(PROC).join("version"), &version(model, driver));
-        self.file("proc/devices", DEVICES);
+        self.file("proc/devices", PROC_DEVICES);
         self.mig_minors(model);
         for gpu in &model.gpus {
             self.gpu_driver(gpu);
@@ -102,17 +102,17 @@ impl Tree {
     fn mig_minors(&mut self, model: &Model) {
         let mut lines = "config 1\nmonitor 2".to_owned();
         for gpu in &model.gpus {
-            for gi in 0..GPU_INSTANCES {
+            for gi in 0..MAX_GPU_INSTANCES {
                 let minor = minor_of_instance(gpu.minor, gi);
                 let name = format!("gpu{}/gi{gi}", gpu.minor);
                 write!(lines, "\n{name}/access {minor}").expect("a string accepts all text");
-                for ci in 0..COMPUTE_INSTANCES {
+                for ci in 0..MAX_COMPUTE_INSTANCES {
                     write!(lines, "\n{name}/ci{ci}/access {}", minor + 1 + ci)
                         .expect("a string accepts all text");
                 }
             }
         }
-        self.file(Path::new(CAPS).join("mig-minors"), &lines);
+        self.file(Path::new(CAPS_DIR).join("mig-minors"), &lines);
         self.file(Path::new(PROC).join("capabilities/mig/config"), &capability(1));
         self.file(Path::new(PROC).join("capabilities/mig/monitor"), &capability(2));
     }
@@ -139,7 +139,7 @@ fn node(gpu: &Gpu) -> String {
 }
 
 fn minor_of_instance(gpu_minor: u32, gpu_instance: u32) -> u32 {
-    FIRST_MINOR + (gpu_minor * GPU_INSTANCES + gpu_instance) * MINORS_PER_INSTANCE
+    FIRST_CAPABILITY_MINOR + (gpu_minor * MAX_GPU_INSTANCES + gpu_instance) * MINORS_PER_INSTANCE
 }
 
 fn capability(minor: u32) -> String {

@@ -117,7 +117,7 @@ impl Tree {
                 ("uevent", &uevent(address, function)),
             ],
         );
-        self.bytes(folder.join("config"), config_space(function));
+        self.binary_file(folder.join("config"), config_space(function));
         self.link_bus(folder, "pci", function.driver);
         if let Some(group) = function.group {
             self.add_to_group(folder, group, function.driver);

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::Tree;
 
 const MPS_CONTROL: &str = "usr/bin/nvidia-cuda-mps-control";
-const SMI: &str = "usr/bin/nvidia-smi";
+const NVIDIA_SMI: &str = "usr/bin/nvidia-smi";
 
 // === impl Tree ===
 
@@ -14,6 +14,6 @@ impl Tree {
     /// Adds the programs of the driver.
     pub(super) fn programs(&mut self) {
         self.program(Path::new(MPS_CONTROL), include_str!("mps-control.sh"));
-        self.program(Path::new(SMI), include_str!("nvidia-smi.sh"));
+        self.program(Path::new(NVIDIA_SMI), include_str!("nvidia-smi.sh"));
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Group {
 
 /// Parts of a source, converted from a group.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct SourceParts {
     pub(super) find: DiscoveryRule,
     pub(super) expression: Option<DeviceExpression>,
     pub(super) unit: Grouping,
@@ -53,7 +53,7 @@ impl Group {
     }
 
     /// Converts the group to parts of a source; `None` with a diagnostic if it has no equivalent.
-    pub(super) fn into_parts(self, line: u64, diagnostics: &mut Diagnostics) -> Option<Parts> {
+    pub(super) fn into_parts(self, line: u64, diagnostics: &mut Diagnostics) -> Option<SourceParts> {
         let (paths, usb) = (items(self.paths), items(self.usb));
         match (paths.is_empty(), usb.is_empty()) {
             (false, false) => diagnostics.error(line, "a group has paths or usb, not both"),

@@ -8,7 +8,7 @@ use windlass_config::{
     DiscoveryRule, EditTemplates, Grouping, NodeTemplate, document::Diagnostics,
 };
 
-use super::{group::Parts, path::PathEntry};
+use super::{group::SourceParts, path::PathEntry};
 
 /// Form of a group, which decides how its devices are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) fn parts(
     group: Vec<PathEntry>,
     line: u64,
     diagnostics: &mut Diagnostics,
-) -> Option<Parts> {
+) -> Option<SourceParts> {
     match Shape::of(&group) {
         Ok(shape) => Some(shape.parts(group)),
         Err(problem) => {
@@ -72,7 +72,7 @@ impl Shape {
         }
     }
 
-    fn parts(self, group: Vec<PathEntry>) -> Parts {
+    fn parts(self, group: Vec<PathEntry>) -> SourceParts {
         let (mut give, mut found) = (EditTemplates::default(), Vec::new());
         for (index, path) in group.into_iter().enumerate() {
             if !path.is_node() {
@@ -87,7 +87,7 @@ impl Shape {
                 }
             }
         }
-        Parts { find: DiscoveryRule::Nodes(found), expression: None, unit: self.unit(), give }
+        SourceParts { find: DiscoveryRule::Nodes(found), expression: None, unit: self.unit(), give }
     }
 
     fn unit(self) -> Grouping {

@@ -8,8 +8,8 @@ use windlass_config::{
 };
 use windlass_core::device::Access;
 
-use super::group::Parts;
-use crate::expression::{Conditions, any};
+use super::group::SourceParts;
+use crate::expression::{Conditions, any_of};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -28,7 +28,7 @@ pub(super) fn parts(
     group: Vec<Spanned<UsbDevice>>,
     line: u64,
     diagnostics: &mut Diagnostics,
-) -> Option<Parts> {
+) -> Option<SourceParts> {
     let unit = if group.len() > 1 { Grouping::All } else { Grouping::Each };
     if unit == Grouping::Each {
         diagnostics.warn(line, SEPARATE_DEVICES_WARNING);
@@ -36,10 +36,10 @@ pub(super) fn parts(
     let alternatives: Option<Vec<String>> =
         group.into_iter().map(|device| device.value.condition(device.line, diagnostics)).collect();
     let mut conditions = Conditions::default();
-    conditions.and(any(&alternatives?));
+    conditions.and(any_of(&alternatives?));
     let expression = conditions.into_expression(line, diagnostics);
     let give = EditTemplates { found: Some(Access::ReadWrite), ..EditTemplates::default() };
-    Some(Parts { find: DiscoveryRule::Nodes(vec![NODES.to_owned()]), expression, unit, give })
+    Some(SourceParts { find: DiscoveryRule::Nodes(vec![NODES.to_owned()]), expression, unit, give })
 }
 
 // === impl UsbDevice ===

@@ -21,7 +21,7 @@ struct NamedPattern {
 
 /// Resource names of devices, before the section `sharing` renames some of them.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct ResourceNames {
     pub(super) resources: Vec<NamedResource>,
     mig: MigStrategy,
     /// True if MIG instances get the default resource of their profile, `nvidia.com/mig-<profile>`.
@@ -55,7 +55,7 @@ impl ResourcesEntry {
 
 // === impl Names ===
 
-impl Names {
+impl ResourceNames {
     pub(super) fn new(entry: ResourcesEntry, mig: MigStrategy) -> Self {
         let is_default = entry.gpus.is_none() && entry.mig.is_none();
         let gpus = named_resources(entry.gpus, DeviceKind::Gpu);
@@ -71,7 +71,7 @@ impl Names {
     }
 
     /// Finds the devices of a resource name. A name without a pattern may be the default name of a MIG profile.
-    pub(super) fn named(&self, name: &ResourceName) -> Vec<NamedResource> {
+    pub(super) fn find(&self, name: &ResourceName) -> Vec<NamedResource> {
         let by_pattern: Vec<_> =
             self.resources.iter().filter(|it| it.name == *name).cloned().collect();
         let profile =

@@ -15,7 +15,7 @@ use windlass_core::resource::ResourceName;
 use self::devices::{Devices, Subset};
 use super::{
     Diagnostics,
-    resources::{NamedResource, Names},
+    resources::{NamedResource, ResourceNames},
     written::NvidiaResourceName,
 };
 
@@ -46,7 +46,7 @@ struct ReplicatedResource {
 }
 
 /// The section in effect: `mps`, else `timeSlicing`.
-struct Method<'a> {
+struct SharingSection<'a> {
     method: SharingMethod,
     entry: &'a ReplicatedEntry,
 }
@@ -54,7 +54,7 @@ struct Method<'a> {
 /// An entry of a section, with the resource name of its replicas and their sharing.
 struct SharedResource<'a> {
     resource: &'a ReplicatedResource,
-    renamed: ResourceName,
+    replica_resource: ResourceName,
     sharing: Sharing,
 }
 
@@ -82,19 +82,19 @@ impl SharingEntry {
         }
     }
 
-    fn method(&self) -> Option<Method<'_>> {
+    fn method(&self) -> Option<SharingSection<'_>> {
         let (method, section) = match (&self.mps, &self.time_slicing) {
             (Some(section), _) => (SharingMethod::Mps, section),
             (None, Some(section)) => (SharingMethod::TimeSlicing, section),
             (None, None) => return None,
         };
-        Some(Method { method, entry: &section.value })
+        Some(SharingSection { method, entry: &section.value })
     }
 
     /// Resource rules from names and replicas.
     pub(super) fn rules(
         &self,
-        names: &Names,
+        names: &ResourceNames,
         diagnostics: &mut Diagnostics,
     ) -> (Resources, Unmatched) {
         let method = self.method();
@@ -102,10 +102,10 @@ impl SharingEntry {
             return (Resources::Default, Unmatched::default());
         }
         let shared_resources =
-            method.map(|method| method.shares(names, diagnostics)).unwrap_or_default();
+            method.map(|method| method.shared_resources(names, diagnostics)).unwrap_or_default();
         let mut rules = Vec::new();
         for shared in &shared_resources {
-            let resources = names.named(&shared.resource.name.value.0);
+            let resources = names.find(&shared.resource.name.value.0);
             rules.extend(resources.iter().flat_map(|resource| shared.rules(resource)));
         }
         let is_shared = |resource: &NamedResource| {
@@ -129,12 +129,12 @@ fn exclusive(resource: &NamedResource) -> SpannedRule {
 
 // === impl Method ===
 
-impl<'a> Method<'a> {
-    fn shares(&self, names: &Names, diagnostics: &mut Diagnostics) -> Vec<SharedResource<'a>> {
+impl<'a> SharingSection<'a> {
+    fn shared_resources(&self, names: &ResourceNames, diagnostics: &mut Diagnostics) -> Vec<SharedResource<'a>> {
         let mut shared_resources: Vec<SharedResource<'a>> = Vec::new();
         for resource in &self.entry.resources {
             let name = &resource.name.value.0;
-            if names.named(name).is_empty() {
+            if names.find(name).is_empty() {
                 let text = format!(
                     "no device has the resource name {name}; known are {}",
                     names.name_list()
@@ -154,7 +154,7 @@ impl<'a> Method<'a> {
             if let Some((replicas, renamed)) = replicas.zip(self.renamed(resource, diagnostics)) {
                 shared_resources.push(SharedResource {
                     resource,
-                    renamed,
+                    replica_resource: renamed,
                     sharing: self.sharing(replicas),
                 });
             }
@@ -243,7 +243,7 @@ impl SharedResource<'_> {
         };
         let rule = |subset: Subset| {
             let devices = subset.restrict(&resource.devices)?;
-            let value = ResourceRule::new(self.renamed.clone(), devices, self.sharing);
+            let value = ResourceRule::new(self.replica_resource.clone(), devices, self.sharing);
             Some(Spanned { line: self.resource.name.line, value })
         };
         subsets.into_iter().filter_map(rule).collect()

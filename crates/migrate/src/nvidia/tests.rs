@@ -62,7 +62,7 @@ fn rules(text: &str) -> Vec<String> {
 }
 
 /// The example of the plugin's documentation, with every flag.
-const EVERYTHING: &str = r"version: v1
+const FULL_EXAMPLE: &str = r"version: v1
 flags:
   migStrategy: none
   failOnInitError: true
@@ -98,7 +98,7 @@ imex: {channelIDs: [0], required: true}
 
 #[test]
 fn every_key_is_read() {
-    let loaded = loaded(EVERYTHING).expect("valid");
+    let loaded = loaded(FULL_EXAMPLE).expect("valid");
     assert_eq!(loaded.format, Format::Nvidia);
     let lines: Vec<_> = loaded.warnings.iter().map(|warning| warning.line).collect();
     assert_eq!(lines, [4, 22, 24], "{:?}", loaded.warnings);
@@ -287,7 +287,7 @@ fn flags_override_the_file_before_resources_are_named() {
         gds: Some(false),
         ..NvidiaPluginFlags::default()
     };
-    let text = format!("{}\n", EVERYTHING.trim_end());
+    let text = format!("{}\n", FULL_EXAMPLE.trim_end());
     let loaded = parse(Path::new("v1.yaml"), &text, &flags).expect("valid");
     let policy = loaded.config.policy;
     assert_eq!(policy.mig, MigStrategy::Single);
@@ -300,7 +300,7 @@ fn flags_override_the_file_before_resources_are_named() {
 #[test]
 fn a_converted_file_is_equivalent() {
     for text in
-        [EVERYTHING, "version: v1\n", &slices("mixed", "{name: gpu, devices: 2, replicas: 3}", "")]
+        [FULL_EXAMPLE, "version: v1\n", &slices("mixed", "{name: gpu, devices: 2, replicas: 3}", "")]
     {
         let config = loaded(text).expect("valid").config;
         let yaml = to_yaml(&config);

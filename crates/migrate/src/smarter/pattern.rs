@@ -8,7 +8,7 @@ use crate::expression::string_or_empty;
 
 /// Nodes that one alternative of a regular expression matches.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Nodes {
+pub(super) struct NodePattern {
     /// Path pattern of the nodes.
     pub(super) path: String,
     /// Condition on the found nodes, if the pattern may also match other nodes.
@@ -21,9 +21,9 @@ pub(super) struct Nodes {
 struct Alternative<'a> {
     parts: &'a [Ast],
     /// True if the expression is anchored by `^`.
-    from_start: bool,
+    is_start_anchored: bool,
     /// True if the expression is anchored by `$`.
-    to_end: bool,
+    is_end_anchored: bool,
 }
 
 pub(super) fn parse(regex: &str) -> Result<Ast, String> {
@@ -31,7 +31,7 @@ pub(super) fn parse(regex: &str) -> Result<Ast, String> {
 }
 
 /// Converts each alternative of a regular expression.
-pub(super) fn read(regex: &str, ast: &Ast) -> Result<Vec<Nodes>, String> {
+pub(super) fn read(regex: &str, ast: &Ast) -> Result<Vec<NodePattern>, String> {
     if let Some(flag) = flag(ast) {
         return Err(format!("{regex:?}: flags such as {flag:?} are not supported"));
     }
@@ -75,19 +75,19 @@ fn alternatives(ast: &Ast, from_start: bool, to_end: bool) -> Vec<Alternative<'_
     };
     match parts {
         [group @ Ast::Group(_)] => alternatives(group, from_start, to_end),
-        _ => vec![Alternative { parts, from_start, to_end }],
+        _ => vec![Alternative { parts, is_start_anchored, is_end_anchored }],
     }
 }
 
 // === impl Alternative ===
 
 impl Alternative<'_> {
-    fn nodes(&self, regex: &str) -> Result<Nodes, String> {
-        let exact_name: Option<String> = self.parts.iter().map(letter).collect();
+    fn nodes(&self, regex: &str) -> Result<NodePattern, String> {
+        let exact_name: Option<String> = self.parts.iter().map(literal_char).collect();
         let exact_name =
-            exact_name.filter(|name| self.from_start && self.to_end && !name.is_empty());
+            exact_name.filter(|name| self.is_start_anchored && self.is_end_anchored && !name.is_empty());
         if let Some(name) = exact_name {
-            return Ok(Nodes { path: format!("/dev/{name}"), expression: None, name: Some(name) });
+            return Ok(NodePattern { path: format!("/dev/{name}"), expression: None, name: Some(name) });
         }
         let body = match self.parts {
             [] => "",
@@ -102,31 +102,31 @@ impl Alternative<'_> {
                 "{body:?} matches nodes of all kinds: begin it with letters of a name"
             ));
         }
-        let start = if self.from_start { "" } else { ".*" };
-        let end = if self.to_end { "$" } else { "" };
+        let start = if self.is_start_anchored { "" } else { ".*" };
+        let end = if self.is_end_anchored { "$" } else { "" };
         let exact = literal(&format!("^/dev/{start}(?:{body}){end}"));
         let expression = Some(format!("{}.matches({exact})", string_or_empty("path")));
-        Ok(Nodes { path: format!("/dev/{glob}"), expression, name: None })
+        Ok(NodePattern { path: format!("/dev/{glob}"), expression, name: None })
     }
 
     /// Pattern that matches at least the same names.
     fn glob(&self) -> String {
-        let wildcard = |ast: &Ast| match letter(ast) {
+        let wildcard = |ast: &Ast| match literal_char(ast) {
             None => '*',
             // These characters have a special meaning in path patterns.
             Some('*' | '?' | '[' | ']') => '?',
             Some(letter) => letter,
         };
-        let mut glob: Vec<_> = Some('*').filter(|_| !self.from_start).into_iter().collect();
+        let mut glob: Vec<_> = Some('*').filter(|_| !self.is_start_anchored).into_iter().collect();
         glob.extend(self.parts.iter().map(wildcard));
-        glob.extend(Some('*').filter(|_| !self.to_end));
+        glob.extend(Some('*').filter(|_| !self.is_end_anchored));
         glob.dedup_by(|next, last| [*next, *last] == ['*', '*']);
         glob.into_iter().collect()
     }
 }
 
 /// The character, if the part is a single literal character.
-fn letter(ast: &Ast) -> Option<char> {
+fn literal_char(ast: &Ast) -> Option<char> {
     if let Ast::Literal(literal) = ast { Some(literal.c) } else { None }
 }
 
@@ -134,7 +134,7 @@ fn letter(ast: &Ast) -> Option<char> {
 mod tests {
     use super::*;
 
-    fn read(regex: &str) -> Result<Vec<Nodes>, String> {
+    fn read(regex: &str) -> Result<Vec<NodePattern>, String> {
         super::read(regex, &parse(regex)?)
     }
 

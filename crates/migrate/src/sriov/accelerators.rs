@@ -7,7 +7,7 @@ use windlass_config::{
 use windlass_core::{device::SourceName, resource::ResourceName};
 
 use super::Entry;
-use crate::expression::{Conditions, any, string_or_empty};
+use crate::expression::{Conditions, any_of, string_or_empty};
 
 /// The class of processing accelerators (PCI Code and ID Assignment).
 const CLASS: &str = "0x12";
@@ -33,7 +33,7 @@ impl Entry {
         }
         // A selector without conditions matches every accelerator.
         if !alternatives.iter().any(String::is_empty) {
-            conditions.and(any(&alternatives));
+            conditions.and(any_of(&alternatives));
         }
         let mut rule = SourceRule::new(source, DiscoveryRule::Bus("pci".to_owned()));
         rule.expression = conditions.into_expression(line, diagnostics);

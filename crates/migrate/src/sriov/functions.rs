@@ -2,7 +2,7 @@
 
 use windlass_config::document::{Diagnostics, Spanned};
 
-use crate::expression::{Conditions, any, integer_or_default};
+use crate::expression::{Conditions, any_of, integer_or_default};
 
 /// Maximum length of a range whose numbers are listed one by one in the expression.
 const MAX_LISTED: u32 = 64;
@@ -36,7 +36,7 @@ pub(super) fn add(
         alternatives.insert(0, any_parent.text());
     }
     if !alternatives.is_empty() {
-        conditions.and(any(&alternatives));
+        conditions.and(any_of(&alternatives));
     }
 }
 
@@ -105,7 +105,7 @@ impl Functions {
             _ => numbers.push(format!("{index} in {listed:?}")),
         }
         // Ranges that end before they begin contain no number.
-        if numbers.is_empty() { "false".to_owned() } else { any(&numbers) }
+        if numbers.is_empty() { "false".to_owned() } else { any_of(&numbers) }
     }
 }
 

@@ -12,9 +12,9 @@ use super::{AdditionalInfo, DeviceType, Entry, selectors::Selectors};
 use crate::nics;
 
 /// Policy for interfaces. An option of any resource applies to all resources.
-pub(super) fn of(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) -> NicPolicy {
-    let vhost_net = requested_by_any(entries, line, VHOST, Entry::needs_vhost_net, diagnostics);
-    let no_hints = requested_by_any(entries, line, TOPOLOGY, Entry::excludes_topology, diagnostics);
+pub(super) fn nic_policy(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) -> NicPolicy {
+    let vhost_net = requested_by_any(entries, line, VHOST_WARNING, Entry::needs_vhost_net, diagnostics);
+    let no_hints = requested_by_any(entries, line, TOPOLOGY_WARNING, Entry::excludes_topology, diagnostics);
     let has_rdma = gives_rdma_nodes(entries, line, diagnostics);
     let all_nodes = nics::with_all_nodes();
     NicPolicy {
@@ -29,7 +29,7 @@ pub(super) fn of(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) ->
         ids: NicIds::PciAddress,
         vhost_net,
         numa_hints: !no_hints,
-        info: info(entries, diagnostics),
+        info: additional_info(entries, diagnostics),
         ..NicPolicy::default()
     }
 }
@@ -40,10 +40,10 @@ fn gives_rdma_nodes(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics)
     let selectors: Vec<_> = network_entries.flat_map(Entry::selectors).collect();
     let requesting = selectors.iter().filter(|selector| selector.requests_rdma()).count();
     if requesting > 0 {
-        diagnostics.warn(line, nics::MANAGEMENT);
+        diagnostics.warn(line, nics::MANAGEMENT_WARNING);
     }
     if requesting > 0 && requesting < selectors.len() {
-        diagnostics.warn(line, RDMA);
+        diagnostics.warn(line, RDMA_WARNING);
     }
     requesting > 0
 }
@@ -63,7 +63,7 @@ fn requested_by_any(
     requesting > 0
 }
 
-fn info(entries: &[Entry], diagnostics: &mut Diagnostics) -> AdditionalInfo {
+fn additional_info(entries: &[Entry], diagnostics: &mut Diagnostics) -> AdditionalInfo {
     let mut merged = AdditionalInfo::new();
     for entry in entries {
         let Some(Spanned { line, value: info }) = &entry.additional_info else { continue };
@@ -112,13 +112,13 @@ impl Entry {
     }
 }
 
-const VHOST: &str = "needVhostNet applies to the whole node here: containers of every resource of this \
+const VHOST_WARNING: &str = "needVhostNet applies to the whole node here: containers of every resource of this \
     list get /dev/vhost-net and /dev/net/tun";
 
-const RDMA: &str = "isRdma applies to the whole node here: containers of every resource of this list get the \
+const RDMA_WARNING: &str = "isRdma applies to the whole node here: containers of every resource of this list get the \
     nodes of a function's RDMA device, if it has one";
 
-const TOPOLOGY: &str = "excludeTopology applies to the whole node here: the kubelet gets no NUMA \
+const TOPOLOGY_WARNING: &str = "excludeTopology applies to the whole node here: the kubelet gets no NUMA \
     node for any resource of this list";
 
 const ALL_INTERFACES_WARNING: &str =

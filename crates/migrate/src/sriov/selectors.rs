@@ -100,7 +100,7 @@ impl Selectors {
         let Some(profiles) = self.ddp_profiles.as_ref().filter(|it| !it.value.is_empty()) else {
             return false;
         };
-        diagnostics.warn(profiles.line, NO_PROFILE);
+        diagnostics.warn(profiles.line, NO_PROFILE_WARNING);
         true
     }
 
@@ -146,7 +146,7 @@ impl Selectors {
     }
 }
 
-const NO_PROFILE: &str = "ddpProfiles of a device are unknown here: this selector is left out, and what \
+const NO_PROFILE_WARNING: &str = "ddpProfiles of a device are unknown here: this selector is left out, and what \
     it alone would pick is not offered";
 
 const NO_INTERFACE: &str = "a function without an interface has no link type here; in that plugin it has its \

@@ -287,7 +287,7 @@ fn links(devices: &[&Device]) -> Vec<LinkView> {
         positions.truncate(MAX_LINKED);
     }
     let placed: Vec<_> = positions.iter().map(|position| devices[*position]).collect();
-    let matrix = ConnectionMatrix::of(&placed);
+    let matrix = ConnectionMatrix::from_devices(&placed);
     let pairs = (0..placed.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
     let link =
         |(a, b)| LinkView { a: positions[a], b: positions[b], kind: matrix.at(a, b).to_string() };

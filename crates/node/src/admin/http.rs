@@ -42,10 +42,10 @@ pub(super) enum RequestError {
 }
 
 /// Initial buffer; Prometheus sends about 600 bytes.
-const INITIAL_HEAD: usize = 1 << 10;
+const INITIAL_HEAD_BYTES: usize = 1 << 10;
 
 /// Limit of a request head, with room for the headers of proxies.
-const MAX_HEAD: usize = 8 << 10;
+const MAX_HEAD_BYTES: usize = 8 << 10;
 
 /// Limit of the request body that is read and discarded before closing.
 const MAX_DISCARDED: u64 = 64 << 10;
@@ -53,7 +53,7 @@ const MAX_DISCARDED: u64 = 64 << 10;
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 
 pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Request, RequestError> {
-    let mut head = Vec::with_capacity(INITIAL_HEAD);
+    let mut head = Vec::with_capacity(INITIAL_HEAD_BYTES);
     loop {
         match stream.read_buf(&mut head).await {
             Ok(0) | Err(_) => return Err(RequestError::Disconnected),
@@ -63,7 +63,7 @@ pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Reques
             let head = str::from_utf8(&head[..end]).ok();
             return head.and_then(parse).ok_or(RequestError::Malformed);
         }
-        if head.len() > MAX_HEAD {
+        if head.len() > MAX_HEAD_BYTES {
             return Err(RequestError::TooLarge);
         }
     }
@@ -170,7 +170,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_endless_head_is_too_large_and_an_unfinished_one_is_a_disconnect() {
-        let endless = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(2 * MAX_HEAD));
+        let endless = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(2 * MAX_HEAD_BYTES));
         assert_eq!(read_request(endless.as_bytes()).await, Err(RequestError::TooLarge));
         let unfinished = read_request(b"GET / HTTP/1.1\r\nx: y\r\n").await;
         assert_eq!(unfinished, Err(RequestError::Disconnected));

@@ -9,7 +9,7 @@ use windlass_page::{Asset, Revision};
 use super::{
     Admin, Pages,
     http::{Request, Response, StatusCode},
-    probe::{self, Report, Standby},
+    probe::{self, ProbeReport, Standby},
 };
 use crate::metrics::{self, Format};
 
@@ -98,7 +98,7 @@ fn standing_by(standby: &Standby, route: Route, request: &Request) -> Response {
 
 fn exposition(registry: &Registry, request: &Request) -> Response {
     let format = Format::negotiate(&request.accept);
-    match format.text(registry) {
+    match format.encode(registry) {
         Ok(body) => {
             let (content_type, body) = (format.content_type(), body.into());
             Response { status: StatusCode::OK, content_type, body }
@@ -139,7 +139,7 @@ fn is_serial_number(name: &AttributeName) -> bool {
     name.name().to_ascii_lowercase().contains("serial")
 }
 
-fn report(report: &Report) -> Response {
+fn report(report: &ProbeReport) -> Response {
     let status = if report.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     Response::text(status, report.to_string())
 }
@@ -160,7 +160,7 @@ impl Route {
             "/devices" => Self::Devices,
             "/page" => Self::PageRedirect,
             "/page/state" => Self::State,
-            _ => Self::File(Asset::named(path.strip_prefix("/page/")?)?),
+            _ => Self::File(Asset::find(path.strip_prefix("/page/")?)?),
         })
     }
 }

@@ -11,10 +11,10 @@ use windlass_core::inventory::SourceState;
 use windlass_deviceplugin::registration::{RegistrationState, RegistrationStates};
 use windlass_resources::NodeState;
 
-pub(super) struct Report {
+pub(super) struct ProbeReport {
     failures: Vec<String>,
     /// Further details for the reader.
-    facts: Vec<String>,
+    details: Vec<String>,
 }
 
 const CLAIMS_UNKNOWN: &str =
@@ -27,7 +27,7 @@ const MAX_ROUND_AGE: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(crate) struct Standby {
     /// Description for the reader.
-    fact: String,
+    detail: String,
     /// Reason why pods cannot get devices; `None` while another agent serves them.
     failure: Option<String>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Standby {
 pub(super) fn health(
     state: &watch::Receiver<Arc<NodeState>>,
     last_round: &watch::Receiver<Instant>,
-) -> Report {
+) -> ProbeReport {
     let age = last_round.borrow().elapsed();
     let mut failures = Vec::new();
     if state.has_changed().is_err() {
@@ -45,14 +45,14 @@ pub(super) fn health(
         failures.push(format!("the reconciler has not finished a round for {} s", age.as_secs()));
     }
     let generation = state.borrow().inventory.generation;
-    Report { failures, facts: vec![format!("inventory: generation {generation}")] }
+    ProbeReport { failures, details: vec![format!("inventory: generation {generation}")] }
 }
 
 /// Readiness of a serving agent.
 ///
 /// A node without devices is ready: it has nothing to register. A node with a failing driver is ready too: the
 /// kubelet knows its devices as unhealthy.
-pub(super) fn readiness(state: &NodeState, registrations: &RegistrationStates) -> Report {
+pub(super) fn readiness(state: &NodeState, registrations: &RegistrationStates) -> ProbeReport {
     let inventory = &state.inventory;
     let mut failures = Vec::new();
     if !inventory.is_complete() {
@@ -74,7 +74,7 @@ pub(super) fn readiness(state: &NodeState, registrations: &RegistrationStates) -
             failures.push(format!("{name} is not registered with the kubelet"));
         }
     }
-    Report { failures, facts }
+    ProbeReport { failures, details: facts }
 }
 
 fn describe(source: &str, state: &SourceState) -> String {
@@ -90,7 +90,7 @@ fn describe(source: &str, state: &SourceState) -> String {
 impl Standby {
     /// Standby until another agent ends. It is ready: it can take over.
     pub(crate) fn for_predecessor() -> Self {
-        Self { fact: "standing by: another agent serves this kubelet".to_owned(), failure: None }
+        Self { detail: "standing by: another agent serves this kubelet".to_owned(), failure: None }
     }
 
     /// Standby until the kubelet's folder exists.
@@ -99,8 +99,8 @@ impl Standby {
             "the kubelet has no folder {}: is it running? --kubelet-dir names another",
             folder.display()
         );
-        let fact = "standing by: waiting for the kubelet's folder".to_owned();
-        Self { fact, failure: Some(failure) }
+        let detail = "standing by: waiting for the kubelet's folder".to_owned();
+        Self { detail, failure: Some(failure) }
     }
 
     /// Marks the agent as ready.
@@ -110,36 +110,36 @@ impl Standby {
     }
 
     /// Liveness: no failure, because a restart would not help.
-    pub(super) fn health(&self) -> Report {
-        Report { failures: Vec::new(), facts: vec![self.fact.clone()] }
+    pub(super) fn health(&self) -> ProbeReport {
+        ProbeReport { failures: Vec::new(), details: vec![self.detail.clone()] }
     }
 
-    pub(super) fn readiness(&self) -> Report {
-        Report { failures: self.failure.clone().into_iter().collect(), ..self.health() }
+    pub(super) fn readiness(&self) -> ProbeReport {
+        ProbeReport { failures: self.failure.clone().into_iter().collect(), ..self.health() }
     }
 }
 
 impl fmt::Display for Standby {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.fact)
+        writeln!(f, "{}", self.detail)
     }
 }
 
 // === impl Report ===
 
-impl Report {
+impl ProbeReport {
     pub(super) fn is_ok(&self) -> bool {
         self.failures.is_empty()
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ProbeReport {
     /// Format: `ok` or the failures, then the details.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_ok() {
             writeln!(f, "ok")?;
         }
         self.failures.iter().try_for_each(|failure| writeln!(f, "not ok: {failure}"))?;
-        self.facts.iter().try_for_each(|fact| writeln!(f, "{fact}"))
+        self.details.iter().try_for_each(|fact| writeln!(f, "{fact}"))
     }
 }

@@ -111,7 +111,7 @@ pub(super) fn assemble(
             ledger: holds,
             node: windlass_cluster::node_name(config.cluster.node_name.as_deref()),
         };
-        tasks.spawn("HTTP server", admin::run(listeners, deps, tasks.token()));
+        tasks.spawn("HTTP server", admin::run(listeners, deps, tasks.stop_token()));
     }
     (state, discovered.partitions)
 }
@@ -138,7 +138,7 @@ struct Wiring<'a> {
 }
 
 /// Handles of the running sources.
-struct Discovered {
+struct DiscoveryHandles {
     snapshots: Snapshots,
     telemetry: Vec<TelemetryReceiver>,
     partitions: MigHandle,
@@ -164,14 +164,14 @@ impl Wiring<'_> {
         let folder = self.config.places.state_dir.clone();
         let writable = self.instruments.state_writable.clone();
         let interval = self.config.kubelet_limits.check_interval;
-        let watch = state_folder::watch(folder, writable, interval, tasks.token());
+        let watch = state_folder::watch(folder, writable, interval, tasks.stop_token());
         tasks.spawn("state folder", watch);
     }
 
     /// Starts the sources of devices.
-    fn start_discovery(&self, wake: &Arc<Notify>, tasks: &mut TaskSet) -> Discovered {
+    fn start_discovery(&self, wake: &Arc<Notify>, tasks: &mut TaskSet) -> DiscoveryHandles {
         let (watch, changes) = HostWatch::new(&self.roots.host, self.policy.clone());
-        tasks.spawn("watch of the host", watch.run(tasks.token()));
+        tasks.spawn("watch of the host", watch.run(tasks.stop_token()));
         let mut sources = windlass_discovery::sources(
             &self.config.places,
             &self.roots.host,
@@ -179,7 +179,7 @@ impl Wiring<'_> {
             &changes,
             self.clock,
             wake,
-            &tasks.token(),
+            &tasks.stop_token(),
         );
         for store in sources.iter_mut().filter_map(|source| source.persist.take()) {
             tasks.spawn("health records", store);
@@ -189,7 +189,7 @@ impl Wiring<'_> {
         let partitions = partitions.expect("NVIDIA's source is built in");
         let driver = sources.iter_mut().find_map(|source| source.driver.take());
         let driver = driver.expect("NVIDIA's source is built in");
-        Discovered { snapshots: start_sources(sources, tasks), telemetry, partitions, driver }
+        DiscoveryHandles { snapshots: start_sources(sources, tasks), telemetry, partitions, driver }
     }
 
     /// Starts the reconciler and the tasks of its feedback loops.
@@ -207,11 +207,11 @@ impl Wiring<'_> {
 
         let (mps_demand, demand) = watch::channel(Arc::new(MpsDemand::default()));
         let (supervisor, daemons) = Mps::new(&config.places, &config.mps, demand, &wake);
-        tasks.spawn("MPS daemons", supervisor.run(tasks.token()));
+        tasks.spawn("MPS daemons", supervisor.run(tasks.stop_token()));
 
         let (poller, holders) =
             podresources::PodResourcesPoller::new(&config.places.kubelet_dir, ledger.clone());
-        tasks.spawn("pod resources", poller.run(tasks.token()));
+        tasks.spawn("pod resources", poller.run(tasks.stop_token()));
 
         let allocations = self.follow_checkpoint(&state, &holders, tasks);
         let (cleanup_demand, plans) = watch::channel(Arc::default());
@@ -229,7 +229,7 @@ impl Wiring<'_> {
             *clock,
             self.instruments.cleanup.clone(),
         );
-        tasks.spawn("cleanup", worker.run(tasks.token()));
+        tasks.spawn("cleanup", worker.run(tasks.stop_token()));
 
         let leases = self.maintain_leases(cluster, &state, &wake, tasks);
         let inputs = Inputs {
@@ -250,7 +250,7 @@ impl Wiring<'_> {
             last_round: round_sender,
         };
         let reconciler = Reconciler::new(config, snapshots, inputs, outputs);
-        tasks.spawn("reconciler", reconciler.run(tasks.token()));
+        tasks.spawn("reconciler", reconciler.run(tasks.stop_token()));
         ReconcilerHandles { state, last_round, holders, allocations, cleanup, daemons }
     }
 
@@ -266,7 +266,7 @@ impl Wiring<'_> {
             return watch::channel(Arc::default()).1;
         };
         let (leases, renewal) =
-            leases::maintain(client, state.clone(), self.clock, wake.clone(), tasks.token());
+            leases::maintain(client, state.clone(), self.clock, wake.clone(), tasks.stop_token());
         tasks.spawn("leases", renewal);
         leases
     }
@@ -292,7 +292,7 @@ impl Wiring<'_> {
         };
         let (follower, allocations) =
             CheckpointFollower::new(places, limits, self.ledger.clone(), inputs);
-        tasks.spawn("reader of the kubelet's checkpoint", follower.run(tasks.token()));
+        tasks.spawn("reader of the kubelet's checkpoint", follower.run(tasks.stop_token()));
         allocations
     }
 
@@ -317,7 +317,7 @@ impl Wiring<'_> {
             metrics: self.instruments.shares.clone(),
         };
         let binder = Shares::new(&self.config.places, recovered, deps);
-        tasks.spawn("shares", binder.run(tasks.token()));
+        tasks.spawn("shares", binder.run(tasks.stop_token()));
         let (decided_sets, decisions) = watch::channel(Arc::default());
         if let Some(cluster) = cluster {
             let deps = decisions::Deps {
@@ -328,10 +328,10 @@ impl Wiring<'_> {
                 metrics: self.instruments.shares.clone(),
                 decided_sets,
             };
-            tasks.spawn("decisions", decisions::run(deps, tasks.token()));
+            tasks.spawn("decisions", decisions::run(deps, tasks.stop_token()));
         }
         let (writer, choices) = history::history_channel(&self.config.places.state_dir, self.clock);
-        tasks.spawn("allocation history", writer.run(tasks.token()));
+        tasks.spawn("allocation history", writer.run(tasks.stop_token()));
         let plugins = PluginSupervisor {
             roots: self.roots.clone(),
             mps: self.mps.clone(),
@@ -349,7 +349,7 @@ impl Wiring<'_> {
             shares,
             decisions,
         };
-        tasks.spawn("device plugin", plugins.run(tasks.token()));
+        tasks.spawn("device plugin", plugins.run(tasks.stop_token()));
     }
 
     /// Serves the DRA driver and publishes ResourceSlices.
@@ -370,7 +370,7 @@ impl Wiring<'_> {
                 client,
                 config.policy.dra.driver.clone(),
                 self.instruments.dra.clone(),
-                tasks.token(),
+                tasks.stop_token(),
             );
             tasks.spawn("resource slices", slices);
         }
@@ -390,7 +390,7 @@ impl Wiring<'_> {
         };
         let driver =
             Driver::new(&config.places, &config.policy.dra.driver, config.kubelet_limits, deps);
-        tasks.spawn("DRA driver", driver.run(tasks.token()));
+        tasks.spawn("DRA driver", driver.run(tasks.stop_token()));
     }
 
     /// Terminates the MPS clients of ending pods before their containers are killed. Needs an API server.
@@ -409,7 +409,7 @@ impl Wiring<'_> {
             cluster,
             clock: self.clock,
         };
-        tasks.spawn("MPS clients of ending pods", ending_clients::run(deps, tasks.token()));
+        tasks.spawn("MPS clients of ending pods", ending_clients::run(deps, tasks.stop_token()));
     }
 
     /// Enforces GPU fractions at the container runtime, if configured. Returns their limits.
@@ -427,9 +427,9 @@ impl Wiring<'_> {
         let (fractions, limits) = Fractions::new(settings, state_dir, state.clone());
         if let Some(client) = cluster {
             let writer = fractions.condition(client, self.clock);
-            tasks.spawn("condition of the Node", writer.run(tasks.token()));
+            tasks.spawn("condition of the Node", writer.run(tasks.stop_token()));
         }
-        tasks.spawn("GPU fractions", fractions.run(tasks.token()));
+        tasks.spawn("GPU fractions", fractions.run(tasks.stop_token()));
         limits
     }
 
@@ -459,7 +459,7 @@ impl Wiring<'_> {
             shared_gpus: gpus_sender,
             excesses: excess_sender,
         };
-        tasks.spawn("watchdog", Watchdog::new(deps).run(tasks.token()));
+        tasks.spawn("watchdog", Watchdog::new(deps).run(tasks.stop_token()));
         (memory, excesses)
     }
 
@@ -471,7 +471,7 @@ impl Wiring<'_> {
     ) -> watch::Receiver<Arc<Labels>> {
         let (labeller, labels) =
             Labeller::new(self.roots.host.clone(), self.clock, state.clone(), self.policy.clone());
-        tasks.spawn("labels", labeller.run(tasks.token()));
+        tasks.spawn("labels", labeller.run(tasks.stop_token()));
         labels
     }
 
@@ -484,16 +484,16 @@ impl Wiring<'_> {
         tasks: &mut TaskSet,
     ) {
         if self.config.cluster.events {
-            let stop = tasks.token();
+            let stop = tasks.stop_token();
             let events = windlass_cluster::events::run(state.clone(), client.clone(), stop);
             tasks.spawn("events", events);
         }
         let policy = self.policy.clone();
-        let apply = windlass_cluster::labels::run(labels, policy, client.clone(), tasks.token());
+        let apply = windlass_cluster::labels::run(labels, policy, client.clone(), tasks.stop_token());
         tasks.spawn("labels in the cluster", apply);
         let (sender, devices) = watch::channel(Arc::default());
-        tasks.spawn("devices of the Node", devices::run(state.clone(), sender, tasks.token()));
-        let (policy, stop) = (self.policy.clone(), tasks.token());
+        tasks.spawn("devices of the Node", devices::run(state.clone(), sender, tasks.stop_token()));
+        let (policy, stop) = (self.policy.clone(), tasks.stop_token());
         let apply =
             windlass_cluster::labels::run_annotations(devices, policy, client.clone(), stop);
         tasks.spawn("devices in the cluster", apply);

@@ -21,7 +21,7 @@ const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 // === impl TaskSet ===
 
 impl TaskSet {
-    pub(super) fn token(&self) -> CancellationToken {
+    pub(super) fn stop_token(&self) -> CancellationToken {
         self.stop.clone()
     }
 
@@ -39,7 +39,7 @@ impl TaskSet {
     }
 
     /// Waits for a task to end, which is an error before shutdown.
-    pub(super) async fn next_end(&mut self) -> Result<&'static str, JoinError> {
+    pub(super) async fn next_exit(&mut self) -> Result<&'static str, JoinError> {
         match self.join_next().await {
             Some(result) => result,
             None => std::future::pending().await,

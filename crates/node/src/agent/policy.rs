@@ -70,7 +70,7 @@ impl PolicySource {
         };
         let label = match (client, source.label) {
             (Some(client), Some(key)) => {
-                let (label, watch) = node_label::watch(client.clone(), key, tasks.token());
+                let (label, watch) = node_label::watch(client.clone(), key, tasks.stop_token());
                 tasks.spawn("node's label", watch);
                 label
             }
@@ -84,7 +84,7 @@ impl PolicySource {
             reloader.map_err(|error| StartError::Watch(watched_folder.to_owned(), error))?;
         let policy = reloader.policy();
         tasks.spawn("metrics of the configuration", count_reloads(reloader.status(), metrics));
-        tasks.spawn("configuration", reloader.run(tasks.token()));
+        tasks.spawn("configuration", reloader.run(tasks.stop_token()));
         Ok(policy)
     }
 }

@@ -363,7 +363,7 @@ mod tests {
             Some((value("reason").expect("an unhealthy device has a reason"), value("action")))
         };
         let detail = String::new;
-        assert_eq!(labels_after(Observation::Overdue(detail())), None, "unknown is not unhealthy");
+        assert_eq!(labels_after(Observation::TimedOut(detail())), None, "unknown is not unhealthy");
         for (reason, class, action) in [
             (Reason::Xid(79), "XID", Some("restart the machine")),
             (Reason::Xid(38), "XID", None),

@@ -46,7 +46,7 @@ impl Format {
         }
     }
 
-    pub(crate) fn text(self, registry: &Registry) -> Result<String, fmt::Error> {
+    pub(crate) fn encode(self, registry: &Registry) -> Result<String, fmt::Error> {
         let mut page = String::new();
         text::encode(&mut page, registry)?;
         match self {
@@ -128,7 +128,7 @@ mod tests {
         histogram.observe(0.25);
         registry.register_with_unit("time", "How long", Unit::Seconds, histogram);
         registry.register("things", "Some", Gauge::<i64>::default());
-        let text = Format::Classic.text(&registry).expect("written");
+        let text = Format::Classic.encode(&registry).expect("written");
         insta::assert_snapshot!(text, @r##"
         # HELP w_build_info A "version".
         # TYPE w_build_info gauge
@@ -146,6 +146,6 @@ mod tests {
         # TYPE w_things gauge
         w_things 0
         "##);
-        assert!(Format::OpenMetrics.text(&registry).expect("written").ends_with("# EOF\n"));
+        assert!(Format::OpenMetrics.encode(&registry).expect("written").ends_with("# EOF\n"));
     }
 }

@@ -37,7 +37,7 @@ pub(super) enum FractionError {
     NoGpu,
     /// The GPU has vanished. The second value is its health.
     #[error("{0} has vanished: {1}")]
-    Vanished(DeviceId, String),
+    GpuVanished(DeviceId, String),
     /// The request names a MIG instance.
     #[error("{0} is a MIG instance, and the driver limits memory of whole GPUs only")]
     Instance(String),
@@ -80,7 +80,7 @@ pub(super) fn memory(
 
 /// Memory of each GPU of a request that can still be measured. GPUs that vanished or entered MIG
 /// mode since the container was created are left out.
-pub(super) fn measurable(request: &FractionRequest, state: &NodeState) -> Vec<GpuMemory> {
+pub(super) fn measurable_memory(request: &FractionRequest, state: &NodeState) -> Vec<GpuMemory> {
     let gpus = gpus(request, state).unwrap_or_default();
     gpus.into_iter().filter_map(|gpu| gpu_memory(gpu, request).ok()).collect()
 }
@@ -153,7 +153,7 @@ fn find_gpu<'a>(
 
 fn gpu_memory(gpu: &Device, request: &FractionRequest) -> Result<GpuMemory, FractionError> {
     if gpu.health.has_vanished() {
-        return Err(FractionError::Vanished(gpu.id.clone(), gpu.health.to_string()));
+        return Err(FractionError::GpuVanished(gpu.id.clone(), gpu.health.to_string()));
     }
     if gpu.partitioned {
         return Err(FractionError::MigMode(gpu.id.clone()));

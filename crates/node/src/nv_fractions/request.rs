@@ -113,7 +113,7 @@ fn mib(key: &str, value: &str) -> Result<u64, FractionRequestError> {
     let Some(amount) = Amount::parse(&value) else {
         return Err(FractionRequestError::Quantity { key, value });
     };
-    match u64::try_from(amount.rounded_up()) {
+    match u64::try_from(amount.ceil()) {
         Ok(bytes) if bytes >= MIB => Ok(bytes.div_ceil(MIB)),
         _ => Err(FractionRequestError::TooSmall { key, value }),
     }

@@ -81,7 +81,7 @@ impl DiskCheck {
         let limit_support = self.read_limit_support();
         let rules = LimitRules { policy, support: &limit_support };
         let gpus_on_disk = || self.cdi.gpus_on_disk();
-        let WrittenLimits { devices, failed } =
+        let WrittenLimits { devices, errors: failed } =
             self.replicas.reconcile(&desired.replicas, gpus_on_disk, inventory, rules);
         let result = self.check(inventory, policy, devices);
         DiskCheckResult {
@@ -207,7 +207,7 @@ impl DiskCheckResult {
             policy,
             offers: plan.offers,
             withheld: plan.withheld,
-            empty_resources: plan.empty,
+            empty_resources: plan.empty_resources,
             claimable: plan.claimable,
             unclaimable: plan.unclaimable,
             shareable: plan.shareable,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use windlass_allocations::HeldIds;
 use windlass_core::{
     device::DeviceId,
-    replica::{ReplicaId, device_of},
+    replica::{ReplicaId, device_of_id},
 };
 
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ impl Holdings {
         Self(held_ids)
     }
 
-    pub(super) fn held(&self) -> &HeldIds {
+    pub(super) fn ids(&self) -> &HeldIds {
         &self.0
     }
 
@@ -28,7 +28,7 @@ impl Holdings {
 
     /// Devices that are held, whole or in part.
     pub(super) fn devices(&self) -> impl Iterator<Item = DeviceId> {
-        self.0.values().flatten().filter_map(|id| device_of(id))
+        self.0.values().flatten().filter_map(|id| device_of_id(id))
     }
 
     /// Devices with held replicas.
@@ -58,7 +58,7 @@ mod tests {
         };
         let mut holdings = Holdings::new(held_ids(&["a", "b::1"]));
         holdings.retain(&held_ids(&["a", "c"]));
-        assert_eq!(holdings.held(), &held_ids(&["a"]));
+        assert_eq!(holdings.ids(), &held_ids(&["a"]));
         holdings.retain(&HeldIds::new());
         assert!(holdings.is_empty());
     }

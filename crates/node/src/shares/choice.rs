@@ -11,8 +11,8 @@ use super::MAX_LOGGED_IDS;
 pub(super) enum Choice {
     /// The share is on the decided GPUs.
     Decided,
-    /// The agent chose other GPUs than `decided`, because of `why`.
-    Corrected { decided: String, why: String },
+    /// The agent chose other GPUs than `decided`, because of `reason`.
+    Corrected { decided: String, reason: String },
     /// The agent chose the GPUs, because none was decided.
     Undecided,
 }
@@ -29,7 +29,7 @@ impl Choice {
         }
         Self::Corrected {
             decided: first_few(decided, MAX_LOGGED_IDS),
-            why: reason.unwrap_or_else(|| "its pod has another GPU already".to_owned()),
+            reason: reason.unwrap_or_else(|| "its pod has another GPU already".to_owned()),
         }
     }
 

@@ -14,7 +14,7 @@ use windlass_lifecycle::cleanup::NotReadyError;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BindError {
     #[error("the kubelet's checkpoint cannot be read")]
-    Checkpoint,
+    UnreadableCheckpoint,
     #[error("the kubelet's checkpoint does not name the pod of these ids yet")]
     NoPod,
     #[error("the configuration no longer shares GPUs under this resource")]

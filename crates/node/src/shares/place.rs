@@ -22,7 +22,7 @@ pub(super) struct ShareRequest<'a> {
     /// Holders of devices.
     pub(super) ledger: &'a Ledger,
     /// The pod's request.
-    pub(super) size: Size,
+    pub(super) size: ShareSize,
     /// Amounts of pods whose GPUs are unknown. They count on every GPU.
     pub(super) unknown: Amounts,
     /// GPUs that the cluster half decided.
@@ -31,7 +31,7 @@ pub(super) struct ShareRequest<'a> {
 
 /// Shares of equal size on some GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Size {
+pub(super) struct ShareSize {
     /// Number of GPUs.
     pub(super) count: usize,
     memory: ShareMemory,
@@ -43,7 +43,7 @@ const FULL_MEMORY: ShareMemory = ShareMemory::Percent(100);
 
 // === impl Size ===
 
-impl Size {
+impl ShareSize {
     /// Amounts of one GPU.
     pub(super) fn of_one(amounts: Amounts) -> Self {
         let Amounts { memory_mib, compute_percent } = amounts;
@@ -75,7 +75,7 @@ impl Size {
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for ShareSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.memory {
             ShareMemory::Mib(mib) => write!(f, "{mib} MiB of memory")?,
@@ -184,7 +184,7 @@ mod tests {
     fn order(gpus: &[(&str, u64)], size: u64, unknown: u64, decided: Option<&str>) -> Vec<String> {
         let (gpus, ledger) = node(gpus);
         let decided: Vec<_> = decided.map(id).into_iter().collect();
-        let (size, unknown) = (Size::of_one(gib(size)), gib(unknown));
+        let (size, unknown) = (ShareSize::of_one(gib(size)), gib(unknown));
         let request = ShareRequest {
             gpus: &gpus,
             topology: &Topology::default(),

@@ -79,7 +79,7 @@ struct Replicas {
 }
 
 /// Sources of the shares of a pod on this node.
-struct Facts<'a> {
+struct ShareSources<'a> {
     places: &'a HostPaths,
     node: &'a NodeState,
     limited: LimitedHolders,
@@ -89,7 +89,7 @@ struct Facts<'a> {
 /// checkpoints. Blocks on reads of small files.
 pub fn shares_of(places: &HostPaths, node: &NodeState, pod: &PodHoldings) -> Vec<PodShare> {
     let limited = memory_limits::limited_holders(&places.state_dir, &places.host());
-    let sources = Facts { places, node, limited };
+    let sources = ShareSources { places, node, limited };
     let mut shares = sources.by_amounts(pod);
     shares.extend(sources.by_replicas(pod));
     shares.extend(sources.by_claims(pod));
@@ -98,7 +98,7 @@ pub fn shares_of(places: &HostPaths, node: &NodeState, pod: &PodHoldings) -> Vec
 
 // === impl Facts ===
 
-impl Facts<'_> {
+impl ShareSources<'_> {
     fn by_amounts(&self, pod: &PodHoldings) -> Vec<PodShare> {
         let (documents, _) = ShareDocuments::new(&self.places.cdi_dir).read();
         let is_of_pod =
@@ -232,7 +232,7 @@ impl Facts<'_> {
 
     /// The kubelet's checkpoint of devices; empty if it cannot be read.
     fn checkpoint_devices(&self) -> Vec<checkpoint::PodDevices> {
-        let path = self.places.kubelet_dir.join(PLUGIN_DIR).join(checkpoint::FILE);
+        let path = self.places.kubelet_dir.join(PLUGIN_DIR).join(checkpoint::FILE_NAME);
         let text = read_regular_text(&path, Symlinks::Refused, MAX_BYTES).ok();
         let parsed = text.and_then(|text| checkpoint::Checkpoint::parse(text.trim_end()).ok());
         parsed.and_then(|checkpoint| checkpoint.pods).unwrap_or_default()
@@ -240,7 +240,7 @@ impl Facts<'_> {
 
     /// UIDs of the pods that use a claim, from the kubelet's checkpoint; none if it cannot be read.
     fn pods_of_claim(&self, claim: &str) -> BTreeSet<String> {
-        let path = self.places.kubelet_dir.join(dra::checkpoint::FILE);
+        let path = self.places.kubelet_dir.join(dra::checkpoint::FILE_NAME);
         let text = read_regular_text(&path, Symlinks::Refused, MAX_BYTES).ok();
         let parsed =
             text.and_then(|text| dra::checkpoint::Checkpoint::parse_unverified(&text).ok());

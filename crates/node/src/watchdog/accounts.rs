@@ -11,7 +11,7 @@ use super::limits::{Holders, Limit, Limits};
 
 /// Memory of the holders on every shared GPU.
 #[derive(Debug, Default)]
-pub(super) struct Accounts(BTreeMap<(DeviceId, Holders), Account>);
+pub(super) struct MemoryAccounts(BTreeMap<(DeviceId, Holders), Account>);
 
 /// Memory that holders use on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ const MIB: u64 = 1 << 20;
 
 // === impl Accounts ===
 
-impl Accounts {
+impl MemoryAccounts {
     /// Drops holders without a limit.
     pub(super) fn retain(&mut self, limits: &Limits) {
         self.0.retain(|(device, holders), _| {
@@ -158,7 +158,7 @@ impl Account {
 
 impl Usage {
     /// Usage of no memory, under a limit.
-    pub(super) fn none_of(limit: Limit) -> Self {
+    pub(super) fn zero(limit: Limit) -> Self {
         let Limit { mib, is_mps, .. } = limit;
         Self { limit_bytes: mib.saturating_mul(MIB), is_mps, processes: Vec::new() }
     }
@@ -211,7 +211,7 @@ mod tests {
 
     /// Holders in violation after each measurement of one a second.
     fn violations(measurements: &[&[(&str, u64)]], repeats: bool) -> Vec<Vec<Holders>> {
-        let (mut accounts, start) = (Accounts::default(), Instant::now());
+        let (mut accounts, start) = (MemoryAccounts::default(), Instant::now());
         let measure = |(second, pods): (u64, &&[(&str, u64)])| {
             let now = start + Duration::from_secs(second);
             let new_violations = accounts.record(&gpu(), used(pods), now, repeats);
@@ -260,7 +260,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_measurement_starts_the_count_again() {
-        let (mut accounts, now) = (Accounts::default(), Instant::now());
+        let (mut accounts, now) = (MemoryAccounts::default(), Instant::now());
         for _ in 0..5 {
             assert_eq!(accounts.record(&gpu(), used(&[("a", 9 * GIB)]), now, true), []);
             assert_eq!(accounts.record(&gpu(), used(&[("a", 9 * GIB)]), now, true), []);

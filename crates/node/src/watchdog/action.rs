@@ -27,7 +27,7 @@ pub(super) struct Actions {
 const MIB: u64 = 1 << 20;
 
 /// Time for an MPS daemon to terminate its clients. Afterwards their processes are killed in any case.
-const TERMINATION: Duration = Duration::from_secs(2);
+const TERMINATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 // === impl Actions ===
 
@@ -143,7 +143,7 @@ impl Actions {
     /// Terminates the clients through the MPS daemon first: killing one while it uses the GPU can end the others.
     async fn terminate(&self, device: &DeviceId, processes: &[GpuProcess]) {
         let clients: Vec<_> = processes.iter().collect();
-        let result = self.mps.terminate(device, &self.host, &clients, TERMINATION).await;
+        let result = self.mps.terminate(device, &self.host, &clients, TERMINATION_TIMEOUT).await;
         if let Err(error) = result {
             tracing::warn!(%device, error, "MPS client not terminated before its process is killed");
         }

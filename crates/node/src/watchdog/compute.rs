@@ -144,7 +144,7 @@ mod tests {
             let container = ContainerId { pod: (*name).to_owned(), id: "c".to_owned() };
             let process =
                 GpuProcess { pid: 1, container, memory_bytes: 0, compute_percent: Some(*percent) };
-            (pod(name), Usage { processes: vec![process], ..Usage::none_of(limit) })
+            (pod(name), Usage { processes: vec![process], ..Usage::zero(limit) })
         };
         let usage_by_pods = percents.iter().map(usage).collect();
         let excesses =

@@ -13,7 +13,7 @@ use windlass_core::{device::DeviceId, enforcement::Enforcement};
 use windlass_host::container::ContainerId;
 
 use super::{
-    accounts::Accounts,
+    accounts::MemoryAccounts,
     limits::{GpuLimits, Limit, Limits},
     tenants::Tenants,
 };
@@ -61,7 +61,7 @@ const UNCOUNTED_REPEATS: u32 = 3;
 /// All shared GPUs.
 pub(super) fn snapshot(
     limits: &Limits,
-    accounts: &Accounts,
+    accounts: &MemoryAccounts,
     tenants: &Tenants,
     state: &GpuStates,
 ) -> SharedGpus {
@@ -189,7 +189,7 @@ impl GpuStates {
     }
 }
 
-fn containers(device: &DeviceId, accounts: &Accounts, tenants: &Tenants) -> Vec<ContainerUse> {
+fn containers(device: &DeviceId, accounts: &MemoryAccounts, tenants: &Tenants) -> Vec<ContainerUse> {
     let usages = accounts.usages().filter(|(measured_device, ..)| *measured_device == device);
     let mut use_by_container: BTreeMap<_, (u64, Option<u32>)> = BTreeMap::new();
     for process in usages.flat_map(|(.., usage)| &usage.processes) {

@@ -80,7 +80,7 @@ impl Tenants {
     }
 
     /// Looks up a pod for its claims, which never change. The number of lookups is limited.
-    pub(super) fn request_claims(&mut self, pod: &str) {
+    pub(super) fn look_up_claims(&mut self, pod: &str) {
         if self.get(pod).is_none() && self.running < MAX_CLAIM_LOOKUPS {
             self.look_up(pod);
         }

@@ -38,7 +38,7 @@ impl HttpResponse {
 }
 
 /// Time limit of an answer that waits for nothing.
-const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn world(profile: &str) -> Node {
     let mut world = gpu_node(profile);
@@ -61,7 +61,7 @@ async fn send(address: SocketAddr, request: &str) -> HttpResponse {
         stream.read_to_string(&mut text).await.expect("answered");
         text
     };
-    let text = timeout(ANSWER_LIMIT, exchange).await.expect("answered at once");
+    let text = timeout(RESPONSE_TIMEOUT, exchange).await.expect("answered at once");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
     let status = head.split(' ').nth(1).expect("a status line").parse().expect("a number");
     HttpResponse { status, head: head.to_lowercase(), body: body.to_owned() }

@@ -26,7 +26,7 @@ use crate::agent::{
 const MANY_IDS: usize = 100_000;
 
 /// More connections than the agent keeps.
-const CONNECTIONS: usize = 80;
+const TOO_MANY_CONNECTIONS: usize = 80;
 
 /// Fewer connections than the agent keeps.
 const ALLOWED_CONNECTIONS: usize = 20;
@@ -112,7 +112,7 @@ async fn the_oldest_connection_beyond_the_limit_ends_and_its_kubelet_is_served_a
     let (kubelet, agent) = world.start_ready(8).await;
     let before = registrations(&kubelet);
     let mut silent = Vec::new();
-    for _ in 0..CONNECTIONS {
+    for _ in 0..TOO_MANY_CONNECTIONS {
         silent.push(UnixStream::connect(world.socket()).await.expect("the agent listens"));
     }
     let closed = async {

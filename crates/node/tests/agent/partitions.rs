@@ -190,7 +190,7 @@ async fn an_incomplete_partition_is_removed_and_an_incomplete_removal_is_complet
         let add_instance = |model: &mut windlass_machine::Model| {
             let gpu = &mut model.gpus[2];
             let capability = gpu.card.mig.expect("an A30");
-            let shape = GpuInstanceProfile::named("2g.12gb", capability)
+            let shape = GpuInstanceProfile::by_name("2g.12gb", capability)
                 .expect("the card has this profile");
             gpu.create_gpu_instance(shape, Some(2)).expect("there is room");
         };

@@ -186,7 +186,7 @@ async fn a_vanished_device_of_a_pod_is_listed() {
         allocate_response: Vec::new(),
     };
     let checkpoint_of_pod = Checkpoint { pods: Some(vec![held]), registered: None };
-    fs::write(folder.join(checkpoint::FILE), checkpoint_of_pod.to_json()).expect("written");
+    fs::write(folder.join(checkpoint::FILE_NAME), checkpoint_of_pod.to_json()).expect("written");
     let _agent = world.start_agent();
     let kubelet = world.start_kubelet();
     let node = until_gpu_counts(&kubelet, (2, 1)).await;
@@ -198,7 +198,7 @@ async fn an_unreadable_record_does_not_stop_the_agent() {
     let world = gpu_node("t4-edge");
     let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
     fs::create_dir_all(&folder).expect("created");
-    fs::write(folder.join(checkpoint::FILE), "{\"Data\":").expect("written");
+    fs::write(folder.join(checkpoint::FILE_NAME), "{\"Data\":").expect("written");
     let kubelet = world.start_kubelet();
     let _agent = world.start_agent();
     until_allocatable(&kubelet, GPU, 1).await;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use windlass_testkit::Right;
+use windlass_testkit::Permission;
 
 use crate::cluster_api::slice_store::SliceStore;
 
@@ -86,8 +86,8 @@ pub(crate) fn status(code: u16, reason: &str, message: &str) -> Value {
 
 /// The refusal of a request beyond the shipped account's permissions, as by a real API server.
 fn forbid(request: &RecordedRequest) -> Option<Answer> {
-    let required = Right::required_by(&request.method, &request.path, &request.query)?;
-    let is_granted = Right::shipped().iter().any(|permission| permission.covers(&required));
+    let required = Permission::required_by(&request.method, &request.path, &request.query)?;
+    let is_granted = Permission::shipped().iter().any(|permission| permission.covers(&required));
     let message = format!("deploy/rbac.yaml does not give {required:?}");
     (!is_granted).then(|| Answer::Json(403, status(403, "Forbidden", &message)))
 }

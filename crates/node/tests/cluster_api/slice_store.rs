@@ -11,13 +11,13 @@ use crate::cluster_api::objects::{Answer, Kind, RecordedRequest, status};
 #[derive(Clone, Debug)]
 pub(crate) struct SliceStore {
     /// Slices by name.
-    pub(crate) all: BTreeMap<String, Value>,
+    pub(crate) slices: BTreeMap<String, Value>,
     /// Watch events.
     pub(crate) history: Vec<(u64, Value)>,
     /// True if the API server knows ResourceSlices.
     pub(crate) is_served: bool,
     /// True if its feature gates for sharing and taints are on.
-    pub(crate) gates: bool,
+    pub(crate) has_feature_gates: bool,
     /// Devices that the API server refuses.
     pub(crate) refused: BTreeSet<&'static str>,
     pub(crate) version: u64,
@@ -32,7 +32,7 @@ pub(crate) const PATH: &str = "/resourceslices";
 impl Default for SliceStore {
     fn default() -> Self {
         let (all, history, refused) = Default::default();
-        Self { all, history, is_served: true, gates: true, refused, version: 0, conflicts: 0 }
+        Self { slices: all, history, is_served: true, has_feature_gates: true, refused, version: 0, conflicts: 0 }
     }
 }
 
@@ -52,21 +52,21 @@ impl SliceStore {
 
     /// Deletes slices as a kubelet does at its start.
     pub(crate) fn delete_all(&mut self) {
-        let names: Vec<_> = self.all.keys().cloned().collect();
+        let names: Vec<_> = self.slices.keys().cloned().collect();
         for name in &names {
             self.remove(name);
         }
     }
 
     pub(crate) fn remove(&mut self, name: &str) {
-        let slice = self.all.remove(name).expect("it is there");
+        let slice = self.slices.remove(name).expect("it is there");
         self.add_event("DELETED", slice);
     }
 
     pub(crate) fn put(&mut self, name: &str, mut slice: Value) {
         self.version += 1;
         slice["metadata"]["resourceVersion"] = self.version.to_string().into();
-        let is_new = self.all.insert(name.to_owned(), slice.clone()).is_none();
+        let is_new = self.slices.insert(name.to_owned(), slice.clone()).is_none();
         let event = if is_new { "ADDED" } else { "MODIFIED" };
         self.history.push((self.version, json!({"type": event, "object": slice})));
     }
@@ -84,7 +84,7 @@ impl SliceStore {
             let from = request.query.get("resourceVersion").and_then(|it| it.parse().ok());
             return Answer::Watch(Kind::Slices, from.expect("a watch goes on from a version"));
         }
-        let items: Vec<_> = self.all.values().collect();
+        let items: Vec<_> = self.slices.values().collect();
         Answer::Json(
             200,
             json!({
@@ -105,11 +105,11 @@ impl SliceStore {
         slice["metadata"]["uid"] = format!("uid-of-{name}").into();
         self.normalize(&mut slice);
         self.put(&name, slice);
-        Answer::Json(201, self.all[&name].clone())
+        Answer::Json(201, self.slices[&name].clone())
     }
 
     fn update(&mut self, name: &str, mut slice: Value) -> Answer {
-        let Some(existing) = self.all.get(name) else { return not_found(name) };
+        let Some(existing) = self.slices.get(name) else { return not_found(name) };
         if existing["metadata"]["resourceVersion"] != slice["metadata"]["resourceVersion"] {
             self.conflicts += 1;
             return Answer::Json(409, status(409, "Conflict", "the object has been modified"));
@@ -119,11 +119,11 @@ impl SliceStore {
         }
         self.normalize(&mut slice);
         self.put(name, slice);
-        Answer::Json(200, self.all[name].clone())
+        Answer::Json(200, self.slices[name].clone())
     }
 
     fn delete(&mut self, name: &str, preconditions: &Value) -> Answer {
-        let Some(existing) = self.all.get(name) else { return not_found(name) };
+        let Some(existing) = self.slices.get(name) else { return not_found(name) };
         for key in ["uid", "resourceVersion"] {
             assert_eq!(
                 preconditions[key], existing["metadata"][key],
@@ -138,7 +138,7 @@ impl SliceStore {
     fn normalize(&self, slice: &mut Value) {
         for device in slice["spec"]["devices"].as_array_mut().into_iter().flatten() {
             let device = device.as_object_mut().expect("a device");
-            if self.gates {
+            if self.has_feature_gates {
                 for taint in
                     device.get_mut("taints").and_then(Value::as_array_mut).into_iter().flatten()
                 {

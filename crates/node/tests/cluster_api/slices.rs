@@ -93,7 +93,7 @@ fn published(cluster: &Cluster) -> Vec<String> {
         let (generation, count) = (&pool["generation"], &pool["resourceSliceCount"]);
         format!("{} {generation}/{count} {}", &name[..5], names.join(","))
     };
-    cluster.slices.all.iter().map(line).collect()
+    cluster.slices.slices.iter().map(line).collect()
 }
 
 /// Number of creates, updates and deletes of slices. A write that conflicts with another client's is repeated, and
@@ -107,7 +107,7 @@ fn writes(cluster: &Cluster) -> [usize; 3] {
 fn edit(server: &ApiServer, index: &str, change: impl FnOnce(&mut Value)) {
     server.cluster.send_modify(|cluster| {
         cluster.change_slices(|slices| {
-            let entry = slices.all.iter().find(|(name, _)| name.starts_with(index));
+            let entry = slices.slices.iter().find(|(name, _)| name.starts_with(index));
             let (name, mut slice) = entry.map(|(a, b)| (a.clone(), b.clone())).expect("there");
             change(&mut slice);
             slices.put(&name, slice);
@@ -127,7 +127,7 @@ async fn slices_are_created_once_in_order_and_belong_to_the_node() {
     publisher.until_pool("n1/nics", (1, 1, 0)).await;
     let cluster = server.cluster.borrow().clone();
     assert_eq!(published(&cluster), ["00000 1/1 ", "00000 1/2 a", "00001 1/2 b"]);
-    let (name, slice) = cluster.slices.all.last_key_value().expect("a slice");
+    let (name, slice) = cluster.slices.slices.last_key_value().expect("a slice");
     assert!(name.starts_with("00001-windlass.dev-n1-"), "{name}");
     let owner = json!([{
         "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": NODE_UID, "controller": true,
@@ -188,9 +188,9 @@ async fn slices_that_a_starting_kubelet_deletes_are_published_again() {
         cluster.node_uid = "another";
         cluster.change_slices(SliceStore::delete_all);
     });
-    let cluster = server.until(|cluster| cluster.slices.all.len() == 2).await;
+    let cluster = server.until(|cluster| cluster.slices.slices.len() == 2).await;
     assert_eq!(published(&cluster), ["00000 1/2 a", "00001 1/2 b"]);
-    for slice in cluster.slices.all.values() {
+    for slice in cluster.slices.slices.values() {
         assert_eq!(slice["metadata"]["ownerReferences"][0]["uid"], "another");
     }
     server.stop().await;
@@ -213,10 +213,10 @@ async fn changes_by_others_are_reverted_at_once_and_repeated_ones_after_a_pause(
     }
     assert!(revert_times[4] - revert_times[0] < pause * 4, "{revert_times:?}");
     assert!(revert_times[5] - revert_times[4] >= pause, "{revert_times:?}");
-    let mut foreign = server.cluster.borrow().slices.all.values().next().expect("one").clone();
+    let mut foreign = server.cluster.borrow().slices.slices.values().next().expect("one").clone();
     foreign["metadata"]["name"] = "stray".into();
     server.cluster.send_modify(|cluster| cluster.change_slices(|it| it.put("stray", foreign)));
-    let cluster = server.until(|cluster| !cluster.slices.all.contains_key("stray")).await;
+    let cluster = server.until(|cluster| !cluster.slices.slices.contains_key("stray")).await;
     assert_eq!(published(&cluster), ["00000 1/2 a", "00001 1/2 b"]);
     server.stop().await;
 }
@@ -256,7 +256,7 @@ async fn a_refused_device_is_omitted_by_name_and_affects_no_other() {
     assert!(omission.reason.contains("spec.devices[1].attributes[x].string: Invalid value"));
     let error = state.error.as_deref().unwrap_or_default();
     assert!(error.contains("pool n1/nics is refused: ResourceSlice is invalid"), "{error}");
-    assert_eq!(state.errors, 2);
+    assert_eq!(state.error_count, 2);
     let writes_before = writes(&server.cluster.borrow());
     // A slice with a changed device is written again.
     server.cluster.send_modify(|cluster| cluster.slices.refused.clear());
@@ -316,7 +316,7 @@ async fn the_version_is_requested_again_after_a_failed_answer() {
 #[tokio::test]
 async fn dropped_fields_are_named_and_cause_no_second_write() {
     let mut server = ApiServer::start();
-    server.cluster.send_modify(|cluster| cluster.slices.gates = false);
+    server.cluster.send_modify(|cluster| cluster.slices.has_feature_gates = false);
     let mut publisher = Publisher::start(&mut server);
     let mut shared = device("shared");
     shared["allowMultipleAllocations"] = true.into();
@@ -338,7 +338,7 @@ async fn an_api_server_that_returns_gets_the_newest_slices() {
     let mut server = ApiServer::unstarted();
     let mut publisher = Publisher::start(&mut server);
     publisher.set_slices(&[(POOL, vec![gpu("a")])]);
-    publisher.until_state(|state| state.error.is_some() && state.errors > 0).await;
+    publisher.until_state(|state| state.error.is_some() && state.error_count > 0).await;
     server.start_serving();
     publisher.until_pool(POOL, (1, 1, 1)).await;
     assert_eq!(publisher.state.borrow().error, None);
@@ -365,7 +365,7 @@ async fn a_refusal_of_every_device_is_logged_and_tried_again() {
     let error = state.error.expect("an error");
     assert!(error.contains("pool n1/nvidia") && error.contains("deploy/rbac.yaml"), "{error}");
     publisher.until_pool(POOL, (1, 1, 1)).await;
-    assert_eq!(publisher.state.borrow().errors, 2);
+    assert_eq!(publisher.state.borrow().error_count, 2);
     server.stop().await;
 }
 
@@ -392,7 +392,7 @@ async fn without_desired_slices_no_request_is_sent_and_existing_ones_are_deleted
     publisher.set_slices(&[(POOL, vec![gpu("a"), gpu("b")])]);
     publisher.until_pool(POOL, (1, 2, 2)).await;
     publisher.desired.send_replace(None);
-    let cluster = server.until(|cluster| cluster.slices.all.is_empty()).await;
+    let cluster = server.until(|cluster| cluster.slices.slices.is_empty()).await;
     publisher.until_state(|state| state.pools.is_empty()).await;
     assert_eq!(writes(&cluster), [2, 0, 2]);
     server.cluster.send_modify(|cluster| cluster.ended_watches += 1);
@@ -412,7 +412,7 @@ async fn pools_with_unknown_devices_remain() {
     let unknown_pools = [POOL.to_owned()].into();
     let desired = DesiredSlices { pools: BTreeMap::new(), unknown_pools, omitted: Vec::new() };
     next.desired.send_replace(Some(Arc::new(desired)));
-    let cluster = server.until(|cluster| cluster.slices.all.len() == 1).await;
+    let cluster = server.until(|cluster| cluster.slices.slices.len() == 1).await;
     assert_eq!(published(&cluster), ["00000 1/1 a"]);
     server.stop().await;
 }

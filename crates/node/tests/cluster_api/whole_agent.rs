@@ -22,7 +22,7 @@ pub(crate) fn policy_for_both_apis() -> Policy {
 /// All published devices, by pool.
 fn devices(cluster: &Cluster) -> BTreeMap<&str, Vec<&Value>> {
     let mut pools = BTreeMap::<_, Vec<_>>::new();
-    for slice in cluster.slices.all.values() {
+    for slice in cluster.slices.slices.values() {
         let pool = slice["spec"]["pool"]["name"].as_str().expect("a name");
         let devices = slice["spec"]["devices"].as_array().into_iter().flatten();
         pools.entry(pool).or_default().extend(devices);
@@ -64,7 +64,7 @@ async fn a_machines_gpus_are_published_tainted_when_they_fail_and_removed() {
     let pools = devices(&cluster);
     insta::assert_snapshot!("gpu_facts", attribute_names(pools["n1/nvidia"][0]));
     let generations = |cluster: &Cluster| -> Vec<_> {
-        let slices = cluster.slices.all.values();
+        let slices = cluster.slices.slices.values();
         slices.map(|slice| slice["spec"]["pool"]["generation"].clone()).collect()
     };
     let before = generations(&cluster);
@@ -74,7 +74,7 @@ async fn a_machines_gpus_are_published_tainted_when_they_fail_and_removed() {
     node.inject("recover@3");
     server.until(all_healthy).await;
     agent.set_policy(policy(DraOffer::Off));
-    server.until(|cluster| cluster.slices.all.is_empty()).await;
+    server.until(|cluster| cluster.slices.slices.is_empty()).await;
     agent.stop().await;
     assert!(!server.cluster.borrow().requests("DELETE", PATH).is_empty());
 }

@@ -55,7 +55,7 @@ fn instance(state: &NodeState, start: u32) -> Option<Device> {
 fn create_instance(world: &World, start: u32) {
     let add_instance = |model: &mut windlass_machine::Model| {
         let gpu = &mut model.gpus[0];
-        let shape = GpuInstanceProfile::named("1g.10gb", gpu.card.mig.expect("an A100"))
+        let shape = GpuInstanceProfile::by_name("1g.10gb", gpu.card.mig.expect("an A100"))
             .expect("a profile of the card");
         let id = gpu.create_gpu_instance(shape, Some(start)).expect("there is room");
         gpu.create_compute_instance(id).expect("it is empty");

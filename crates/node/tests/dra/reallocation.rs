@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 use windlass_kubelet_api::dra::{
-    checkpoint::{Checkpoint, ClaimState, DriverState, FILE},
+    checkpoint::{Checkpoint, ClaimState, DriverState, FILE_NAME},
     v1::Device,
 };
 use windlass_testkit::RunningAgent;
@@ -30,7 +30,7 @@ impl World {
         };
         let checkpoint = Checkpoint { claims: Some(names.iter().map(state).collect()) };
         fs::create_dir_all(&self.config.places.kubelet_dir).expect("created");
-        fs::write(self.config.places.kubelet_dir.join(FILE), checkpoint.to_json())
+        fs::write(self.config.places.kubelet_dir.join(FILE_NAME), checkpoint.to_json())
             .expect("written");
     }
 }

@@ -7,20 +7,20 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use windlass_config::{DraOffer, DraPolicy, Policy};
-use windlass_testkit::Right;
+use windlass_testkit::Permission;
 
 use crate::dra::world::{Allocated, World};
 
 const GROUP: &str = "resource.k8s.io";
 
 /// Permissions that the requests so far required.
-fn required(world: &World) -> BTreeSet<Right> {
+fn required(world: &World) -> BTreeSet<Permission> {
     let log = world.api.objects().requests();
     let mut required: BTreeSet<_> =
-        log.iter().filter_map(|it| Right::required_by(&it.method, &it.path, &it.query)).collect();
+        log.iter().filter_map(|it| Permission::required_by(&it.method, &it.path, &it.query)).collect();
     let status = required.iter().find(|it| it.resource == "resourceclaims/status").cloned();
     // Kubernetes 1.36 demands the second permission with the first.
-    required.extend(status.map(|it| Right {
+    required.extend(status.map(|it| Permission {
         resource: "resourceclaims/driver".to_owned(),
         verb: "associated-node:patch".to_owned(),
         ..it
@@ -30,7 +30,7 @@ fn required(world: &World) -> BTreeSet<Right> {
 
 #[tokio::test]
 async fn the_driver_needs_and_uses_exactly_the_rights_of_the_shipped_account() {
-    let shipped = Right::shipped();
+    let shipped = Permission::shipped();
     let world = World::new();
     // The owner of the slices.
     let node = json!({"metadata": {"name": "n1"}});
@@ -58,7 +58,7 @@ async fn the_driver_needs_and_uses_exactly_the_rights_of_the_shipped_account() {
         .filter(|it| !shipped.iter().any(|permission| permission.covers(it)))
         .collect();
     assert!(missing.is_empty(), "deploy/rbac.yaml lacks {missing:#?}");
-    let unused = |permission: &&Right| {
+    let unused = |permission: &&Permission| {
         permission.group == GROUP && !required.iter().any(|required| permission.covers(required))
     };
     let unused: Vec<_> = shipped.iter().filter(unused).collect();

@@ -17,7 +17,7 @@ const SHORT_WAIT: Duration = Duration::from_millis(100);
 fn an_xid_wakes_a_waiting_client() {
     let rig = TestMachine::started("dgx-h100");
     let gpu = Device(rig.gpu(3));
-    let set = rig.xids_of(gpu.0);
+    let set = rig.xid_event_set(gpu.0);
     rig.inject("xid:31@2");
     assert_eq!(rig.wait(&set, 0).0, nvmlReturn_enum_NVML_ERROR_TIMEOUT, "an event of another GPU");
     std::thread::scope(|scope| {
@@ -41,7 +41,7 @@ fn an_xid_wakes_a_waiting_client() {
 #[test]
 fn two_waits_on_one_set_return_different_events() {
     let rig = TestMachine::started("dgx-h100");
-    let set = rig.xids_of(rig.gpu(0));
+    let set = rig.xid_event_set(rig.gpu(0));
     std::thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
         // The first waiter gives up early, so that another takes over the polling.
@@ -65,7 +65,7 @@ fn two_waits_on_one_set_return_different_events() {
 #[test]
 fn event_sets_may_outnumber_the_kernel_s_inotify_instances() {
     let rig = TestMachine::started("t4-edge");
-    let sets: Vec<_> = (0..300).map(|_| rig.xids_of(rig.gpu(0))).collect();
+    let sets: Vec<_> = (0..300).map(|_| rig.xid_event_set(rig.gpu(0))).collect();
     rig.inject("xid:79@0");
     assert!(sets.iter().all(|set| rig.wait(set, 0).1.eventData == 79));
 }
@@ -92,7 +92,7 @@ fn the_last_shutdown_frees_event_sets() {
 fn a_later_registration_delivers_no_older_events() {
     let rig = TestMachine::started("dgx-h100");
     let gpu = rig.gpu(0);
-    let set = rig.xids_of(gpu);
+    let set = rig.xid_event_set(gpu);
     rig.inject("ecc@0");
     rig.register(&set, gpu, nvmlEventTypeDoubleBitEccError);
     rig.inject("xid:79@0");
@@ -106,7 +106,7 @@ fn a_later_registration_delivers_no_older_events() {
 fn events_after_the_registration_are_delivered_once_and_in_order() {
     let rig = TestMachine::started("dgx-h100");
     rig.inject("xid:1@0");
-    let set = rig.xids_of(rig.gpu(0));
+    let set = rig.xid_event_set(rig.gpu(0));
     for fault in ["xid:13@0", "ecc@0", "xid:31@0"] {
         rig.inject(fault);
     }
@@ -120,17 +120,17 @@ fn a_lost_gpu_returns_an_error_and_the_others_work() {
     let rig = TestMachine::started("dgx-h100");
     let (lost, healthy) = (rig.gpu(3), rig.gpu(4));
     rig.inject("lost@3");
-    assert_eq!(rig.index_code(lost), nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
-    assert_eq!(rig.index_code(healthy), 0);
+    assert_eq!(rig.index_status(lost), nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
+    assert_eq!(rig.index_status(healthy), 0);
     assert_eq!(rig.count(), 8);
     rig.inject("recover@3");
-    assert_eq!(rig.index_code(lost), 0);
+    assert_eq!(rig.index_status(lost), 0);
 }
 
 #[test]
 fn a_lost_gpu_blocks_the_events_of_other_gpus_in_its_set() {
     let rig = TestMachine::started("dgx-h100");
-    let set = rig.xids_of(rig.gpu(3));
+    let set = rig.xid_event_set(rig.gpu(3));
     rig.register(&set, rig.gpu(4), nvmlEventTypeXidCriticalError);
     rig.inject("lost@3");
     rig.inject("xid:79@4");
@@ -187,7 +187,7 @@ fn calls_return_an_injected_error() {
     let rig = TestMachine::started("dgx-h100");
     let gpu = rig.gpu(0);
     rig.inject("error:16@0");
-    assert_eq!(rig.index_code(gpu), nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED);
+    assert_eq!(rig.index_status(gpu), nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED);
 }
 
 #[test]
@@ -200,10 +200,10 @@ fn a_call_on_a_hanging_gpu_returns_when_it_recovers() {
         let rig = &rig;
         scope.spawn(move || {
             let device = { hung };
-            sender.send(rig.index_code(device.0)).expect("the test receives");
+            sender.send(rig.index_status(device.0)).expect("the test receives");
         });
         assert_eq!(receiver.recv_timeout(SHORT_WAIT), Err(mpsc::RecvTimeoutError::Timeout));
-        assert_eq!(rig.index_code(healthy), 0, "another GPU works");
+        assert_eq!(rig.index_status(healthy), 0, "another GPU works");
         rig.inject("recover@1");
         assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(0));
     });
@@ -218,7 +218,7 @@ fn a_slow_gpu_answers_from_the_state_after_the_delay() {
         let rig = &rig;
         let call = scope.spawn(move || {
             let gpu = { gpu };
-            rig.index_code(gpu.0)
+            rig.index_status(gpu.0)
         });
         rig.inject("lost@0");
         assert_eq!(call.join().expect("no panic"), nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
@@ -233,7 +233,7 @@ fn a_read_after_each_of_many_fast_changes_sees_the_change() {
         rig.machine.update(|model| model.gpus[0].live.temperature_c = celsius % 10).expect("set");
         // SAFETY: a pointer to a valid number.
         let temperature =
-            rig.number(|nvml, out| unsafe { nvml.nvmlDeviceGetTemperature(gpu, 0, out) });
+            rig.read_number(|nvml, out| unsafe { nvml.nvmlDeviceGetTemperature(gpu, 0, out) });
         assert_eq!(temperature, celsius % 10);
     }
 }
@@ -257,7 +257,7 @@ fn a_slow_gpu_delays_each_call() {
     let gpu = rig.gpu(0);
     rig.inject("slow:30@0");
     let begin = Instant::now();
-    assert_eq!(rig.index_code(gpu), 0);
+    assert_eq!(rig.index_status(gpu), 0);
     assert!(begin.elapsed() >= Duration::from_millis(30));
 }
 
@@ -270,7 +270,7 @@ fn an_added_gpu_is_counted_and_handles_stay_valid() {
     assert_eq!(rig.name(rig.gpu(8)), "NVIDIA H100 80GB HBM3");
     rig.inject("remove@0");
     assert_eq!(rig.count(), 8);
-    assert_eq!(rig.index_code(first), nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
+    assert_eq!(rig.index_status(first), nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
 }
 
 #[test]
@@ -278,9 +278,9 @@ fn calls_fail_without_a_driver_and_work_after_its_installation() {
     let rig = TestMachine::started("t4-edge");
     let gpu = rig.gpu(0);
     rig.machine.remove_driver().expect("removed");
-    assert_eq!(rig.index_code(gpu), nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED);
+    assert_eq!(rig.index_status(gpu), nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED);
     rig.machine.install_driver().expect("installed");
-    assert_eq!(rig.index_code(gpu), 0);
+    assert_eq!(rig.index_status(gpu), 0);
 }
 
 #[test]
@@ -288,5 +288,5 @@ fn two_machines_in_one_process_are_independent() {
     let (one, other) = (TestMachine::started("dgx-h100"), TestMachine::started("t4-edge"));
     assert_eq!((one.count(), other.count()), (8, 1));
     one.machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
-    assert_eq!(other.index_code(other.gpu(0)), 0);
+    assert_eq!(other.index_status(other.gpu(0)), 0);
 }

@@ -129,7 +129,7 @@ fn a_running_client_sees_created_and_destroyed_instances() {
     let code = unsafe { rig.nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 1, &raw mut mig) };
     assert_eq!((code, rig.name(mig).as_str()), (0, "NVIDIA A100-SXM4-40GB MIG 1g.5gb"));
     rig.machine.set_mig(2, Some(&["3g.20gb"])).expect("one less");
-    assert_eq!(rig.index_code(mig), nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
+    assert_eq!(rig.index_status(mig), nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
 }
 
 #[test]

@@ -58,18 +58,18 @@ impl TestMachine {
 
     pub(crate) fn count(&self) -> u32 {
         // SAFETY: a pointer to a valid number.
-        self.number(|nvml, out| unsafe { nvml.nvmlDeviceGetCount_v2(out) })
+        self.read_number(|nvml, out| unsafe { nvml.nvmlDeviceGetCount_v2(out) })
     }
 
     /// Number that a call returns.
-    pub(crate) fn number(&self, call: impl Fn(&NvmlLib, *mut c_uint) -> nvmlReturn_t) -> c_uint {
+    pub(crate) fn read_number(&self, call: impl Fn(&NvmlLib, *mut c_uint) -> nvmlReturn_t) -> c_uint {
         let mut number = 0;
         assert_eq!(call(&self.nvml, &raw mut number), 0);
         number
     }
 
     /// Text that a call returns.
-    pub(crate) fn text(
+    pub(crate) fn read_text(
         &self,
         call: impl Fn(&NvmlLib, *mut c_char, c_uint) -> nvmlReturn_t,
     ) -> String {
@@ -81,15 +81,15 @@ impl TestMachine {
 
     pub(crate) fn name(&self, device: nvmlDevice_t) -> String {
         // SAFETY: a buffer and its length.
-        self.text(|nvml, text, length| unsafe { nvml.nvmlDeviceGetName(device, text, length) })
+        self.read_text(|nvml, text, length| unsafe { nvml.nvmlDeviceGetName(device, text, length) })
     }
 
     pub(crate) fn uuid(&self, device: nvmlDevice_t) -> String {
         // SAFETY: a buffer and its length.
-        self.text(|nvml, text, length| unsafe { nvml.nvmlDeviceGetUUID(device, text, length) })
+        self.read_text(|nvml, text, length| unsafe { nvml.nvmlDeviceGetUUID(device, text, length) })
     }
 
-    pub(crate) fn index_code(&self, device: nvmlDevice_t) -> nvmlReturn_t {
+    pub(crate) fn index_status(&self, device: nvmlDevice_t) -> nvmlReturn_t {
         let mut index = 0;
         // SAFETY: a pointer to a valid number.
         unsafe { self.nvml.nvmlDeviceGetIndex(device, &raw mut index) }
@@ -110,7 +110,7 @@ impl TestMachine {
     }
 
     /// Event set registered for XIDs of one GPU.
-    pub(crate) fn xids_of(&self, device: nvmlDevice_t) -> EventSet {
+    pub(crate) fn xid_event_set(&self, device: nvmlDevice_t) -> EventSet {
         let set = self.event_set();
         self.register(&set, device, nvmlEventTypeXidCriticalError);
         set

@@ -19,7 +19,7 @@ const MIN_STEPS_PER_NODE: u64 = 1_000;
 pub(super) fn by_scheduler(pipeline: &Pipeline, fleet: &Fleet) -> Result<Placement, Unplaceable> {
     let mut placement = Placement::empty(pipeline.stages.len());
     let mut used =
-        Used { taken: vec![Capacity::default(); fleet.nodes.len()], devices: Vec::new() };
+        Used { requested: vec![Capacity::default(); fleet.nodes.len()], devices: Vec::new() };
     for (stage, spec) in pipeline.stages.iter().enumerate() {
         for _ in 0..spec.max_replicas {
             match used.place(pipeline, fleet, stage) {
@@ -64,7 +64,7 @@ pub(super) fn on_one_node(pipeline: &Pipeline, fleet: &Fleet) -> Result<Plan, Un
 
 /// Capacity and devices that earlier stages occupy.
 struct Used {
-    taken: Vec<Capacity>,
+    requested: Vec<Capacity>,
     /// Indices of node and device.
     devices: Vec<(usize, usize)>,
 }
@@ -82,7 +82,7 @@ impl Used {
             // The sort is stable: ties go to the first node.
             nodes.sort_by(|a, b| self.free_share(fleet, *b).total_cmp(&self.free_share(fleet, *a)));
             for node in nodes {
-                if !fleet.nodes[node].free.fits_both(self.taken[node], option.request) {
+                if !fleet.nodes[node].free.fits_both(self.requested[node], option.request) {
                     continue;
                 }
                 let is_free = |device: &Option<usize>| {
@@ -93,7 +93,7 @@ impl Used {
                 else {
                     continue;
                 };
-                self.taken[node] += option.request;
+                self.requested[node] += option.request;
                 self.devices.extend(device.map(|device| (node, device)));
                 return Some(Replica { node, alternative, device });
             }
@@ -102,7 +102,7 @@ impl Used {
     }
 
     fn free_share(&self, fleet: &Fleet, node: usize) -> f64 {
-        let (free, requested) = (fleet.nodes[node].free, self.taken[node]);
+        let (free, requested) = (fleet.nodes[node].free, self.requested[node]);
         #[expect(clippy::cast_precision_loss, reason = "a share of memory")]
         let memory = (requested.memory.0 as f64, free.memory.0 as f64);
         let share = |(requested, total): (f64, f64)| {

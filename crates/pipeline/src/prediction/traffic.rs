@@ -17,7 +17,7 @@ pub(crate) struct Traffic {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Port {
     /// Seconds that the port is busy per item of the pipeline.
-    pub(super) busy: f64,
+    pub(super) busy_seconds: f64,
 }
 
 /// Bytes per item in addition to its payload: fields of the message, HTTP/2 frames, TCP and IP headers.
@@ -46,8 +46,8 @@ impl Traffic {
         let (mut egress, mut ingress) = (ports.clone(), ports);
         for link in &model.pipeline.links {
             for (share, (from, to)) in shares.pairs((link.from, link.to)) {
-                egress[from].busy += share * port_time(model.fleet, from, link.bytes);
-                ingress[to].busy += share * port_time(model.fleet, to, link.bytes);
+                egress[from].busy_seconds += share * port_time(model.fleet, from, link.bytes);
+                ingress[to].busy_seconds += share * port_time(model.fleet, to, link.bytes);
             }
         }
         Self { egress, ingress, shares }
@@ -147,7 +147,7 @@ impl Port {
     /// Flows share the port (processor sharing): the wait of an item is proportional to its own size, and to the
     /// squared variation of the arrivals.
     fn wait(self, rate: f64, arrivals: f64, transmission: f64) -> Option<f64> {
-        let load = rate * self.busy;
+        let load = rate * self.busy_seconds;
         (load < 1.0).then(|| arrivals / 2.0 * transmission * load / (1.0 - load))
     }
 }

@@ -23,7 +23,7 @@ const MIN_CANDIDATES: usize = 8;
 impl Search<'_> {
     /// Finds and records a placement that no single change improves, or the last one before the steps run out.
     pub(super) fn hill_climb(&mut self) {
-        for stage in 0..self.chosen.len() {
+        for stage in 0..self.replicas.len() {
             if !self.place_one(stage) {
                 // Earlier stages occupy the space. The exact search tries other places for them.
                 return;
@@ -43,9 +43,9 @@ impl Search<'_> {
     fn place_one(&mut self, stage: usize) -> bool {
         let mut best = None;
         for place in self.candidates(stage) {
-            self.chosen[stage].push(place);
+            self.replicas[stage].push(place);
             let score = self.score();
-            self.chosen[stage].pop();
+            self.replicas[stage].pop();
             if best.as_ref().is_none_or(|(best_score, _)| score.beats(best_score)) {
                 best = Some((score, place));
             }
@@ -58,12 +58,12 @@ impl Search<'_> {
     /// Free places of a stage: first those on a node of a preceding stage, then the others; the fastest first in both.
     /// The remaining steps limit their number, with a minimum of [`MIN_CANDIDATES`].
     fn candidates(&self, stage: usize) -> Vec<Replica> {
-        let (pipeline, stages) = (self.model.pipeline, self.chosen.len() as u64);
+        let (pipeline, stages) = (self.model.pipeline, self.replicas.len() as u64);
         let places = self.free.places(stage).iter().copied();
         let mut free_places: Vec<_> =
-            places.filter(|place| self.free.is_worth_trying(pipeline, stage, *place)).collect();
+            places.filter(|place| self.free.is_candidate(pipeline, stage, *place)).collect();
         let sender_replicas: Vec<_> =
-            pipeline.links_to(stage).map(|link| &self.chosen[link.from]).collect();
+            pipeline.links_to(stage).map(|link| &self.replicas[link.from]).collect();
         let is_adjacent = |place: &Replica| {
             sender_replicas
                 .iter()
@@ -99,14 +99,14 @@ impl Search<'_> {
 
     /// Stages whose change can raise the score: for the goal throughput, only those at the bottleneck.
     fn relevant_stages(&self) -> Vec<usize> {
-        let all_stages = 0..self.chosen.len();
+        let all_stages = 0..self.replicas.len();
         if self.model.pipeline.goal != Goal::Throughput {
             return all_stages.collect();
         }
-        let traffic = Traffic::of(&self.model, &self.chosen);
-        let (_, bottleneck) = self.model.throughput(&self.chosen, &traffic);
+        let traffic = Traffic::of(&self.model, &self.replicas);
+        let (_, bottleneck) = self.model.throughput(&self.replicas, &traffic);
         let is_on = |stage: &usize, node: usize| {
-            self.chosen[*stage].iter().any(|replica| replica.node == node)
+            self.replicas[*stage].iter().any(|replica| replica.node == node)
         };
         match bottleneck {
             Bottleneck::Stage(stage) => vec![stage],
@@ -128,10 +128,10 @@ impl Search<'_> {
     }
 
     fn changes(&self, stage: usize) -> Vec<Change> {
-        let count = self.chosen[stage].len();
+        let count = self.replicas[stage].len();
         let places = self.free.places(stage).iter();
         let places =
-            places.filter(|place| self.free.is_worth_trying(self.model.pipeline, stage, **place));
+            places.filter(|place| self.free.is_candidate(self.model.pipeline, stage, **place));
         let places: Vec<_> = places.collect();
         let mut changes = Vec::new();
         for replica in 0..count {
@@ -153,23 +153,23 @@ impl Search<'_> {
             Change::Add(place) => {
                 self.free.is_free(pipeline, stage, place).then_some(())?;
                 self.free.allocate(pipeline, stage, place);
-                self.chosen[stage].push(place);
-                Some(Change::Remove(self.chosen[stage].len() - 1))
+                self.replicas[stage].push(place);
+                Some(Change::Remove(self.replicas[stage].len() - 1))
             }
             Change::Remove(position) => {
-                let place = self.chosen[stage].remove(position);
+                let place = self.replicas[stage].remove(position);
                 self.free.release(pipeline, stage, place);
                 Some(Change::Add(place))
             }
             Change::Move(position, place) => {
-                let old_place = self.chosen[stage][position];
+                let old_place = self.replicas[stage][position];
                 self.free.release(pipeline, stage, old_place);
                 if old_place == place || !self.free.is_free(pipeline, stage, place) {
                     self.free.allocate(pipeline, stage, old_place);
                     return None;
                 }
                 self.free.allocate(pipeline, stage, place);
-                self.chosen[stage][position] = place;
+                self.replicas[stage][position] = place;
                 Some(Change::Move(position, old_place))
             }
         }

@@ -23,8 +23,8 @@ pub(crate) struct FreeResources {
 #[derive(Clone, Debug)]
 struct FreeNode {
     groups: Vec<Group>,
-    free: Capacity,
-    taken: Capacity,
+    allocatable: Capacity,
+    requested: Capacity,
     /// Number of replicas on the node.
     replicas: usize,
     /// Number of the node's equivalence class: nodes of a class have equal capacity, link, stages and devices.
@@ -37,7 +37,7 @@ struct Group {
     /// Indices into the node's devices.
     devices: Vec<usize>,
     /// Number of allocated devices.
-    taken: usize,
+    allocated: usize,
 }
 
 /// Alternatives that a device serves, as pairs of stage and alternative.
@@ -69,11 +69,11 @@ impl FreeResources {
             let class = (free_capacity, link, admitted, sizes.collect::<Vec<_>>());
             let next_class = classes.len();
             let class = *classes.entry(class).or_insert(next_class);
-            let groups = groups.into_values().map(|devices| Group { devices, taken: 0 }).collect();
+            let groups = groups.into_values().map(|devices| Group { devices, allocated: 0 }).collect();
             nodes.push(FreeNode {
                 groups,
-                free: node.free,
-                taken: Capacity::default(),
+                allocatable: node.free,
+                requested: Capacity::default(),
                 replicas: 0,
                 class,
             });
@@ -96,7 +96,7 @@ impl FreeResources {
     }
 
     /// True if the place is free, and its node is not a duplicate of an earlier one.
-    pub(super) fn is_worth_trying(
+    pub(super) fn is_candidate(
         &self,
         pipeline: &Pipeline,
         stage: usize,
@@ -110,9 +110,9 @@ impl FreeResources {
         let node = &self.nodes[place.node];
         let has_device = place.device.is_none_or(|group| {
             let group = &node.groups[group];
-            group.taken < group.devices.len()
+            group.allocated < group.devices.len()
         });
-        has_device && node.free.fits_both(node.taken, place.alternative(pipeline, stage).request)
+        has_device && node.allocatable.fits_both(node.requested, place.alternative(pipeline, stage).request)
     }
 
     /// True for an empty node if an earlier node of the same class is empty too.
@@ -125,18 +125,18 @@ impl FreeResources {
     pub(super) fn allocate(&mut self, pipeline: &Pipeline, stage: usize, place: Replica) {
         let node = &mut self.nodes[place.node];
         node.replicas += 1;
-        node.taken += place.alternative(pipeline, stage).request;
+        node.requested += place.alternative(pipeline, stage).request;
         if let Some(group) = place.device {
-            node.groups[group].taken += 1;
+            node.groups[group].allocated += 1;
         }
     }
 
     pub(super) fn release(&mut self, pipeline: &Pipeline, stage: usize, place: Replica) {
         let node = &mut self.nodes[place.node];
         node.replicas -= 1;
-        node.taken -= place.alternative(pipeline, stage).request;
+        node.requested -= place.alternative(pipeline, stage).request;
         if let Some(group) = place.device {
-            node.groups[group].taken -= 1;
+            node.groups[group].allocated -= 1;
         }
     }
 
@@ -144,8 +144,8 @@ impl FreeResources {
     pub(super) fn clear(&mut self) {
         for node in &mut self.nodes {
             node.replicas = 0;
-            node.taken = Capacity::default();
-            node.groups.iter_mut().for_each(|group| group.taken = 0);
+            node.requested = Capacity::default();
+            node.groups.iter_mut().for_each(|group| group.allocated = 0);
         }
     }
 
@@ -177,7 +177,7 @@ impl FreeResources {
                     let node = &self.nodes[place.node];
                     let devices = place.device.map(|group| node.groups[group].devices.len());
                     let count =
-                        node.free.fit_count(alternative.request).min(devices.unwrap_or(usize::MAX));
+                        node.allocatable.fit_count(alternative.request).min(devices.unwrap_or(usize::MAX));
                     let count = count.min(spec.max_replicas as usize);
                     rates.extend(std::iter::repeat_n(
                         alternative.rate(spec.batch, batch_gap),

@@ -15,7 +15,7 @@ use windlass_allocations::{
 use windlass_core::{
     device::{Device, DeviceId, SourceName},
     inventory::Inventory,
-    replica::device_of,
+    replica::device_of_id,
 };
 
 use super::Plan;
@@ -48,7 +48,7 @@ struct PresentDevices<'a> {
 /// Records the hardware of allocatable devices. An id that a container may hold keeps its earlier hardware too: while a
 /// plan waits, that is every id, since the holders are unknown.
 pub fn record(fingerprints: &mut Fingerprints, plan: &Plan, inventory: &Inventory, held: &HeldIds) {
-    let held: BTreeSet<_> = held.values().flatten().filter_map(|id| device_of(id)).collect();
+    let held: BTreeSet<_> = held.values().flatten().filter_map(|id| device_of_id(id)).collect();
     let offers = plan.offers.values();
     let allocatable: BTreeSet<_> = offers.flat_map(|offer| offer.once_allocatable()).collect();
     let is_offered =
@@ -129,7 +129,7 @@ impl Fingerprint {
             .any(|hardware| matches!(hardware, Hardware::Node(_) | Hardware::IommuGroup(_)))
     }
 
-    fn has_only_places(&self) -> bool {
+    fn has_only_origins(&self) -> bool {
         self.hardware.iter().all(|hardware| matches!(hardware, Hardware::Origin(_)))
     }
 
@@ -199,7 +199,7 @@ impl<'a> PresentDevices<'a> {
             // Sources may find different devices at one origin, if both are present and have further hardware.
             Hardware::Origin(_) if now.is_none() => true,
             Hardware::Origin(_) => {
-                !still_has_it && former.has_only_places() && other.has_only_places()
+                !still_has_it && former.has_only_origins() && other.has_only_origins()
             }
         }
     }

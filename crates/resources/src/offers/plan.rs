@@ -21,7 +21,7 @@ use windlass_config::{
 use windlass_core::{
     device::{Device, DeviceId, Partitioning},
     inventory::Inventory,
-    replica::{ReplicaId, device_of, token_number},
+    replica::{ReplicaId, device_of_id, token_number},
     resource::ResourceName,
 };
 
@@ -104,7 +104,7 @@ pub struct Plan {
     /// Devices shared by MPS, unless a container holds them in another form.
     pub mps: BTreeMap<DeviceId, Shared>,
     /// Configured resources without a device, with the reason.
-    pub empty: BTreeMap<ResourceName, String>,
+    pub empty_resources: BTreeMap<ResourceName, String>,
     /// Devices for claims, with the sharing among several claims.
     pub claimable: ClaimableDevices,
     /// Devices that the configuration assigns to claims, but that cannot be allocated to claims, with the reason.
@@ -204,7 +204,7 @@ impl Planner<'_> {
     /// Withholds all but one of the devices that several sources found for the same hardware. A device that a container
     /// holds, or that was allocatable, takes precedence.
     fn withhold_duplicates(&self, assignments: &mut [(&Device, Assignment)]) {
-        let held = self.inputs.held.values().flatten().filter_map(|id| device_of(id));
+        let held = self.inputs.held.values().flatten().filter_map(|id| device_of_id(id));
         let preferred = held.chain(self.once_allocatable.iter().cloned()).collect();
         let offered_devices = assignments
             .iter()
@@ -582,7 +582,7 @@ impl Planner<'_> {
             withheld: self.withheld,
             has_pending_moves: self.has_pending_moves,
             mps: self.mps,
-            empty: empty_reasons,
+            empty_resources: empty_reasons,
             claimable: self.claimable,
             unclaimable: self.unclaimable,
             shareable: self.shareable,

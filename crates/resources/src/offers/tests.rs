@@ -738,7 +738,7 @@ proptest::proptest! {
 #[test]
 fn a_resource_without_a_device_has_a_reason() {
     let reasons = |node: &mut Node| {
-        let empty = &node.plan().plan.empty;
+        let empty = &node.plan().plan.empty_resources;
         empty.iter().map(|(name, reason)| format!("{name}: {reason}")).collect::<Vec<_>>()
     };
     let with_expression = |text: &str| Selector {

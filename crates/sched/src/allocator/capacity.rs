@@ -71,8 +71,8 @@ fn round_to_range(requested: &Quantity, range: &CapacityRequestPolicyRange) -> Q
         return range.min.clone();
     }
     let Some(step) = &range.step else { return requested.clone() };
-    let (min, step) = (amount(&range.min).rounded_up(), amount(step).rounded_up().max(1));
-    let above_min = amount(requested).rounded_up() - min;
+    let (min, step) = (amount(&range.min).ceil(), amount(step).ceil().max(1));
+    let above_min = amount(requested).ceil() - min;
     let steps = above_min / step + i64::from(above_min % step != 0);
     let rounded = u64::try_from(min + steps * step).unwrap_or_default();
     Quantity(attribute::Quantity::Bytes(rounded).to_string())
@@ -85,8 +85,8 @@ fn violates(consumed_amount: &Quantity, policy: Option<&CapacityRequestPolicy>) 
         return false;
     }
     if let Some(range) = &policy.valid_range {
-        let (min, value) = (amount(&range.min).rounded_up(), amount(consumed_amount).rounded_up());
-        let step = range.step.as_ref().map(|step| amount(step).rounded_up().max(1));
+        let (min, value) = (amount(&range.min).ceil(), amount(consumed_amount).ceil());
+        let step = range.step.as_ref().map(|step| amount(step).ceil().max(1));
         return range.max.as_ref().is_some_and(|max| amount(consumed_amount) > amount(max))
             || step.is_some_and(|step| (value - min) % step != 0);
     }

@@ -23,7 +23,7 @@ use super::{
 /// changes.
 #[derive(Clone, Debug)]
 pub struct Claims {
-    all: Vec<Claim>,
+    claims: Vec<Claim>,
 }
 
 /// One claim.
@@ -51,7 +51,7 @@ impl Claims {
         let parse = |claim| request::requests(claim, classes);
         let requests = claims.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
         let all = claims.iter().zip(requests).map(|(claim, requests)| Claim::of(claim, requests));
-        Ok(Self { all: all.collect::<Result<_, _>>()? })
+        Ok(Self { claims: all.collect::<Result<_, _>>()? })
     }
 
     /// Allocates devices of one node: one result for each claim, in the order of the claims.
@@ -76,8 +76,8 @@ impl Claims {
         allocated: &AllocatedDevices,
     ) -> Result<Vec<AllocationResult>, AllocationError> {
         let mut selections = Selections::default();
-        let search = Search::new(&self.all, pools, allocated, (None, &mut selections))?.run()?;
-        Ok((0..self.all.len()).map(|claim| search.result(claim)).collect())
+        let search = Search::new(&self.claims, pools, allocated, (None, &mut selections))?.run()?;
+        Ok((0..self.claims.len()).map(|claim| search.result(claim)).collect())
     }
 
     /// The devices that [`allocate`](Self::allocate) would choose, by their positions in the pools. On nodes with equal
@@ -92,7 +92,7 @@ impl Claims {
         allocated: &AllocatedDevices,
     ) -> Result<Vec<ChosenDevice>, AllocationError> {
         let mut selections = Selections::default();
-        Ok(Search::new(&self.all, pools, allocated, (None, &mut selections))?.run()?.chosen())
+        Ok(Search::new(&self.claims, pools, allocated, (None, &mut selections))?.run()?.chosen())
     }
 
     /// Like [`choose`](Self::choose), but evaluates the expressions once for each device signature.
@@ -113,19 +113,19 @@ impl Claims {
         selections: &mut Selections,
     ) -> Result<Vec<ChosenDevice>, AllocationError> {
         let cache = (Some(&*signature.devices), selections);
-        Ok(Search::new(&self.all, pools, allocated, cache)?.run()?.chosen())
+        Ok(Search::new(&self.claims, pools, allocated, cache)?.run()?.chosen())
     }
 
     /// The device attributes that the claims' expressions and constraints read.
     pub fn attributes_read(&self) -> AttributesRead {
         let alternatives = || {
-            let requests = self.all.iter().flat_map(|claim| &claim.requests);
+            let requests = self.claims.iter().flat_map(|claim| &claim.requests);
             requests.flat_map(|request| &request.alternatives)
         };
         let by_expressions = alternatives().flat_map(Alternative::expressions);
-        let constraints = self.all.iter().flat_map(|claim| &claim.constraints);
+        let constraints = self.claims.iter().flat_map(|claim| &claim.constraints);
         AttributesRead::of(
-            by_expressions.map(PublishedExpression::attributes_read),
+            by_expressions.map(PublishedExpression::read_attributes),
             constraints.map(Constraint::attribute_read),
         )
     }

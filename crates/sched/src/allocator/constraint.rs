@@ -15,7 +15,7 @@ pub(super) struct Constraint {
     attribute: Arc<str>,
     rule: Rule,
     /// Number of chosen devices that the constraint applies to.
-    chosen: usize,
+    chosen_count: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ impl Constraint {
             requests: requests.into(),
             attribute: attribute.as_str().into(),
             rule,
-            chosen: 0,
+            chosen_count: 0,
         })
     }
 
@@ -84,20 +84,20 @@ impl Constraint {
             return true;
         }
         let Some(value) = lookup(device, driver, &self.attribute) else { return false };
-        let is_satisfied = self.chosen == 0
+        let is_satisfied = self.chosen_count == 0
             || match &self.rule {
                 Rule::Match(first) => is_single(value) && first.as_ref() == Some(value),
                 Rule::Distinct(others) => is_single(value) && others.values().all(|o| o != value),
             };
         if is_satisfied {
             match &mut self.rule {
-                Rule::Match(first) if self.chosen == 0 => *first = Some(value.clone()),
+                Rule::Match(first) if self.chosen_count == 0 => *first = Some(value.clone()),
                 Rule::Match(_) => {}
                 Rule::Distinct(others) => {
                     others.insert(names.request.to_owned(), value.clone());
                 }
             }
-            self.chosen += 1;
+            self.chosen_count += 1;
         }
         is_satisfied
     }
@@ -105,7 +105,7 @@ impl Constraint {
     /// Removes an added device.
     pub(super) fn remove(&mut self, names: RequestName<'_>) {
         if self.applies_to(names) {
-            self.chosen = self.chosen.saturating_sub(1);
+            self.chosen_count = self.chosen_count.saturating_sub(1);
             if let Rule::Distinct(others) = &mut self.rule {
                 others.remove(names.request);
             }

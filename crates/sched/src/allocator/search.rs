@@ -43,7 +43,7 @@ pub(super) struct Search<'a> {
     all_devices: BTreeMap<AlternativeIndex, Vec<usize>>,
     /// By alternative: the largest number of devices that the search has found for it.
     most_found: BTreeMap<AlternativeIndex, usize>,
-    refused: BTreeMap<AlternativeIndex, Refusals>,
+    refusals: BTreeMap<AlternativeIndex, Refusals>,
 }
 
 /// Cached results of selectors, by request and device signature.
@@ -93,14 +93,14 @@ impl<'a> Search<'a> {
         if selections.0.len() > MAX_SELECTIONS {
             selections.0.clear();
         }
-        let holdings = allocated.of_pools(&pools.all);
+        let holdings = allocated.of_pools(&pools.pools);
         let mut search = Self {
             claims,
             pools,
             chosen: vec![Vec::new(); claims.len()],
             alternatives: BTreeMap::new(),
             constraints: claims.iter().map(|claim| claim.constraints.clone()).collect(),
-            counters: Counters::of(&pools.all, &holdings),
+            counters: Counters::of(&pools.pools, &holdings),
             holdings,
             chosen_whole: BTreeMap::new(),
             chosen_shares: BTreeMap::new(),
@@ -108,7 +108,7 @@ impl<'a> Search<'a> {
             selections,
             all_devices: BTreeMap::new(),
             most_found: BTreeMap::new(),
-            refused: BTreeMap::new(),
+            refusals: BTreeMap::new(),
         };
         search.find_all_devices()?;
         Ok(search)
@@ -153,7 +153,7 @@ impl<'a> Search<'a> {
         if let DeviceCount::Exactly(count) = self.alternative(index).device_count {
             return Ok(count);
         }
-        for Pool { id, state } in &self.pools.all {
+        for Pool { id, state } in &self.pools.pools {
             let state = match state {
                 State::Ready(_) => continue,
                 State::Incomplete => "being updated",

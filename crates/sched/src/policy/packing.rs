@@ -5,7 +5,7 @@ use crate::{fit::Fit, node::Part};
 
 pub(super) fn rank(input: &RankInput<'_>, fit: &Fit) -> (Rank, Part) {
     let part = best_fit::fullest(input, fit);
-    let free = input.summary.free;
+    let free = input.summary.free_gpus;
     let gpu_count = input.node.gpus.len();
     let newly_used = part.gpus.intersection(free).len();
     let score = match newly_used {

@@ -95,7 +95,7 @@ fn stranded_gpus(input: &RankInput<'_>, allocated_milli: u32) -> f64 {
 /// Value of the blocks that the node loses, minus the value of the request's own block, in GPUs.
 fn broken_block_gpus(input: &RankInput<'_>, part: Part) -> f64 {
     let (demand, request) = (&input.forecast_values.multi_gpu_demand, input.request);
-    let (free, cpu) = (input.summary.free, input.node.cpu_milli.free);
+    let (free, cpu) = (input.summary.free_gpus, input.node.cpu_milli.free);
     let newly_used = free.intersection(part.gpus).len();
     let remaining_value =
         demand.value(free.len() - newly_used, cpu.saturating_sub(request.cpu_milli));
@@ -109,5 +109,5 @@ fn broken_block_gpus(input: &RankInput<'_>, part: Part) -> f64 {
 /// Prefers nodes with fewer free GPUs. Among equal nodes the first one wins, so pods concentrate on the first nodes,
 /// and the last nodes become free for pods that need many GPUs.
 fn tie_breaker(input: &RankInput<'_>) -> u32 {
-    64 - input.summary.free.len()
+    64 - input.summary.free_gpus.len()
 }

@@ -83,7 +83,7 @@ pub(super) fn is_insignificant(text: &str) -> bool {
 }
 
 /// Replaces a word, except next to a letter or a digit.
-pub(super) fn replaced(text: &str, word: &str, by: &str) -> String {
+pub(super) fn replace_word(text: &str, word: &str, by: &str) -> String {
     let mut output = String::new();
     let mut rest = text;
     while let Some(start) = rest.find(word) {
@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn a_word_is_replaced_unless_letters_or_digits_adjoin_it() {
         let name = "usb-FTDI_UART_A10K2J3-if00-port0";
-        assert_eq!(replaced(name, "A10K2J3", "B2"), "usb-FTDI_UART_B2-if00-port0");
-        assert_eq!(replaced("XA10K2J3 A10K2J31", "A10K2J3", "B2"), "XA10K2J3 A10K2J31");
+        assert_eq!(replace_word(name, "A10K2J3", "B2"), "usb-FTDI_UART_B2-if00-port0");
+        assert_eq!(replace_word("XA10K2J3 A10K2J31", "A10K2J3", "B2"), "XA10K2J3 A10K2J31");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::Chain;
 /// Stages on their own threads, which end when this value is dropped.
 pub(crate) struct Kit {
     source: Source,
-    ends: EndListener,
+    listener: EndListener,
     _shutdown: DropGuard,
 }
 
@@ -30,7 +30,7 @@ impl Chain for Kit {
         let name = (stages - 1).to_string();
         let metrics = StageMetrics::new();
         let source = Source::connect("bench", &name, first_addresses, Settings::default(), metrics);
-        Self { source, ends, _shutdown: shutdown.drop_guard() }
+        Self { source, listener: ends, _shutdown: shutdown.drop_guard() }
     }
 
     async fn send(&mut self, payload: Bytes) {
@@ -38,7 +38,7 @@ impl Chain for Kit {
     }
 
     async fn receive(&mut self) {
-        match self.ends.next().await {
+        match self.listener.next().await {
             EndEvent::End(end) => assert_eq!(end.failure, None),
             EndEvent::Missed(count) => panic!("{count} ends were missed"),
         }

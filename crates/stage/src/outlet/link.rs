@@ -37,7 +37,7 @@ pub(super) struct Link {
     item_time: Option<Duration>,
     last_sent: Instant,
     /// Number of items without a receipt `Taken`.
-    unacknowledged: usize,
+    unacknowledged_items: usize,
     /// Payload bytes of these items.
     unacknowledged_bytes: usize,
 }
@@ -48,7 +48,7 @@ struct Pending {
     outgoing: Outgoing,
     sent: Instant,
     /// Number of items on the stream that were sent before and not passed yet.
-    ahead: u32,
+    items_ahead: u32,
     /// Payload bytes; `None` once the replica has taken the item.
     unacknowledged_bytes: Option<usize>,
 }
@@ -76,7 +76,7 @@ impl Link {
             next_sequence: 0,
             item_time: None,
             last_sent: Instant::now(),
-            unacknowledged: 0,
+            unacknowledged_items: 0,
             unacknowledged_bytes: 0,
         }
     }
@@ -129,8 +129,8 @@ impl Link {
 
     /// True if one more item fits in the window and in [`MAX_UNACKNOWLEDGED_BYTES`]. A larger payload is sent alone.
     pub(super) fn has_capacity(&self, settings: &Settings, bytes: usize) -> bool {
-        self.unacknowledged < settings.window
-            && (self.unacknowledged == 0
+        self.unacknowledged_items < settings.window
+            && (self.unacknowledged_items == 0
                 || self.unacknowledged_bytes + bytes <= MAX_UNACKNOWLEDGED_BYTES)
     }
 
@@ -156,11 +156,11 @@ impl Link {
         if let Body::Payload(payload) = &mut outgoing.item.body {
             payload.clear();
         }
-        self.unacknowledged += 1;
+        self.unacknowledged_items += 1;
         self.unacknowledged_bytes += bytes;
         self.last_sent = now;
         let ahead = u32::try_from(self.pending.len()).unwrap_or(u32::MAX - 1);
-        let pending = Pending { outgoing, sent: now, ahead, unacknowledged_bytes: Some(bytes) };
+        let pending = Pending { outgoing, sent: now, items_ahead: ahead, unacknowledged_bytes: Some(bytes) };
         self.pending.insert(sequence, pending);
     }
 
@@ -168,7 +168,7 @@ impl Link {
     pub(super) fn on_taken(&mut self, sequence: u64, held_ns: u64) {
         let Some(pending) = self.pending.get_mut(&sequence) else { return };
         let Some(bytes) = pending.unacknowledged_bytes.take() else { return };
-        self.unacknowledged -= 1;
+        self.unacknowledged_items -= 1;
         self.unacknowledged_bytes -= bytes;
         let round_trip = pending.sent.elapsed().saturating_sub(Duration::from_nanos(held_ns));
         self.half_round_trip = self.half_round_trip.min(round_trip / 2);
@@ -181,7 +181,7 @@ impl Link {
     pub(super) fn on_passed(&mut self, sequence: u64) {
         self.on_taken(sequence, 0);
         let Some(pending) = self.pending.remove(&sequence) else { return };
-        let time = pending.sent.elapsed() / (pending.ahead + 1);
+        let time = pending.sent.elapsed() / (pending.items_ahead + 1);
         let item_time = self.item_time.unwrap_or(time);
         self.item_time = Some((item_time * (AVERAGE_WEIGHT - 1) + time) / AVERAGE_WEIGHT);
     }

@@ -14,7 +14,7 @@ pub(crate) struct Row {
     label: String,
     median: String,
     p99: String,
-    compared: String,
+    comparison: String,
     budget: String,
     verdict: Verdict,
 }
@@ -58,7 +58,7 @@ impl Row {
 
     /// Meaning of the figure, such as its ratio to a baseline.
     pub(crate) fn with_comparison(self, comparison: impl Into<String>) -> Self {
-        Self { compared: comparison.into(), ..self }
+        Self { comparison: comparison.into(), ..self }
     }
 
     /// Sets the budget of a duration.
@@ -102,7 +102,7 @@ impl Report {
         for row in rows {
             self.met += usize::from(row.verdict == Verdict::Ok);
             self.missed += usize::from(row.verdict == Verdict::OverBudget);
-            let Row { label, median, p99, compared, budget, verdict } = row;
+            let Row { label, median, p99, comparison: compared, budget, verdict } = row;
             line([label, median, p99, compared, budget, verdict.text()])?;
         }
         line([""; 6])

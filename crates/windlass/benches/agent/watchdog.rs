@@ -23,7 +23,7 @@ const PODS: u32 = 64;
 /// GPU memory that each container requests. Nine such requests fit on a GPU.
 const REQUEST_GIB: u64 = 8;
 
-const MEMORY: &str = "windlass.dev/gpu-memory";
+const MEMORY_RESOURCE: &str = "windlass.dev/gpu-memory";
 
 /// Id of the first simulated process: above any real one.
 const FIRST_PID: u32 = 5_000_000;
@@ -61,11 +61,11 @@ async fn processor_time(action: &str) -> Result<Duration> {
     fs::write(
         &config,
         format!(
-            "cluster: {{kubeconfig: {kubeconfig}, nodeName: n1}}\nshares: {{memory: {MEMORY}}}\nwatchdog: {{action: {action}}}\n"
+            "cluster: {{kubeconfig: {kubeconfig}, nodeName: n1}}\nshares: {{memory: {MEMORY_RESOURCE}}}\nwatchdog: {{action: {action}}}\n"
         ),
     )?;
     let serving_agent = testbed.serve(&["--config".as_ref(), config.as_ref()]).await?;
-    serving_agent.wait_for(|node| node.counts(MEMORY).is_some_and(|(_, free)| free > 0)).await?;
+    serving_agent.wait_for(|node| node.counts(MEMORY_RESOURCE).is_some_and(|(_, free)| free > 0)).await?;
     for number in 0..PODS {
         start(&serving_agent, &api, number).await?;
     }
@@ -96,7 +96,7 @@ async fn start(serving_agent: &ServingAgent, api: &ApiServer, number: u32) -> Re
         "spec": {"nodeName": "n1", "containers": [{"name": "main", "image": "i"}]},
     });
     api.objects().put::<PodObject>(&serde_json::from_value(object)?);
-    let container = Container::new("main").limit(MEMORY, REQUEST_GIB);
+    let container = Container::new("main").limit(MEMORY_RESOURCE, REQUEST_GIB);
     let pod = Pod { uid: uid.clone(), ..Pod::new(&name).container(container) };
     serving_agent.kubelet.admit(pod).await.context("the pod is not admitted")?;
     serving_agent

@@ -39,12 +39,12 @@ type Partition = (i64, u32);
 impl BestEffort {
     /// All answers for a size; `None` for devices without such a plugin or with another policy, and for too many
     /// devices.
-    pub(crate) fn of(machine: &Machine, size: usize) -> Option<Self> {
+    pub(crate) fn for_machine(machine: &Machine, size: usize) -> Option<Self> {
         let mut pool = machine.pool.iter().map(|&place| &machine.devices[place]);
         if machine.pool.len() > MAX_DEVICES || !pool.all(is_whole_gpu_of_nvidia) {
             return None;
         }
-        let pairs = PairValues::of(machine, score);
+        let pairs = PairValues::from_machine(machine, score);
         let all_devices = u32::try_from(lowest_bits(pairs.devices())).expect("16 bits");
         let values: Vec<_> = (0..=all_devices).map(|set| pairs.sum(set.into())).collect();
         let mut best_partitions: Vec<Partition> = vec![(0, 0)];

@@ -24,7 +24,7 @@ pub(crate) fn lowest_bits(devices: usize) -> u64 {
 // === impl PairValues ===
 
 impl PairValues {
-    pub(crate) fn of(machine: &Machine, value_of: impl Fn(Connection) -> i64) -> Self {
+    pub(crate) fn from_machine(machine: &Machine, value_of: impl Fn(Connection) -> i64) -> Self {
         let devices = machine.pool.len();
         let pairs = (0..devices).flat_map(|a| (0..devices).map(move |b| (a, b)));
         let value = |(a, b)| if a == b { 0 } else { value_of(machine.connection(a, b)) };

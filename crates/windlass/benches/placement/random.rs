@@ -21,7 +21,7 @@ impl Random {
     }
 
     /// A random subset with this number of bits.
-    pub(crate) fn subset(&mut self, superset: u64, size: usize) -> u64 {
+    pub(crate) fn random_subset(&mut self, superset: u64, size: usize) -> u64 {
         let mut set = superset;
         while set.count_ones() as usize > size {
             let nth = self.below(set.count_ones() as usize);

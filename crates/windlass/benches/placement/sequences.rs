@@ -31,7 +31,7 @@ pub(crate) type Figure = fn(&JobScore) -> f64;
 
 /// Sums over the jobs.
 #[derive(Debug, Default)]
-struct Tally {
+struct ScoreSum {
     jobs: u32,
     sum: JobScore,
 }
@@ -72,7 +72,7 @@ pub(crate) fn simulate(machine: &Machine, sequences: usize) -> Outcome {
     let mut random = Random::new(SEED);
     let random_sequences = (0..sequences).map(|_| Sequence::random(&mut random, devices));
     let random_sequences: Vec<_> = random_sequences.collect();
-    let busy = random_sequences.iter().map(|sequence| sequence.busy).sum();
+    let busy = random_sequences.iter().map(|sequence| sequence.busy_devices).sum();
     let evaluator = Evaluator::of(machine);
     let mean = |strategy: &mut dyn Strategy| evaluator.mean(&random_sequences, strategy);
     let mut best_effort = NvidiaBestEffort::on(machine, &SIZES.map(|(size, _)| size));
@@ -95,9 +95,9 @@ fn ratio<N: TryInto<u32>>(part: N, total: N) -> f64 {
 
 impl Evaluator {
     fn of(machine: &Machine) -> Self {
-        let pairs = PairValues::of(machine, affinity);
+        let pairs = PairValues::from_machine(machine, affinity);
         let unlinked = |connection| Connection { nvlink: None, xgmi_mbps: None, ..connection };
-        let pcie_pairs = PairValues::of(machine, |connection| affinity(unlinked(connection)));
+        let pcie_pairs = PairValues::from_machine(machine, |connection| affinity(unlinked(connection)));
         let devices = pairs.devices();
         let mut aligned = Aligned::on(machine);
         let reference = SIZES.map(|(size, _)| {
@@ -115,14 +115,14 @@ impl Evaluator {
 
     /// Mean result of jobs with several devices under a strategy.
     fn mean(&self, sequences: &[Sequence], strategy: &mut dyn Strategy) -> JobScore {
-        let mut tally = Tally::default();
+        let mut tally = ScoreSum::default();
         for sequence in sequences {
             self.run_sequence(sequence, strategy, &mut tally);
         }
         tally.mean()
     }
 
-    fn run_sequence(&self, sequence: &Sequence, strategy: &mut dyn Strategy, tally: &mut Tally) {
+    fn run_sequence(&self, sequence: &Sequence, strategy: &mut dyn Strategy, tally: &mut ScoreSum) {
         let mut free = lowest_bits(self.pairs.devices());
         let mut sets = [0; ARRIVALS];
         for event in &sequence.events {
@@ -152,7 +152,7 @@ impl Evaluator {
 
 // === impl Tally ===
 
-impl Tally {
+impl ScoreSum {
     fn add(&mut self, score: Option<JobScore>) {
         let Some(score) = score else { return };
         self.jobs += 1;

@@ -37,7 +37,7 @@ const POLICIES: [Policy; 3] = [Policy::Aligned, Policy::Packed, Policy::Distribu
 
 /// A question about a machine.
 #[derive(Clone, Copy, Debug)]
-struct Question<'a> {
+struct SolverRequest<'a> {
     machine: &'a Machine,
     free: u64,
     size: usize,
@@ -67,7 +67,7 @@ pub(crate) fn measure(machines: &[Machine]) -> Result<Vec<Row>> {
 fn each_size(machine: &Machine, devices: usize) -> Result<Vec<Row>> {
     let row = |size| {
         let question =
-            Question { machine, free: lowest_bits(devices), size, policy: Policy::Aligned };
+            SolverRequest { machine, free: lowest_bits(devices), size, policy: Policy::Aligned };
         let samples = question.time(RUNS)?;
         let label = format!("{}: {size} of {devices}", machine.name);
         Ok(Row::with_samples(label, &samples).with_comparison("aligned"))
@@ -78,7 +78,7 @@ fn each_size(machine: &Machine, devices: usize) -> Result<Vec<Row>> {
 /// The slowest size and policy while the first `devices` devices are free.
 fn every_size(machine: &Machine, devices: usize) -> Result<Row> {
     let free = lowest_bits(devices);
-    let of_size = |size| POLICIES.map(|policy| Question { machine, free, size, policy });
+    let of_size = |size| POLICIES.map(|policy| SolverRequest { machine, free, size, policy });
     let measured = (1..=devices).flat_map(of_size);
     let measured = measured.map(|question| Ok((question, question.time(RUNS)?)));
     let measured: Vec<_> = measured.collect::<Result<_>>()?;
@@ -100,7 +100,7 @@ fn random_requests(machine: &Machine) -> Result<Row> {
         let free = random.subset(lowest_bits(devices), count);
         let size = 1 + random.below(count);
         let policy = POLICIES[random.below(POLICIES.len())];
-        medians.push(Question { machine, free, size, policy }.time(RANDOM_REQUEST_RUNS)?.median());
+        medians.push(SolverRequest { machine, free, size, policy }.time(RANDOM_REQUEST_RUNS)?.median());
     }
     let row = Row::with_samples(
         format!("{}: random requests, {devices} devices", machine.name),
@@ -128,7 +128,7 @@ fn topology(machine: &Machine) -> Row {
 
 // === impl Question ===
 
-impl Question<'_> {
+impl SolverRequest<'_> {
     fn time(self, runs: usize) -> Result<Samples> {
         let ids = self.machine.ids();
         let available: Vec<_> = bit_indices(self.free).map(|position| ids[position]).collect();

@@ -66,7 +66,7 @@ impl Strategy for Aligned<'_> {
 impl NvidiaBestEffort {
     /// `None` if NVIDIA's plugin ignores connections on this machine.
     pub(crate) fn on(machine: &Machine, sizes: &[usize]) -> Option<Self> {
-        let by_size = sizes.iter().map(|&size| Some((size, BestEffort::of(machine, size)?)));
+        let by_size = sizes.iter().map(|&size| Some((size, BestEffort::for_machine(machine, size)?)));
         by_size.collect::<Option<_>>().map(Self)
     }
 }
@@ -85,6 +85,6 @@ impl Strategy for FirstFit {
 
 impl Strategy for RandomChoice {
     fn choose(&mut self, free: u64, size: usize) -> u64 {
-        self.0.subset(free, size)
+        self.0.random_subset(free, size)
     }
 }

@@ -22,7 +22,7 @@ pub(crate) enum Event {
 pub(crate) struct Sequence {
     pub(crate) events: Vec<Event>,
     /// Devices in use, summed up over the arrivals.
-    pub(crate) busy: usize,
+    pub(crate) busy_devices: usize,
 }
 
 /// A job that runs.
@@ -46,20 +46,20 @@ impl Sequence {
                 sequence.events.push(Event::Release { job: job.id });
             }
             let size = size(random);
-            let end_step = step + 1 + random.below(longest(devices));
+            let end_step = step + 1 + random.below(max_duration(devices));
             let busy: usize = running.iter().map(|job| job.size).sum();
             if busy + size <= devices {
                 sequence.events.push(Event::Allocate { job: step, size });
                 running.push(Job { id: step, size, end_step });
             }
-            sequence.busy += running.iter().map(|job| job.size).sum::<usize>();
+            sequence.busy_devices += running.iter().map(|job| job.size).sum::<usize>();
         }
         sequence
     }
 }
 
 /// Maximum duration of a job in steps. By measurement, two thirds of the devices are then in use.
-fn longest(devices: usize) -> usize {
+fn max_duration(devices: usize) -> usize {
     (devices * 7 + 4) / 10
 }
 

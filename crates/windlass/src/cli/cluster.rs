@@ -229,7 +229,7 @@ pub(crate) struct ExtendArgs {
     )]
     pub(crate) log_format: LogFormat,
     /// Log level (info, debug), or levels by module (windlass_control=debug,info).
-    #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info", value_parser = super::levels,
+    #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info", value_parser = super::parse_log_levels,
           help_heading = "Logging")]
     pub(crate) log: Targets,
 }

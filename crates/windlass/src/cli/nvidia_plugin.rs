@@ -178,7 +178,7 @@ impl NvidiaPluginArgs {
             gdrcopy: args.switches.gdrcopy_enabled,
             annotation_prefix: args.cdi_annotation_prefix,
             hook_program: args.nvidia_cdi_hook_path.or(args.nvidia_ctk_path),
-            disabled_hooks: args.cdi_disable_hooks.map(words),
+            disabled_hooks: args.cdi_disable_hooks.map(non_empty),
             mps_root: args.mps_root.filter(|root| !root.is_empty()).map(Into::into),
             placement: args.shared_devices_allocation_policy,
             imex_channels: args.imex_channel_ids.map(|ids| ids.into_iter().collect()),
@@ -189,7 +189,7 @@ impl NvidiaPluginArgs {
 }
 
 /// A list without its empty words.
-fn words(list: Vec<String>) -> BTreeSet<String> {
+fn non_empty(list: Vec<String>) -> BTreeSet<String> {
     list.into_iter().filter(|word| !word.is_empty()).collect()
 }
 

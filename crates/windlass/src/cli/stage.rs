@@ -83,7 +83,7 @@ pub(crate) struct StageArgs {
     pub(crate) log_format: LogFormat,
     /// Log level (info, debug), or levels by module (windlass_stage=debug,info).
     #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info",
-          value_parser = super::levels, help_heading = "Logging")]
+          value_parser = super::parse_log_levels, help_heading = "Logging")]
     pub(crate) log: Targets,
 }
 

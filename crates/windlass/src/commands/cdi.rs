@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     cli::{CdiCommand, GenerateArgs},
-    screen::{Paint, line, pluralized},
+    screen::{Paint, print_line, pluralized},
 };
 
 pub(crate) async fn run(command: CdiCommand) -> Result<()> {
@@ -49,7 +49,7 @@ fn print(config: &Config, inventory: &Inventory) -> Result<()> {
     report_missing(&generated.missing_parts)?;
     require_documents(generated.documents.len(), inventory)?;
     for document in generated.documents.values() {
-        line(to_json(document).trim_end())?;
+        print_line(to_json(document).trim_end())?;
     }
     Ok(())
 }
@@ -62,7 +62,7 @@ fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<(
     report_missing(&outcome.missing_parts)?;
     let paths: Vec<_> = outcome.paths().collect();
     for path in &paths {
-        line(path.display())?;
+        print_line(path.display())?;
     }
     match outcome.document_errors.values().next() {
         Some(error) => Err(error.clone().into()),

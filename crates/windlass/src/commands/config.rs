@@ -13,7 +13,7 @@ use windlass_config::{ConfigError, Diagnostic, to_yaml};
 use windlass_host::files;
 use windlass_migrate::{LoadedConfig, MAX_BYTES, NvidiaPluginFlags, load, parse};
 
-use crate::{cli::ConfigCommand, exit::UsageError, packed, screen::line};
+use crate::{cli::ConfigCommand, exit::UsageError, packed, screen::print_line};
 
 /// Output of `windlass_config::schema`, as a test verifies. The text adds 10 KB to the program; its generator would add
 /// 350 KB.
@@ -24,7 +24,7 @@ pub(crate) fn run(command: ConfigCommand) -> Result<()> {
         ConfigCommand::Check { files, strict } => check(&files, strict),
         ConfigCommand::Convert { file } => convert(&file),
         ConfigCommand::Profiles { name, output } => profiles::run(name, output),
-        ConfigCommand::Schema => Ok(line(packed::text(SCHEMA))?),
+        ConfigCommand::Schema => Ok(print_line(packed::unpack_text(SCHEMA))?),
     }
 }
 
@@ -38,7 +38,7 @@ fn check(files: &[PathBuf], strict: bool) -> Result<()> {
             }
             Err(ConfigError::Invalid(invalid)) => {
                 mistakes += invalid.diagnostics.len();
-                line(invalid)?;
+                print_line(invalid)?;
             }
             Err(error) => return Err(UsageError(error.into()).into()),
         }
@@ -75,16 +75,16 @@ fn display_path(file: &Path) -> &Path {
 fn report(file: &Path, loaded: &LoadedConfig) -> Result<()> {
     let name = display_path(file).display();
     for Diagnostic { line: number, text } in &loaded.warnings {
-        line(format!("{name}:{number}: warning: {text}"))?;
+        print_line(format!("{name}:{number}: warning: {text}"))?;
     }
-    Ok(line(format!("{name}: accepted, in {}", loaded.format))?)
+    Ok(print_line(format!("{name}: accepted, in {}", loaded.format))?)
 }
 
 fn convert(file: &Path) -> Result<()> {
     let loaded = read(file).map_err(|error| UsageError(error.into()))?;
-    line(format!("# Converted from {}, in {}.", display_path(file).display(), loaded.format))?;
+    print_line(format!("# Converted from {}, in {}.", display_path(file).display(), loaded.format))?;
     for Diagnostic { line: number, text } in &loaded.warnings {
-        line(format!("# line {number}: {text}"))?;
+        print_line(format!("# line {number}: {text}"))?;
     }
-    Ok(line(to_yaml(&loaded.config).trim_end())?)
+    Ok(print_line(to_yaml(&loaded.config).trim_end())?)
 }

@@ -24,15 +24,15 @@ use windlass_resources::NodeState;
 pub(crate) use names::{is_named, name, name_prefix};
 pub(crate) use table::{DeviceStatus, Width, device_tables};
 
-use self::table::Offerings;
+use self::table::DeviceOffers;
 use super::{
-    by_reason, clock, config_with_state_paths, print_origin_notice, print_output,
+    group_by_reason, clock, config_with_state_paths, print_origin_notice, print_output,
     require_driver_answers,
 };
 use crate::{
     cli::{DeviceFilter, DevicesArgs, DevicesOutputArg, OutputArg},
     exit::UsageError,
-    screen::{Paint, Style, line, wrapped},
+    screen::{Paint, Style, print_line, wrapped},
 };
 
 pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
@@ -63,7 +63,7 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
         holders_unknown: &caveats,
         without_devices: &node.empty_resources,
     };
-    let status = DeviceStatus { offerings: &offers, owners: &owners };
+    let status = DeviceStatus { offers: &offers, owners: &owners };
     print_output(output, &document, || show(&node, status, &caveats, &host, width))?;
     require_driver_answers(inventory)
 }
@@ -89,7 +89,7 @@ pub(super) fn apply_filter(inventory: &mut Inventory, filter: &DeviceFilter) -> 
 struct DevicesDocument<'a> {
     #[serde(flatten)]
     inventory: &'a Inventory,
-    offerings: &'a Offerings,
+    offerings: &'a DeviceOffers,
     /// Holders of each device, by API.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     holders: &'a Owners,
@@ -114,16 +114,16 @@ fn show(
     let inventory = &node.inventory;
     let paint = Paint::for_stdout();
     print_origin_notice(inventory, paint)?;
-    source_lines(inventory, paint).into_iter().try_for_each(line)?;
+    source_lines(inventory, paint).into_iter().try_for_each(print_line)?;
     for table in device_tables(inventory, status, Some(host), width) {
-        line("")?;
+        print_line("")?;
         table.print()?;
     }
     let notes = notes(node, status, holders_unknown);
     if !notes.is_empty() {
-        line("")?;
+        print_line("")?;
     }
-    notes.into_iter().map(|text| paint.styled(Style::Warning, text)).try_for_each(line)?;
+    notes.into_iter().map(|text| paint.styled(Style::Warning, text)).try_for_each(print_line)?;
     Ok(())
 }
 
@@ -139,7 +139,7 @@ fn notes(node: &NodeState, status: DeviceStatus<'_>, holders_unknown: &[String])
     let lacks = lacks.map(|problem| format!("note: {problem}"));
     let unknown = holders_unknown.iter().filter(|_| has_devices);
     let unknown = unknown.map(|reason| format!("note: holders unknown: {reason}"));
-    let obstacles = obstacles(&node.inventory, status.offerings).into_iter();
+    let obstacles = obstacles(&node.inventory, status.offers).into_iter();
     let notes = obstacles.chain(withheld_from_claims(node)).chain(held_by_other_api(node, status));
     notes.chain(empty).chain(lacks).chain(unknown).collect()
 }
@@ -148,7 +148,7 @@ fn notes(node: &NodeState, status: DeviceStatus<'_>, holders_unknown: &[String])
 fn held_by_other_api(node: &NodeState, status: DeviceStatus<'_>) -> Vec<String> {
     let lines = |device: &Device| {
         let owners = status.owners.get(&device.id)?;
-        let offer = status.offerings.get(&device.id);
+        let offer = status.offers.get(&device.id);
         let is_offered = offer.is_some_and(|offer| offer.resource.is_some());
         let note = owners.iter().find_map(|owner| match owner {
             Owner::Plugin(_) if node.is_claimable(&device.id) => Some(format!(
@@ -182,7 +182,7 @@ pub(crate) fn source_lines(inventory: &Inventory, paint: Paint) -> Vec<String> {
 }
 
 /// Obstacles of healthy devices, grouped by reason in the order of the table.
-fn obstacles(inventory: &Inventory, offers: &Offerings) -> Vec<String> {
+fn obstacles(inventory: &Inventory, offers: &DeviceOffers) -> Vec<String> {
     let healthy = inventory.devices.iter().filter(|device| device.health.is_healthy());
     let device_obstacles =
         healthy.filter_map(|device| Some((device, offers.get(&device.id)?.obstacle.as_deref()?)));
@@ -207,7 +207,7 @@ fn withheld<'a>(
         let text = format!("{} {verb} {obstacle}: {reason}", names.join(" "));
         wrapped("", text.split_whitespace())
     };
-    by_reason(devices.map(|(device, reason)| (reason, name(device))))
+    group_by_reason(devices.map(|(device, reason)| (reason, name(device))))
         .into_iter()
         .flat_map(entry)
         .collect()

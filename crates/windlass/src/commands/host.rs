@@ -21,7 +21,7 @@ use super::{clock, host_config, require_sources, source_lines};
 use crate::{
     cli::{HostCommand, RecordHostArgs},
     exit::UsageError,
-    screen::{Paint, line},
+    screen::{Paint, print_line},
 };
 
 /// Treatment of serial numbers and addresses in a recording.
@@ -104,20 +104,20 @@ fn write(
 fn report(dir: &Path, recording: &Snapshot, inventory: &Inventory) -> Result<()> {
     let dir = dir.display();
     let paint = Paint::for_stdout();
-    line(format!("recorded {} entries in {dir}", recording.len()))?;
+    print_line(format!("recorded {} entries in {dir}", recording.len()))?;
     source_lines(inventory, paint)
         .into_iter()
         .map(|text| format!("  {text}"))
-        .try_for_each(line)?;
+        .try_for_each(print_line)?;
     if !recording.omissions.is_empty() {
-        line(format!("left out {}: manifest.json has the reasons", recording.omissions.len()))?;
+        print_line(format!("left out {}: manifest.json has the reasons", recording.omissions.len()))?;
     }
-    line("")?;
-    line("Use it, on any machine:")?;
-    line(format!("  windlass devices --host-root {dir}"))?;
-    line("Read its contents, then pack it:")?;
-    line(format!("  {dir}/README.txt"))?;
-    Ok(line(format!("  tar czf snapshot.tgz -C {dir} ."))?)
+    print_line("")?;
+    print_line("Use it, on any machine:")?;
+    print_line(format!("  windlass devices --host-root {dir}"))?;
+    print_line("Read its contents, then pack it:")?;
+    print_line(format!("  {dir}/README.txt"))?;
+    Ok(print_line(format!("  tar czf snapshot.tgz -C {dir} ."))?)
 }
 
 /// Prints the progress to stderr.

@@ -16,7 +16,7 @@ use windlass_kubelet_sim::{Config, Event, Kubelet};
 use crate::{
     cli::KubeletArgs,
     exit::UsageError,
-    screen::{line, pluralized},
+    screen::{print_line, pluralized},
     stop::StopSignals,
 };
 use session::{Flow, Session};
@@ -31,10 +31,10 @@ pub(crate) async fn run(args: KubeletArgs) -> Result<()> {
     folder::claim_folder(&config).await?;
     let mut signals = StopSignals::listen()?;
     let kubelet = Kubelet::start(config).context("cannot start the embedded kubelet")?;
-    line(format!("EMBEDDED kubelet, not a real one, in {}", args.dir.display()))?;
-    line(format!("plugins register at {}", kubelet.config().registration_socket().display()))?;
-    line(format!("pod resources at    {}", kubelet.config().pod_resources_socket().display()))?;
-    line("type `help` for the commands; `quit`, Ctrl-D or Ctrl-C ends it")?;
+    print_line(format!("EMBEDDED kubelet, not a real one, in {}", args.dir.display()))?;
+    print_line(format!("plugins register at {}", kubelet.config().registration_socket().display()))?;
+    print_line(format!("pod resources at    {}", kubelet.config().pod_resources_socket().display()))?;
+    print_line("type `help` for the commands; `quit`, Ctrl-D or Ctrl-C ends it")?;
     let mut session = Session::new(&kubelet);
     let serving = async {
         for pod in pods {
@@ -64,7 +64,7 @@ async fn read_commands(session: &mut Session<'_>) -> Result<()> {
     if io::stdin().is_terminal() {
         return Ok(());
     }
-    line("stdin is closed: the kubelet runs until SIGTERM or Ctrl-C")?;
+    print_line("stdin is closed: the kubelet runs until SIGTERM or Ctrl-C")?;
     std::future::pending().await
 }
 
@@ -76,7 +76,7 @@ async fn print_events(kubelet: &Kubelet) -> Result<()> {
         let result = log.wait_for(|events| events.len() > printed_count, Duration::MAX).await;
         let events = result.unwrap_or_else(|events| events);
         for text in events[printed_count..].iter().filter_map(event_text) {
-            line(text)?;
+            print_line(text)?;
         }
         printed_count = events.len();
     }

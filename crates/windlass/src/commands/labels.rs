@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     cli::{LabelsArgs, LabelsOutputArg, OutputArg},
-    screen::{Paint, Table, line},
+    screen::{Paint, Table, print_line},
 };
 
 pub(crate) async fn run(args: LabelsArgs) -> Result<()> {
@@ -28,7 +28,7 @@ pub(crate) async fn run(args: LabelsArgs) -> Result<()> {
     }
     let output = match args.output {
         LabelsOutputArg::Nfd => {
-            line(feature_file(&labels).trim_end())?;
+            print_line(feature_file(&labels).trim_end())?;
             return require_sources(inventory);
         }
         LabelsOutputArg::Table => OutputArg::Table,
@@ -42,13 +42,13 @@ pub(crate) async fn run(args: LabelsArgs) -> Result<()> {
 fn table(inventory: &Inventory, labels: &Labels) -> Result<()> {
     let paint = Paint::for_stdout();
     print_origin_notice(inventory, paint)?;
-    source_lines(inventory, paint).into_iter().try_for_each(line)?;
+    source_lines(inventory, paint).into_iter().try_for_each(print_line)?;
     let mut table = Table::new(["LABEL", "VALUE"]);
     for (key, value) in labels {
-        table.row([key.clone(), value.clone()]);
+        table.add_row([key.clone(), value.clone()]);
     }
     if !labels.is_empty() {
-        line("")?;
+        print_line("")?;
         table.print()?;
     }
     Ok(())

@@ -11,7 +11,7 @@ use windlass_machine::{Attached, Fault, Machine, MachineProfile};
 use crate::{
     cli::MachineCommand,
     exit::UsageError,
-    screen::{Table, line, shell_word},
+    screen::{Table, print_line, shell_word},
     simulated,
 };
 
@@ -23,7 +23,7 @@ pub(crate) fn run(command: MachineCommand) -> Result<()> {
         MachineCommand::List => list(),
         MachineCommand::Create { dir, keep: true, machine, .. } if Machine::open(&dir).is_ok() => {
             let dir = dir.display();
-            Ok(line(format!(
+            Ok(print_line(format!(
                 "{dir} keeps its simulated machine; to create {machine}, remove the folder"
             ))?)
         }
@@ -46,10 +46,10 @@ fn list() -> Result<()> {
     let mut table = Table::new(["NAME", "MACHINE"]);
     for name in MachineProfile::names() {
         let profile = MachineProfile::named(name)?;
-        table.row([name.to_owned(), profile.description]);
+        table.add_row([name.to_owned(), profile.description]);
     }
     table.print()?;
-    line("")?;
+    print_line("")?;
     // Only the demo simulates boards on the network.
     let has_board =
         |profile: &&DeviceProfile| matches!(profile.rule().find, DiscoveryRule::Endpoints(_));
@@ -57,7 +57,7 @@ fn list() -> Result<()> {
     let devices = Attached::names().map(str::to_owned);
     let devices = devices.chain(boards.map(|profile| format!("{} (demo only)", profile.name)));
     let devices: Vec<_> = devices.collect();
-    line(format!("Devices to add with --device: {}", devices.join(", ")))?;
+    print_line(format!("Devices to add with --device: {}", devices.join(", ")))?;
     Ok(())
 }
 
@@ -69,31 +69,31 @@ fn require_unoccupied(dir: &Path) -> Result<()> {
 }
 
 fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
-    let mut profile = simulated::profile(profile)?;
+    let mut profile = simulated::load_profile(profile)?;
     for device in devices {
         profile.attach(device).map_err(|error| UsageError(error.into()))?;
     }
-    let machine = simulated::machine(dir, &profile)?;
-    line(format!("SIMULATED machine {} in {}", profile.name, machine.dir().display()))?;
-    line("")?;
-    line("Inspect it:")?;
-    line(format!("  windlass devices {}", host_flags(&machine)))?;
+    let machine = simulated::create_machine(dir, &profile)?;
+    print_line(format!("SIMULATED machine {} in {}", profile.name, machine.dir().display()))?;
+    print_line("")?;
+    print_line("Inspect it:")?;
+    print_line(format!("  windlass devices {}", host_flags(&machine)))?;
     let path_in_machine = |name: &str| shell_word(&machine.dir().join(name));
     let (kubelet, cdi, agent) =
         (path_in_machine("kubelet"), path_in_machine("cdi"), agent_flags(&machine));
-    line("Serve it to an embedded kubelet, in two terminals:")?;
-    line(format!("  windlass kubelet {kubelet}"))?;
-    line(format!("  windlass node {agent} --kubelet-dir {kubelet} --cdi-dir {cdi}"))?;
-    line("Serve it to this host's real kubelet, as root:")?;
-    line(format!("  windlass node {agent}"))?;
-    line("Inject a fault:")?;
+    print_line("Serve it to an embedded kubelet, in two terminals:")?;
+    print_line(format!("  windlass kubelet {kubelet}"))?;
+    print_line(format!("  windlass node {agent} --kubelet-dir {kubelet} --cdi-dir {cdi}"))?;
+    print_line("Serve it to this host's real kubelet, as root:")?;
+    print_line(format!("  windlass node {agent}"))?;
+    print_line("Inject a fault:")?;
     let fault = example_fault(&profile).unwrap_or_else(|| "--help".to_owned());
-    line(format!("  windlass machine fault {} {fault}", shell_word(machine.dir())))?;
-    line(
+    print_line(format!("  windlass machine fault {} {fault}", shell_word(machine.dir())))?;
+    print_line(
         "Show its effect on the agent. Some faults, such as XIDs, are events, which only a running agent sees:",
     )?;
     let (host, state) = (host_flags(&machine), path_in_machine(AGENT_FOLDER));
-    line(format!("  windlass devices {host} --kubelet-dir {kubelet} --state-dir {state}"))?;
+    print_line(format!("  windlass devices {host} --kubelet-dir {kubelet} --state-dir {state}"))?;
     Ok(())
 }
 
@@ -121,7 +121,7 @@ fn set_mig(dir: &Path, gpu: usize, profiles: Option<&Vec<String>>) -> Result<()>
     let machine = Machine::open(dir)?;
     let names = profiles.map(|names| names.iter().map(String::as_str).collect::<Vec<_>>());
     machine.set_mig(gpu, names.as_deref()).map_err(|error| UsageError(error.into()))?;
-    line(match names.as_deref() {
+    print_line(match names.as_deref() {
         None => format!("MIG is off on GPU {gpu} of {}", dir.display()),
         Some([]) => format!("MIG is on, without instances, on GPU {gpu} of {}", dir.display()),
         Some(names) => {
@@ -133,6 +133,6 @@ fn set_mig(dir: &Path, gpu: usize, profiles: Option<&Vec<String>>) -> Result<()>
 
 fn inject(dir: &Path, fault: &Fault) -> Result<()> {
     Machine::open(dir)?.inject(fault)?;
-    line(format!("{fault} injected into {}", dir.display()))?;
+    print_line(format!("{fault} injected into {}", dir.display()))?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use windlass_lifecycle::mps;
 use super::host_config;
 use crate::{
     cli::{MpsArgs, MpsCommand},
-    screen::line,
+    screen::print_line,
 };
 
 pub(crate) async fn run(args: MpsArgs) -> Result<()> {
@@ -14,12 +14,12 @@ pub(crate) async fn run(args: MpsArgs) -> Result<()> {
     let config = host_config(host)?;
     let outcomes = mps::stop_all(&config.places, &config.mps).await;
     if outcomes.is_empty() {
-        return Ok(line("no MPS daemon of Windlass is running")?);
+        return Ok(print_line("no MPS daemon of Windlass is running")?);
     }
     let mut failures = Vec::new();
     for (device, outcome) in outcomes {
         match outcome {
-            Ok(()) => line(format!("{device}  stopped"))?,
+            Ok(()) => print_line(format!("{device}  stopped"))?,
             Err(error) => failures.push(format!("{device}: {error}")),
         }
     }

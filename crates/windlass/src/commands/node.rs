@@ -116,7 +116,7 @@ fn log_warnings(loaded: &LoadedConfig) {
 /// Builds the input of reloads, which use the same files, variables and flags.
 fn reload_source(args: NodeArgs) -> (watch::Sender<u64>, ReloadSource) {
     let (sender, requests) = watch::channel(0);
-    let folder = folder(&args);
+    let folder = watched_folder(&args);
     let label = args.config_dir.is_some().then(|| args.config_label.clone());
     let load = Arc::new(move |label: &LabelValue| {
         let loaded = read(&args, label)?;
@@ -126,7 +126,7 @@ fn reload_source(args: NodeArgs) -> (watch::Sender<u64>, ReloadSource) {
 }
 
 /// Folder to watch for a changed configuration.
-fn folder(args: &NodeArgs) -> Option<PathBuf> {
+fn watched_folder(args: &NodeArgs) -> Option<PathBuf> {
     let file = args.host.config.clone().or_else(|| args.nvidia_plugin.file());
     let parent = file.map(|file| match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),

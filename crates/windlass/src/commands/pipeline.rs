@@ -11,18 +11,18 @@ mod table;
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
-use windlass_config::Mistakes;
+use windlass_config::InvalidConfig;
 use windlass_pipeline::{Fleet, Pipeline};
 
 use crate::{
     cli::{PipelineCommand, PipelineSchemaArgs},
     exit::UsageError,
     runtime::block_on,
-    screen::line,
+    screen::print_line,
 };
 
 /// Parser of a file's text; the path is for messages.
-type Parser<T> = fn(&Path, &str) -> Result<T, Mistakes>;
+type Parser<T> = fn(&Path, &str) -> Result<T, InvalidConfig>;
 
 pub(crate) fn run(command: PipelineCommand) -> Result<()> {
     match command {
@@ -55,5 +55,5 @@ fn parse<T>(path: &Path, text: &str, parser: Parser<T>) -> Result<T> {
 
 fn schema(args: &PipelineSchemaArgs) -> Result<()> {
     let schema = if args.boards { Fleet::schema() } else { windlass_pipeline::schema() };
-    Ok(line(serde_json::to_string_pretty(&schema)?)?)
+    Ok(print_line(serde_json::to_string_pretty(&schema)?)?)
 }

@@ -8,7 +8,7 @@ use windlass_node::{Probe, probe_agent};
 
 use crate::{
     cli::{ProbeArgs, ProbeCheckArg},
-    screen::line,
+    screen::print_line,
 };
 
 /// Below the manifest's `timeoutSeconds: 5`: a kubelet discards the output of a probe that it kills.
@@ -22,7 +22,7 @@ pub(crate) async fn run(args: ProbeArgs) -> Result<()> {
     let answer = timeout(ANSWER_LIMIT, probe_agent(&args.probe_socket, probe)).await;
     let answer =
         answer.with_context(|| format!("the agent did not answer within {ANSWER_LIMIT:?}"))??;
-    line(answer.report.trim_end())?;
+    print_line(answer.report.trim_end())?;
     ensure!(answer.is_ok, failure);
     Ok(())
 }

@@ -63,7 +63,7 @@ fn table(inventory: &Inventory, uuid: &str, report: OverwriteReport) -> Result<(
     print_origin_notice(inventory, Paint::for_stdout())?;
     let mut table = Table::new(["DEVICE", "OVERWRITTEN", "FREE", "TOTAL"]);
     let mib = |bytes: u64| format!("{} MiB", bytes / MIB);
-    table.row([uuid.to_owned(), mib(report.overwritten), mib(report.free), mib(report.total)]);
+    table.add_row([uuid.to_owned(), mib(report.overwritten), mib(report.free), mib(report.total)]);
     Ok(table.print()?)
 }
 

@@ -18,7 +18,7 @@ use crate::{
     cli::{LimitArgs, StageArgs, WorkArgs},
     exit::UsageError,
     logging,
-    screen::line,
+    screen::print_line,
     stop::{StopSignals, die_with_parent},
 };
 
@@ -35,7 +35,7 @@ pub(crate) async fn run(args: StageArgs) -> Result<()> {
         Some(address) => Some(metrics::MetricsServer::bind(address).await?),
         None => None,
     };
-    line(banner(&args, &bound))?;
+    print_line(banner(&args, &bound))?;
     let mut serving = Box::pin(bound.serve(shutdown.clone()));
     let serving_metrics = async {
         match metrics_server {
@@ -98,7 +98,7 @@ fn with_work(builder: Builder, args: WorkArgs, limits: LimitArgs) -> Result<Buil
         return Ok(builder.blocking(move |payload| pictures.work(payload)));
     }
     if let Some(boards) = darwin3::Darwin3::of(&args.darwin3, limits)? {
-        return Ok(builder.workers(boards.count()).blocking(move |payload| boards.run(payload)));
+        return Ok(builder.workers(boards.board_count()).blocking(move |payload| boards.run(payload)));
     }
     if let Some(command) = args.exec {
         return Ok(builder.work(move |payload: Bytes| exec::run(command.clone(), payload)));

@@ -10,7 +10,7 @@ use windlass_page::{DeviceView, Document, Health, HolderView, Summary};
 use crate::{
     cli::NodeTopArgs,
     screen::{
-        FullScreen, Paint, Style, Table, line, replace_control_chars, terminal_width, truncated,
+        FullScreen, Paint, Style, Table, print_line, replace_control_chars, terminal_width, truncated,
     },
     stop::StopSignals,
 };
@@ -36,7 +36,7 @@ pub(crate) async fn run(args: NodeTopArgs) -> Result<()> {
 /// Shows a node's state until stopped, or once.
 pub(super) async fn show(state: impl AsyncFn() -> Result<Document>, once: bool) -> Result<()> {
     let Some(mut screen) = FullScreen::new().filter(|_| !once) else {
-        return Ok(to_lines(&state().await?, None).into_iter().try_for_each(line)?);
+        return Ok(to_lines(&state().await?, None).into_iter().try_for_each(print_line)?);
     };
     let mut signals = StopSignals::listen()?;
     let draw_loop = async {
@@ -84,7 +84,7 @@ fn to_lines(state: &Document, width: Option<usize>) -> Vec<String> {
     let mut faults = Vec::new();
     let devices = node.into_iter().flat_map(|node| &node.devices);
     for device in devices.filter(|device| is_shown(device)) {
-        table.row(row(device));
+        table.add_row(row(device));
         if let Some(reason) = &device.reason {
             let action =
                 device.action.as_ref().map(|action| format!("; {action}")).unwrap_or_default();

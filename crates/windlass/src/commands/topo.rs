@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     cli::TopoArgs,
-    screen::{MAX_WIDTH, Paint, Style, Table, line, wrapped},
+    screen::{MAX_WIDTH, Paint, Style, Table, print_line, wrapped},
 };
 
 /// Connection matrix of whole devices with a location: `connections[i][j]` is between devices i and j.
@@ -68,19 +68,19 @@ fn show(inventory: &Inventory, topology: &Topology) -> Result<()> {
     let paint = Paint::for_stdout();
     print_origin_notice(inventory, paint)?;
     if topology.devices.is_empty() {
-        return Ok(line("no device with a location; `windlass devices` lists all")?);
+        return Ok(print_line("no device with a location; `windlass devices` lists all")?);
     }
     for table in topology.panes(MAX_WIDTH) {
         table.print()?;
-        line("")?;
+        print_line("")?;
     }
     let without_location: Vec<_> =
         inventory.devices.iter().filter(|device| !has_location(device)).collect();
     if !without_location.is_empty() {
         let names: Vec<_> = without_location.into_iter().map(name).collect();
-        wrapped("without a location: ", &names).into_iter().try_for_each(line)?;
+        wrapped("without a location: ", &names).into_iter().try_for_each(print_line)?;
     }
-    Ok(line(paint.styled(Style::Muted, topology.legend()))?)
+    Ok(print_line(paint.styled(Style::Muted, topology.legend()))?)
 }
 
 /// True if the device's PCI path or NUMA node is known.
@@ -99,7 +99,7 @@ impl Topology {
 
     /// Topology of these devices.
     pub(crate) fn of_devices(inventory: &Inventory, devices: Vec<&Device>) -> Self {
-        let matrix = ConnectionMatrix::of(&devices);
+        let matrix = ConnectionMatrix::from_devices(&devices);
         let row = |i| (0..devices.len()).map(|j| matrix.at(i, j)).collect();
         Self {
             simulated: inventory.simulated.clone(),

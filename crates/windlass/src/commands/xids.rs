@@ -7,7 +7,7 @@ use windlass_core::health::{Verdict, XidRule, judge_xid, xid_rules};
 use super::print_output;
 use crate::{
     cli::XidsArgs,
-    screen::{Table, line},
+    screen::{Table, print_line},
 };
 
 /// Output in JSON and YAML.
@@ -37,11 +37,11 @@ fn table(document: &XidDocument) -> Result<()> {
     for rule in document.xids {
         let [verdict, meaning, reason] =
             [verdict(rule.verdict), rule.meaning, rule.reason].map(str::to_owned);
-        table.row([rule.code.to_string(), verdict, meaning, rule.action.to_string(), reason]);
+        table.add_row([rule.code.to_string(), verdict, meaning, rule.action.to_string(), reason]);
     }
     table.print()?;
-    line(format!("\n{LEGEND} {}.", verdict(document.unlisted)))?;
-    Ok(line("ignoredXids and countedXids in the configuration override the table.")?)
+    print_line(format!("\n{LEGEND} {}.", verdict(document.unlisted)))?;
+    Ok(print_line("ignoredXids and countedXids in the configuration override the table.")?)
 }
 
 fn verdict(verdict: Verdict) -> &'static str {

@@ -32,7 +32,7 @@ pub(super) fn create_mig_instances(profile: &mut MachineProfile) {
     }
     let smallest_profile = |gpu| {
         let capability = profile.card_of(gpu)?.mig?;
-        Some(GpuInstanceProfile::of(capability).first()?.name(capability))
+        Some(GpuInstanceProfile::all_of(capability).first()?.name(capability))
     };
     let names: Vec<_> = profile.gpus.iter().map(smallest_profile).collect();
     for (gpu, name) in profile.gpus.iter_mut().zip(names) {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     commands::{DeviceStatus, Topology, Width, device_tables, source_lines},
-    screen::{Paint, Style, line, pluralized, wrapped},
+    screen::{Paint, Style, print_line, pluralized, wrapped},
 };
 
 /// Folder of DRM device nodes.
@@ -51,8 +51,8 @@ pub(super) struct Renderer(Paint);
 impl Reporter {
     pub(super) fn report(&self, event: &impl Render) -> Result<()> {
         match self {
-            Self::Json => line(serde_json::to_string(event)?)?,
-            Self::Text(paint) => event.lines(Renderer(*paint)).into_iter().try_for_each(line)?,
+            Self::Json => print_line(serde_json::to_string(event)?)?,
+            Self::Text(paint) => event.lines(Renderer(*paint)).into_iter().try_for_each(print_line)?,
             Self::Paged(pager) => pager.push(event.lines(Renderer(Paint::for_stdout()))),
         }
         Ok(())
@@ -107,7 +107,7 @@ impl Renderer {
         let heading = format!("{} {}", self.bold("Discovered"), self.elapsed(took_ms));
         let mut lines = vec![String::new(), heading];
         lines.extend(source_lines(inventory, self.0).iter().map(|text| format!("  {text}")));
-        let empty_status = DeviceStatus { offerings: &BTreeMap::new(), owners: &BTreeMap::new() };
+        let empty_status = DeviceStatus { offers: &BTreeMap::new(), owners: &BTreeMap::new() };
         for table in device_tables(inventory, empty_status, None, Width::Normal) {
             lines.push(String::new());
             lines.extend(table.lines("  "));

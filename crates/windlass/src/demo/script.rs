@@ -50,7 +50,7 @@ pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 const STABLE_TIME: Duration = Duration::from_millis(50);
 
 /// Poll interval of a board's log.
-const BOARD_POLL: Duration = Duration::from_millis(5);
+const BOARD_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 // === impl Script ===
 
@@ -214,7 +214,7 @@ impl<'a> Script<'a> {
     async fn wait_for_board_requests(&self) -> Vec<String> {
         loop {
             match self.testbed.boards.take_requests() {
-                requests if requests.is_empty() => tokio::time::sleep(BOARD_POLL).await,
+                requests if requests.is_empty() => tokio::time::sleep(BOARD_POLL_INTERVAL).await,
                 requests => return requests,
             }
         }
@@ -257,7 +257,7 @@ impl<'a> Script<'a> {
             ids: devices.iter().map(|device| device.id.to_string()).collect(),
             why: Connections::among(&state.topology, &ids).to_string(),
             alternative: allotment
-                .preference
+                .preferred_call
                 .as_ref()
                 .and_then(|preference| alternative(inventory, &state.topology, policy, preference)),
             grant: ResolvedGrant::new(cdi_devices, edits, envs.collect()),

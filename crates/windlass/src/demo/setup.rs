@@ -23,7 +23,7 @@ pub(super) struct Setup {
 
 impl Setup {
     pub(super) fn from_args(args: &DemoArgs) -> Result<Self> {
-        let mut profile = simulated::profile(&args.machine)?;
+        let mut profile = simulated::load_profile(&args.machine)?;
         let config = match &args.config {
             Some(file) => load(file, &NvidiaPluginFlags::default())?.config,
             None => Config::default(),

@@ -64,7 +64,7 @@ pub(super) async fn run(
     reporter: Reporter,
     mut signals: StopSignals,
 ) -> Result<()> {
-    let profile = simulated::profile(&config.machine)?;
+    let profile = simulated::load_profile(&config.machine)?;
     let seed = config.seed.unwrap_or_else(random_seed);
     let cluster = match config.apis {
         AllocationApis::DevicePlugin => None,

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     exit::UsageError,
-    screen::{Paint, Style, line, terminal_height},
+    screen::{Paint, Style, print_line, terminal_height},
 };
 
 /// Queue of events for the terminal.
@@ -23,7 +23,7 @@ pub(super) struct Pager {
 /// Thread that shows events and reads the keyboard. A thread, because the user may take minutes.
 #[derive(Debug)]
 pub(super) struct PagerThread {
-    ended: oneshot::Receiver<Result<()>>,
+    result: oneshot::Receiver<Result<()>>,
 }
 
 /// Prompt between two pages of the output.
@@ -42,9 +42,9 @@ impl Pager {
         let (result_sender, ended) = oneshot::channel();
         thread::spawn(move || {
             // The receiver is gone after an interrupt.
-            let _ = result_sender.send(show(&receiver));
+            let _ = result_sender.send(show_events(&receiver));
         });
-        Ok((Self { events }, PagerThread { ended }))
+        Ok((Self { events }, PagerThread { result: ended }))
     }
 
     /// Queues the lines of an event. After `q`, discards them.
@@ -58,13 +58,13 @@ impl Pager {
 impl PagerThread {
     /// Waits until every event was shown, or the user has pressed `q`.
     pub(super) async fn join(self) -> Result<()> {
-        self.ended.await.unwrap_or(Ok(()))
+        self.result.await.unwrap_or(Ok(()))
     }
 }
 
 /// Shows events until the queue is closed or the user presses `q`. An event that is higher than the screen has several
 /// pages, with a prompt between them.
-fn show(events: &Receiver<Vec<String>>) -> Result<()> {
+fn show_events(events: &Receiver<Vec<String>>) -> Result<()> {
     let mut is_first = true;
     while let Ok(event) = events.recv() {
         // The last line of the screen has the prompt.
@@ -73,7 +73,7 @@ fn show(events: &Receiver<Vec<String>>) -> Result<()> {
                 return Ok(());
             }
             is_first = false;
-            page.iter().try_for_each(line)?;
+            page.iter().try_for_each(print_line)?;
         }
     }
     Ok(())

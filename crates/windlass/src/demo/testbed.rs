@@ -73,11 +73,11 @@ impl Testbed {
     /// Creates the machine, then starts kubelet and agent. The agent uses the API server, if there is one.
     pub(super) fn start(setup: Setup, server: Option<&ApiServer>) -> Result<Self> {
         let Setup { profile, policy, boards, check_interval } = setup;
-        let folder = simulated::folder()?;
+        let folder = simulated::temp_folder()?;
         let levels = Targets::new().with_default(LevelFilter::INFO);
         logging::to_file(&log(folder.path()), levels).context("cannot write the agent's log")?;
-        let machine = simulated::machine_in(folder.path(), &profile)?;
-        let kubelet = simulated::kubelet_in(folder.path())?;
+        let machine = simulated::create_machine_in(folder.path(), &profile)?;
+        let kubelet = simulated::start_kubelet_in(folder.path())?;
         let agent_started = Instant::now();
         let mut config = config(folder.path(), &machine, policy);
         config.kubelet_limits.check_interval = check_interval;

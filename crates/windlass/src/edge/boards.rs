@@ -69,7 +69,7 @@ impl<'a> SimulatedBoards<'a> {
     }
 
     /// Kills every stage on a board, as a power failure does.
-    pub(crate) async fn fail(&mut self, node: usize) {
+    pub(crate) async fn fail_board(&mut self, node: usize) {
         for stage in self.stages.iter_mut().flatten().filter(|stage| stage.replica.node == node) {
             stage.process.kill().await;
         }

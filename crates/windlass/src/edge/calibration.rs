@@ -37,8 +37,8 @@ pub(crate) async fn measure_overhead(folder: &Path) -> Result<Overhead> {
     let plan = Plan::of(&pipeline, &fleet, Layout::Pod)?;
     let boards = SimulatedBoards::start(&pipeline, &fleet, &plan.placement, folder).await?;
     let endpoints = endpoints(&pipeline, &boards)?;
-    let unlimited = endpoints.load(Load { rate: None, duration: RUN_DURATION }).await;
-    let rate_limited = endpoints.load(Load { rate: Some(RATE), duration: RUN_DURATION }).await;
+    let unlimited = endpoints.run_load(Load { rate: None, duration: RUN_DURATION }).await;
+    let rate_limited = endpoints.run_load(Load { rate: Some(RATE), duration: RUN_DURATION }).await;
     boards.stop().await;
     let (throughput, _) = figures::throughput(&unlimited?);
     let step = (1.0 / throughput - WORK).max(0.0);

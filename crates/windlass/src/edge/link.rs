@@ -28,9 +28,9 @@ pub(super) struct Link {
 #[derive(Debug)]
 struct Route {
     target: SocketAddr,
-    from: Arc<Port>,
+    sending_port: Arc<Port>,
     /// Port of the board with the receiving stage. It changes when the stage moves.
-    to: Mutex<Arc<Port>>,
+    receiving_port: Mutex<Arc<Port>>,
     is_closed: AtomicBool,
     /// Both sockets of each connection, to close them.
     streams: Mutex<Vec<TcpStream>>,
@@ -54,8 +54,8 @@ impl Link {
         let address = listener.local_addr()?;
         let route = Arc::new(Route {
             target,
-            from,
-            to: Mutex::new(to),
+            sending_port: from,
+            receiving_port: Mutex::new(to),
             is_closed: AtomicBool::new(false),
             streams: Mutex::new(Vec::new()),
         });
@@ -71,7 +71,7 @@ impl Link {
 
     /// Sets the port of the receiving stage, for new connections.
     pub(super) fn set_receiver(&self, to: Arc<Port>) {
-        *self.route.to.lock().unwrap_or_else(PoisonError::into_inner) = to;
+        *self.route.receiving_port.lock().unwrap_or_else(PoisonError::into_inner) = to;
     }
 }
 
@@ -114,7 +114,7 @@ impl Route {
 
     /// Starts the threads that forward both directions of a connection.
     fn forward(&self, client: &TcpStream, server: &TcpStream) -> io::Result<Vec<JoinHandle<()>>> {
-        let to = Arc::clone(&self.to.lock().unwrap_or_else(PoisonError::into_inner));
+        let to = Arc::clone(&self.receiving_port.lock().unwrap_or_else(PoisonError::into_inner));
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,11 +123,11 @@ impl Route {
         let to_server = direction(
             client.try_clone()?,
             server.try_clone()?,
-            Arc::clone(&self.from),
+            Arc::clone(&self.sending_port),
             Arc::clone(&to),
         );
         let to_client =
-            direction(server.try_clone()?, client.try_clone()?, to, Arc::clone(&self.from));
+            direction(server.try_clone()?, client.try_clone()?, to, Arc::clone(&self.sending_port));
         Ok(to_server.into_iter().chain(to_client).collect())
     }
 

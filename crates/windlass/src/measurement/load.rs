@@ -102,7 +102,7 @@ const EVENT_CAPACITY: usize = 4096;
 
 impl PipelineEndpoints {
     /// Sends items, and listens until each has ended.
-    pub(crate) async fn load(&self, load: Load) -> Result<LoadRun> {
+    pub(crate) async fn run_load(&self, load: Load) -> Result<LoadRun> {
         let (sender, mut events) = channel(EVENT_CAPACITY);
         // The tasks end with this function.
         let mut tasks = JoinSet::new();

@@ -48,7 +48,7 @@ impl Rig {
         self.folder.path().join(name)
     }
 
-    fn fault(&self, fault: &str) {
+    fn inject_fault(&self, fault: &str) {
         let dir = self.path("machine").display().to_string();
         let output = run(&["machine", "fault", &dir, fault]);
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -74,7 +74,7 @@ impl Rig {
     }
 
     /// Starts an agent that overwrites memory before a container starts, with this timeout.
-    fn agent(&self, timeout: &str) -> Node {
+    fn start_agent(&self, timeout: &str) -> Node {
         let config = self.path("windlass.yaml");
         let steps = format!("gpu: {{prepare: [{{memory: overwrite, timeout: {timeout}}}]}}\n");
         fs::write(&config, steps).expect("written");
@@ -192,9 +192,9 @@ fn memory_that_is_not_overwritten_is_an_error_with_the_reason() {
         assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
     };
     check_failure("GPU-00000000-0000-0000-0000-000000000000", "CUDA_ERROR_NO_DEVICE (100)");
-    rig.fault("cuda:stale@0");
+    rig.inject_fault("cuda:stale@0");
     check_failure(&gpu, "memory reads back 0x5a after 0xa5 was written");
-    rig.fault("cuda:46@0");
+    rig.inject_fault("cuda:46@0");
     check_failure(&gpu, "CUDA_ERROR_DEVICE_UNAVAILABLE (46)");
     for invalid_id in ["0", "GPU-1", "MIG-GPU-00000000-0000-0000-0000-000000000000/1/0"] {
         let output = rig.scrub(&[invalid_id]);
@@ -208,7 +208,7 @@ fn a_gpu_is_overwritten_before_its_container_starts() {
     let rig = Rig::new("t4-edge");
     let gpu = rig.device("gpu");
     let mut kubelet = Kubelet::start(&rig);
-    let mut agent = rig.agent("20s");
+    let mut agent = rig.start_agent("20s");
     kubelet.run_pod();
     agent.wait_for_message("memory overwritten");
     assert!(rig.zeroed_bytes(&gpu).is_some_and(|bytes| bytes > 1024 * MIB));
@@ -219,8 +219,8 @@ fn a_gpu_that_cannot_be_overwritten_is_withheld_with_the_reason() {
     let rig = Rig::new("t4-edge");
     let gpu = rig.device("gpu");
     let mut kubelet = Kubelet::start(&rig);
-    let mut agent = rig.agent("20s");
-    rig.fault("cuda:802@0");
+    let mut agent = rig.start_agent("20s");
+    rig.inject_fault("cuda:802@0");
     kubelet.run_pod();
     let [reason, _] = kubelet.wait_for_lines(["pod a does not start", "0 healthy"]);
     assert!(reason.contains("windlass scrub ended with exit status: 1"), "{reason}");
@@ -235,8 +235,8 @@ fn a_gpu_with_memory_in_use_does_not_count_as_overwritten() {
     let rig = Rig::new("t4-edge");
     let gpu = rig.device("gpu");
     let mut kubelet = Kubelet::start(&rig);
-    let _agent = rig.agent("700ms");
-    rig.fault("memory:4096@0");
+    let _agent = rig.start_agent("700ms");
+    rig.inject_fault("memory:4096@0");
     kubelet.run_pod();
     let [reason, _] = kubelet.wait_for_lines(["pod a does not start", "0 healthy"]);
     assert!(
@@ -251,8 +251,8 @@ fn a_process_that_hangs_in_the_driver_is_killed_at_its_timeout() {
     let rig = Rig::new("t4-edge");
     let gpu = rig.device("gpu");
     let mut kubelet = Kubelet::start(&rig);
-    let _agent = rig.agent("700ms");
-    rig.fault("cuda:hang@0");
+    let _agent = rig.start_agent("700ms");
+    rig.inject_fault("cuda:hang@0");
     kubelet.run_pod();
     let reason = kubelet.wait_for_line("pod a does not start");
     assert!(reason.contains("memory: overwrite: not done within 700ms"), "{reason}");

@@ -28,7 +28,7 @@ const FRAME: &[u8] = include_bytes!("../../src/commands/stage/picture/samples/co
 struct TestPipeline {
     child: Child,
     source: Source,
-    ends: EndListener,
+    listener: EndListener,
     results: UnboundedReceiver<Vec<u8>>,
     /// Task of the store; aborted when dropped.
     _store: JoinSet<()>,
@@ -53,7 +53,7 @@ impl TestPipeline {
         let metrics = StageMetrics::new();
         let source = Source::connect("camera", "work", address, Settings::default(), metrics);
         let ends = with_timeout(EndListener::listen(store.parse().expect("an address"))).await;
-        Self { child, source, ends, results, _store: tasks }
+        Self { child, source, listener: ends, results, _store: tasks }
     }
 
     async fn send(&mut self, payload: &[u8]) {
@@ -61,7 +61,7 @@ impl TestPipeline {
     }
 
     async fn next_end(&mut self) -> End {
-        match with_timeout(self.ends.next()).await {
+        match with_timeout(self.listener.next()).await {
             EndEvent::End(end) => end,
             EndEvent::Missed(number) => panic!("missed {number}"),
         }

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use crate::cluster::{
-    NODE_STATUS, eventually, has_cluster,
+    NODE_STATUS_LIMIT, eventually, has_cluster,
     kubelet::allocatable,
     node::Node,
     plugin_folder_lock,
@@ -74,11 +74,11 @@ async fn pods_can_open_only_the_devices_that_they_requested() {
     };
     let _lock = plugin_folder_lock();
     let machine_node = Node::of_this_machine(&config(node, &class));
-    let agent = machine_node.agent();
+    let agent = machine_node.start_agent();
     for (resource, count) in [(FUSE, 3), (EXCLUSIVE, 1), (FUNCTION, function_count)] {
-        eventually(NODE_STATUS, Some(count), async || allocatable(resource).await).await;
+        eventually(NODE_STATUS_LIMIT, Some(count), async || allocatable(resource).await).await;
         let capacity = async || node_status("capacity", resource);
-        eventually(NODE_STATUS, count.to_string(), capacity).await;
+        eventually(NODE_STATUS_LIMIT, count.to_string(), capacity).await;
     }
     let mut pods = Pods::new();
     for name in ["windlass-e2e-fuse-a", "windlass-e2e-fuse-b"] {
@@ -107,7 +107,7 @@ async fn pods_can_open_only_the_devices_that_they_requested() {
     pods.create("windlass-e2e-waits", EXCLUSIVE, 1);
     let reason = "jsonpath={.status.conditions[?(@.type==\"PodScheduled\")].reason}";
     let reason = async || kubectl(&["get", "pod", "windlass-e2e-waits", "-o", reason]);
-    eventually(NODE_STATUS, "Unschedulable".to_owned(), reason).await;
+    eventually(NODE_STATUS_LIMIT, "Unschedulable".to_owned(), reason).await;
     pods.delete("windlass-e2e-owner");
     pods.wait_for_running("windlass-e2e-waits").await;
     assert!(can_open("windlass-e2e-waits", node), "the next pod cannot open {node}");
@@ -137,10 +137,10 @@ async fn a_hanging_probe_withholds_its_own_device_only() {
     }
     let _lock = plugin_folder_lock();
     let machine_node = Node::of_this_machine(&config_with_hanging_probe());
-    let agent = machine_node.agent();
-    eventually(NODE_STATUS, Some(3), async || allocatable(FUSE).await).await;
-    eventually(NODE_STATUS, "1".to_owned(), async || node_status("capacity", EXCLUSIVE)).await;
-    eventually(NODE_STATUS, "0".to_owned(), async || node_status("allocatable", EXCLUSIVE)).await;
+    let agent = machine_node.start_agent();
+    eventually(NODE_STATUS_LIMIT, Some(3), async || allocatable(FUSE).await).await;
+    eventually(NODE_STATUS_LIMIT, "1".to_owned(), async || node_status("capacity", EXCLUSIVE)).await;
+    eventually(NODE_STATUS_LIMIT, "0".to_owned(), async || node_status("allocatable", EXCLUSIVE)).await;
     let mut pods = Pods::new();
     pods.run("windlass-e2e-fuse", FUSE, 1).await;
     assert!(can_open("windlass-e2e-fuse", "/dev/fuse"), "/dev/fuse cannot be opened");

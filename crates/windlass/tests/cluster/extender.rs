@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::cluster::{
-    KUBECONFIG, NODE_STATUS, eventually, has_cluster,
+    KUBECONFIG, NODE_STATUS_LIMIT, eventually, has_cluster,
     kubelet::allocatable,
     node::Node,
     plugin_folder_lock,
@@ -277,7 +277,7 @@ pub(super) async fn check_chosen_gpu(pods: &Pods, pod: &str) {
         let share: Value = serde_json::from_str(share.unwrap_or("{}").trim()).expect("JSON");
         share["device"].as_str().unwrap_or_default().to_owned()
     };
-    eventually(NODE_STATUS, expected, actual).await;
+    eventually(NODE_STATUS_LIMIT, expected, actual).await;
 }
 
 #[tokio::test]
@@ -300,7 +300,7 @@ async fn kube_scheduler_follows_every_choice_and_no_gpu_is_overcommitted() {
         best_choices += rig.metric("windlass_cluster_bound_pods_total{was_best=\"true\"} ");
         rig.replace_extender();
         let is_ready = async || rig.page("/readyz").is_some();
-        eventually(NODE_STATUS, true, is_ready).await;
+        eventually(NODE_STATUS_LIMIT, true, is_ready).await;
         assert_eq!(rig.metric("windlass_cluster_conflicts "), 0);
     }
     assert_eq!(best_choices, u64::try_from(count).expect("a small number"), "each pod was ranked");
@@ -319,7 +319,7 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
     let _lock = plugin_folder_lock();
     let hollow_nodes = HollowNodes::create();
     let Some(rig) = SchedulerRig::start() else { return };
-    eventually(NODE_STATUS, true, async || rig.page("/readyz").is_some()).await;
+    eventually(NODE_STATUS_LIMIT, true, async || rig.page("/readyz").is_some()).await;
     // Two gangs that need more than half of the nodes each. Their pods are created in turn.
     let size = HOLLOW_NODES / 2 + 4;
     let gang_pods =
@@ -337,7 +337,7 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
     apply_all(&[gang_pod("small", 0, 3, RACK), gang_pod("small", 1, 3, RACK)]);
     let refusals =
         async || rig.metric("windlass_cluster_refusals_total{reason=\"gang_incomplete\"} ");
-    eventually(NODE_STATUS, true, async || refusals().await > 2).await;
+    eventually(NODE_STATUS_LIMIT, true, async || refusals().await > 2).await;
     assert_eq!(nodes_of("small"), [""; 0]);
     apply_all(&[gang_pod("small", 2, 3, RACK)]);
     eventually(BIND_LIMIT, 3, async || nodes_of("small").len()).await;
@@ -371,10 +371,10 @@ async fn a_container_gets_the_gpu_that_the_extender_chose() {
              shares: {{memory: {MEMORY}, compute: windlass.dev/gpu-compute}}\n"
         ),
     );
-    let agent = node.agent();
-    eventually(NODE_STATUS, Some(8 * 79), async || allocatable(MEMORY).await).await;
-    eventually(NODE_STATUS, true, async || rig.page("/readyz").is_some()).await;
-    eventually(NODE_STATUS, 8, async || rig.metric("windlass_cluster_gpus ")).await;
+    let agent = node.start_agent();
+    eventually(NODE_STATUS_LIMIT, Some(8 * 79), async || allocatable(MEMORY).await).await;
+    eventually(NODE_STATUS_LIMIT, true, async || rig.page("/readyz").is_some()).await;
+    eventually(NODE_STATUS_LIMIT, 8, async || rig.metric("windlass_cluster_gpus ")).await;
     let mut pods = Pods::new();
     for number in 0..4 {
         let pod = format!("windlass-e2e-decided-{number}");

@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 use windlass_machine::state::Process;
 
 use crate::cluster::{
-    NODE_STATUS, eventually, has_cluster,
+    NODE_STATUS_LIMIT, eventually, has_cluster,
     kubelet::allocatable,
     node::{Agent, Node},
     plugin_folder_lock,
@@ -64,8 +64,8 @@ fn gpu(node: &Node) -> (usize, String) {
 }
 
 async fn start_agent(node: &Node) -> Agent {
-    let agent = node.agent();
-    eventually(NODE_STATUS, Some(ALL_GPUS_GIB), async || allocatable(MEMORY).await).await;
+    let agent = node.start_agent();
+    eventually(NODE_STATUS_LIMIT, Some(ALL_GPUS_GIB), async || allocatable(MEMORY).await).await;
     agent
 }
 
@@ -97,11 +97,11 @@ async fn the_watchdog_ends_only_the_processes_of_a_pod_above_its_share() {
     node.machine()
         .update(|model| model.gpus[index].live.processes = gpu_processes)
         .expect("changed");
-    eventually(NODE_STATUS, "1".to_owned(), async || restarts(greedy)).await;
+    eventually(NODE_STATUS_LIMIT, "1".to_owned(), async || restarts(greedy)).await;
     let path = "jsonpath={.status.containerStatuses[0].lastState.terminated.exitCode}";
     assert_eq!(kubectl(&["get", "pod", greedy, "-o", path]), "137", "SIGKILL");
     let is_reported = async || events(greedy).contains("GpuMemoryExceeded: ");
-    eventually(NODE_STATUS, true, is_reported).await;
+    eventually(NODE_STATUS_LIMIT, true, is_reported).await;
     assert_eq!(restarts(modest), "0");
     assert!(!events(modest).contains("GpuMemoryExceeded"), "{}", events(modest));
     drop(pods);
@@ -154,7 +154,7 @@ async fn the_runtime_starts_the_hook_before_the_container() {
             let events = events(name);
             events.contains("windlass-hook: ") && events.contains("the node has no cgroup v2")
         };
-        eventually(NODE_STATUS, true, is_refused).await;
+        eventually(NODE_STATUS_LIMIT, true, is_refused).await;
         let path = "jsonpath={.status.containerStatuses[0].started}";
         assert_eq!(kubectl(&["get", "pod", name, "-o", path]), "false");
     }
@@ -177,8 +177,8 @@ async fn the_number_of_a_containers_replicas_decides_its_limit() {
         println!("SKIPPED: this machine has no cgroup v2");
         return;
     }
-    let agent = node.agent();
-    eventually(NODE_STATUS, Some(7), async || allocatable(TEN_GIB).await).await;
+    let agent = node.start_agent();
+    eventually(NODE_STATUS_LIMIT, Some(7), async || allocatable(TEN_GIB).await).await;
     let (index, _) = gpu(&node);
     let mut pods = Pods::new();
     for (name, replicas) in [("windlass-e2e-one", 1), ("windlass-e2e-three", 3)] {

@@ -97,7 +97,7 @@ impl Node {
         fs::read_to_string(self.path(&format!("state/{file}"))).unwrap_or_default()
     }
 
-    pub(crate) fn fault(&self, fault: &str) {
+    pub(crate) fn inject_fault(&self, fault: &str) {
         succeed(&["machine", "fault", &self.path("machine"), fault]);
     }
 
@@ -121,7 +121,7 @@ impl Node {
         serde_json::from_str(&text).expect("JSON")
     }
 
-    pub(crate) fn agent(&self) -> Agent {
+    pub(crate) fn start_agent(&self) -> Agent {
         let log = fs::File::options().create(true).append(true).open(self.path("log"));
         let mut command = self.command("node");
         if let [_, root, ..] = self.host.as_slice() {

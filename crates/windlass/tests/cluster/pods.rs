@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::cluster::{KUBECONFIG, NODE_STATUS, eventually};
+use crate::cluster::{KUBECONFIG, NODE_STATUS_LIMIT, eventually};
 
 /// Objects of a test other than pods; deleted when dropped.
 pub(crate) struct Manifests(String);
@@ -106,7 +106,7 @@ impl Pods {
     /// Waits until a pod's container runs.
     pub(crate) async fn wait_for_running(&self, name: &str) {
         let phase = async || kubectl(&["get", "pod", name, "-o", "jsonpath={.status.phase}"]);
-        eventually(NODE_STATUS, "Running".to_owned(), phase).await;
+        eventually(NODE_STATUS_LIMIT, "Running".to_owned(), phase).await;
     }
 
     /// Creates a pod from a manifest.

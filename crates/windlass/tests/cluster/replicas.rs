@@ -14,7 +14,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::cluster::{
-    NODE_STATUS, eventually,
+    NODE_STATUS_LIMIT, eventually,
     extender::{MEMORY, SCHEDULER, check_chosen_gpu, pod_with_memory},
     has_cluster,
     images::{IMPORT, import},
@@ -195,7 +195,7 @@ async fn wait_for_replicas() -> Vec<String> {
     eventually(REPLACE_LIMIT, 2, async || replicas().into_iter().filter(is_ready).count()).await;
     let names: Vec<_> = replicas().iter().filter(|pod| is_ready(pod)).map(name).collect();
     for replica in &names {
-        eventually(NODE_STATUS, Some("8.0".to_owned()), async || gpus(replica)).await;
+        eventually(NODE_STATUS_LIMIT, Some("8.0".to_owned()), async || gpus(replica)).await;
     }
     names
 }
@@ -269,7 +269,7 @@ async fn pods_get_their_gpus_while_replicas_of_the_manifests_crash() {
     let agents = apply_objects(&agents);
     let scheduler_objects = apply_objects(&scheduler_objects);
     let _logs = LogsOnFailure;
-    eventually(NODE_STATUS, Some(8 * 79), async || allocatable(MEMORY).await).await;
+    eventually(NODE_STATUS_LIMIT, Some(8 * 79), async || allocatable(MEMORY).await).await;
 
     let replicas = wait_for_replicas().await;
     let claims = Manifests::apply(&[CLAIM.to_owned()]);

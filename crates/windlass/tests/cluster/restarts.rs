@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cluster::{
-    NODE_STATUS, eventually, has_cluster,
+    NODE_STATUS_LIMIT, eventually, has_cluster,
     kubelet::{Holdings, allocatable, holdings, restart},
     node::Node,
     plugin_folder_lock,
@@ -22,8 +22,8 @@ async fn a_real_kubelet_runs_pods_through_restarts_crashes_and_faults() {
     }
     let _lock = plugin_folder_lock();
     let node = Node::new("dgx-h100", "health: {quietPeriod: 20s, probeInterval: 1s}\n");
-    let mut agent = node.agent();
-    eventually(NODE_STATUS, "8".to_owned(), async || node_status("capacity", GPU)).await;
+    let mut agent = node.start_agent();
+    eventually(NODE_STATUS_LIMIT, "8".to_owned(), async || node_status("capacity", GPU)).await;
     let mut pods = Pods::new();
     run_pods(&mut pods).await;
     let holdings_before = holdings().await;
@@ -31,21 +31,21 @@ async fn a_real_kubelet_runs_pods_through_restarts_crashes_and_faults() {
     assert_eq!(count, 7, "{holdings_before:?}");
 
     if restart() {
-        eventually(NODE_STATUS, Some(8), async || allocatable(GPU).await).await;
-        eventually(NODE_STATUS, holdings_before.clone(), async || holdings().await).await;
+        eventually(NODE_STATUS_LIMIT, Some(8), async || allocatable(GPU).await).await;
+        eventually(NODE_STATUS_LIMIT, holdings_before.clone(), async || holdings().await).await;
     }
 
     agent.kill();
-    eventually(NODE_STATUS, Some(0), async || allocatable(GPU).await).await;
-    agent = node.agent();
-    eventually(NODE_STATUS, Some(8), async || allocatable(GPU).await).await;
+    eventually(NODE_STATUS_LIMIT, Some(0), async || allocatable(GPU).await).await;
+    agent = node.start_agent();
+    eventually(NODE_STATUS_LIMIT, Some(8), async || allocatable(GPU).await).await;
     assert_eq!(holdings().await, holdings_before, "after the crash of the agent");
 
-    node.fault("xid:79@7");
+    node.inject_fault("xid:79@7");
     let duration = eventually(FAULT_REPORT_LIMIT, Some(7), async || allocatable(GPU).await).await;
     eprintln!("the kubelet learned of the fault after {duration:?}");
-    eventually(NODE_STATUS, "7".to_owned(), async || node_status("allocatable", GPU)).await;
-    eventually(NODE_STATUS, "8".to_owned(), async || node_status("allocatable", GPU)).await;
+    eventually(NODE_STATUS_LIMIT, "7".to_owned(), async || node_status("allocatable", GPU)).await;
+    eventually(NODE_STATUS_LIMIT, "8".to_owned(), async || node_status("allocatable", GPU)).await;
     drop(pods);
     drop(agent);
 }
@@ -62,6 +62,6 @@ async fn run_pods(pods: &mut Pods) {
             let nodes = log.lines().filter_map(|line| line.rsplit_once(" nvidia"));
             (id_count, nodes.filter(|(_, name)| name.parse::<u32>().is_ok()).count())
         };
-        eventually(NODE_STATUS, (gpus, gpus), device_counts).await;
+        eventually(NODE_STATUS_LIMIT, (gpus, gpus), device_counts).await;
     }
 }

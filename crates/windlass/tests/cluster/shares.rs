@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::cluster::{
-    KUBECONFIG, NODE_STATUS, eventually, has_cluster,
+    KUBECONFIG, NODE_STATUS_LIMIT, eventually, has_cluster,
     kubelet::allocatable,
     node::Node,
     plugin_folder_lock,
@@ -67,8 +67,8 @@ async fn pods_share_the_gpu_that_their_binding_names() {
     }
     let _lock = plugin_folder_lock();
     let node = Node::new("dgx-h100", &config());
-    let mut agent = node.agent();
-    eventually(NODE_STATUS, Some(ALL_GPUS_GIB), async || allocatable(MEMORY).await).await;
+    let mut agent = node.start_agent();
+    eventually(NODE_STATUS_LIMIT, Some(ALL_GPUS_GIB), async || allocatable(MEMORY).await).await;
     let devices = node.devices();
     let gpus = devices["devices"].as_array().into_iter().flatten();
     let mut gpus =
@@ -79,11 +79,11 @@ async fn pods_share_the_gpu_that_their_binding_names() {
         pods.apply(name, &pod(name, 30));
         bind(name, 30, &gpu);
         pods.wait_for_running(name).await;
-        eventually(NODE_STATUS, gpu.clone(), async || gpu_of(name)).await;
+        eventually(NODE_STATUS_LIMIT, gpu.clone(), async || gpu_of(name)).await;
     }
     agent.kill();
-    let agent = node.agent();
-    eventually(NODE_STATUS, Some(ALL_GPUS_GIB), async || allocatable(MEMORY).await).await;
+    let agent = node.start_agent();
+    eventually(NODE_STATUS_LIMIT, Some(ALL_GPUS_GIB), async || allocatable(MEMORY).await).await;
     pods.apply("windlass-e2e-share-c", &pod("windlass-e2e-share-c", 30));
     bind("windlass-e2e-share-c", 30, &gpu);
     pods.wait_for_running("windlass-e2e-share-c").await;

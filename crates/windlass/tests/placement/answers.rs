@@ -12,7 +12,7 @@ use crate::placement::{
     every_machine,
     labels::{ids, label, list},
     machines::Machine,
-    questions::{self, MachineQuestions, Question},
+    questions::{self, MachineCases, PlacementCase},
 };
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/placement-answers.md");
@@ -54,14 +54,14 @@ async fn the_answers_on_the_page_are_current() {
     assert_eq!(page.len(), written_page.len(), "{PAGE} has another number of lines");
 }
 
-fn write_section(page: &mut String, machine: &Machine, section: &MachineQuestions) {
+fn write_section(page: &mut String, machine: &Machine, section: &MachineCases) {
     let _ = write!(page, "\n## {}\n\n{}.\n\n```text\n", machine.name, machine.description);
     for line in matrix(machine) {
         let _ = writeln!(page, "{}", line.trim_end());
     }
     page.push_str("```\n\n| question | answer | its pairs | next best | worse by |\n");
     page.push_str("| --- | --- | --- | --- | --- |\n");
-    let sizes = section.sizes.iter().map(|&size| Question::new(size, "all"));
+    let sizes = section.sizes.iter().map(|&size| PlacementCase::new(size, "all"));
     for question in sizes.chain(section.questions.iter().copied()) {
         let _ = writeln!(page, "| {} |", row(machine, question).join(" | "));
     }
@@ -117,10 +117,10 @@ fn nearest_nics(machine: &Machine, gpu: usize) -> String {
     format!("{nearest_level} {}", names.collect::<Vec<_>>().join(" "))
 }
 
-fn row(machine: &Machine, question: Question) -> [String; 5] {
+fn row(machine: &Machine, question: PlacementCase) -> [String; 5] {
     let [available, required, near] =
         [question.free, question.required, question.near].map(|list| ids(machine, list));
-    let Question { size, policy, .. } = question;
+    let PlacementCase { size, policy, .. } = question;
     let request = Request { available: &available, required: &required, near: &near, size, policy };
     let question_text = text(machine, question);
     match explain(&machine.topology, request) {
@@ -141,8 +141,8 @@ fn row(machine: &Machine, question: Question) -> [String; 5] {
     }
 }
 
-fn text(machine: &Machine, question: Question) -> String {
-    let Question { policy, size, free, required, near } = question;
+fn text(machine: &Machine, question: PlacementCase) -> String {
+    let PlacementCase { policy, size, free, required, near } = question;
     let pool = machine.pool.iter().map(|&index| &machine.devices[index].id);
     let is_short = free != "all" || has_parts(machine);
     let free = if is_short { free.to_owned() } else { list(machine, pool) };

@@ -60,9 +60,9 @@ fn subsets(devices: u64) -> Vec<u64> {
 async fn the_fast_form_of_best_effort_equals_the_enumeration() {
     let machines = every_machine().await.iter();
     for machine in machines.filter(|machine| ["dgx-1", "l40s-pcie"].contains(&machine.name)) {
-        let pairs = PairValues::of(machine, score);
+        let pairs = PairValues::from_machine(machine, score);
         for size in 1..=8 {
-            let best_effort = BestEffort::of(machine, size).expect("GPUs of NVIDIA's");
+            let best_effort = BestEffort::for_machine(machine, size).expect("GPUs of NVIDIA's");
             let is_enough = |free: &u64| free.count_ones() as usize >= size;
             for free in (1..=lowest_bits(8)).filter(is_enough) {
                 let mut enumeration = Enumeration { pairs: &pairs, size, best: None };

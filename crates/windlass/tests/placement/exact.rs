@@ -28,8 +28,8 @@ fn questions(machine: &Machine) -> Vec<Question> {
     let mut sets = vec![(lowest_bits(devices), 0)];
     sets.extend((0..RANDOM_SETS).map(|index| {
         let count = 1 + random.below(devices);
-        let free = random.subset(lowest_bits(devices), count);
-        (free, if index % 3 == 0 { random.subset(free, 1) } else { 0 })
+        let free = random.random_subset(lowest_bits(devices), count);
+        (free, if index % 3 == 0 { random.random_subset(free, 1) } else { 0 })
     }));
     let sizes = |(free, required): (u64, u64)| {
         let sizes = 1..=free.count_ones() as usize;

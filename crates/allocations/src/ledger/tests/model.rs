@@ -50,7 +50,7 @@ enum Step {
     AgentRestarts,
     /// DRA is switched off, so the checkpoint is no longer read.
     DraOff,
-    Pass(u64),
+    PassTime(u64),
 }
 
 struct Node {
@@ -113,7 +113,7 @@ impl Node {
                 self.ledger.mark_containers_unknown();
                 self.reading = None;
             }
-            Step::Pass(seconds) => self.pass(Duration::from_secs(seconds)).await,
+            Step::PassTime(seconds) => self.pass(Duration::from_secs(seconds)).await,
             Step::Allocate(_) | Step::AllocateRejected(_) | Step::PodDeleted(_) | Step::DraOff => {}
         }
     }
@@ -238,7 +238,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => Just(Step::ReadEnds),
         1 => Just(Step::AgentRestarts),
         1 => Just(Step::DraOff),
-        6 => (0..12_u64).prop_map(Step::Pass),
+        6 => (0..12_u64).prop_map(Step::PassTime),
     ];
     prop::collection::vec(step, 2_000)
 }
@@ -264,7 +264,7 @@ impl Node {
         for name in 0..6 {
             self.step(Step::Unprepare(name)).await;
         }
-        for step in [Step::Pass(60), Step::KubeletWrites, Step::ReadEnds, Step::ReadBegins] {
+        for step in [Step::PassTime(60), Step::KubeletWrites, Step::ReadEnds, Step::ReadBegins] {
             self.step(step).await;
         }
         self.step(Step::ReadEnds).await;

@@ -131,14 +131,14 @@ fn step_causes(
     if first_step > amount(max_value) {
         let detail = format!(
             "one step {} is larger than capacity value: {}",
-            first_step.rounded_up(),
+            first_step.ceil(),
             max_value.0
         );
         causes.push(Cause::invalid(&*field, &*step.0, detail));
     }
-    let (min, step_width) = (amount(&range.min).rounded_up(), amount(step).rounded_up().max(1));
+    let (min, step_width) = (amount(&range.min).ceil(), amount(step).ceil().max(1));
     for value in [Some(default), range.max.as_ref()].into_iter().flatten() {
-        if (amount(value).rounded_up() - min) % step_width != 0 {
+        if (amount(value).ceil() - min) % step_width != 0 {
             let (step, min) = (&step.0, &range.min.0);
             let detail = format!("value is not a multiple of a given step ({step}) from ({min})");
             causes.push(Cause::invalid(&*field, &*value.0, detail));

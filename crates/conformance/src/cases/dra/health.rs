@@ -36,13 +36,13 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-type Reports = Streaming<NodeWatchResourcesResponse>;
+type HealthStream = Streaming<NodeWatchResourcesResponse>;
 
 /// Opens a stream, and returns it with its first message.
 async fn open_health_stream(
     testbed: &Testbed,
     driver: &Driver,
-) -> Result<(Reports, NodeWatchResourcesResponse), CheckError> {
+) -> Result<(HealthStream, NodeWatchResourcesResponse), CheckError> {
     let limit = testbed.subject.limits.react;
     let channel = dial(&driver.endpoint).await.map_err(CheckError::Failed)?;
     let mut client = DraResourceHealthClient::new(channel);
@@ -59,7 +59,7 @@ async fn open_health_stream(
 }
 
 async fn next_report(
-    reports: &mut Reports,
+    reports: &mut HealthStream,
     limit: Duration,
 ) -> Result<NodeWatchResourcesResponse, CheckError> {
     match timeout(limit, reports.next()).await {

@@ -10,7 +10,7 @@ use super::{check_unchanged, driver_with_claim, driver_with_slices};
 use crate::{
     case::{Case, CheckError, CheckResult, failed},
     cases::life::{MAX_DESCRIPTOR_GROWTH, terminate},
-    testbed::{CALL_LIMIT, Driver, Testbed, devices},
+    testbed::{CALL_LIMIT, Driver, Testbed, prepared_devices},
 };
 
 /// Number of claims in one burst.
@@ -137,7 +137,7 @@ async fn survives_an_api_server_outage(testbed: &mut Testbed) -> CheckResult {
     let started_at = Instant::now();
     // A driver that has the claim in its cache may prepare it.
     let response = match driver.call_prepare(&[&claim]).await? {
-        Ok(results) => devices(&results, &claim).map(drop),
+        Ok(results) => prepared_devices(&results, &claim).map(drop),
         Err(status) => failed(status.message()),
     };
     let elapsed = started_at.elapsed();

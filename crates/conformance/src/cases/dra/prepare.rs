@@ -10,7 +10,7 @@ use super::{check_unchanged, driver_with_claim};
 use crate::{
     case::{Case, CheckError, CheckResult, failed, not_applicable},
     cases::{again::restart_kubelet, cdi},
-    testbed::{ClaimRequest, Driver, Testbed, devices, pod},
+    testbed::{ClaimRequest, Driver, Testbed, prepared_devices, pod},
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -81,7 +81,7 @@ async fn answers_for_each_claim(testbed: &mut Testbed) -> CheckResult {
     let references: Vec<&ResourceClaim> = claims.iter().collect();
     let response = driver.prepare(&references).await?;
     for claim in &claims {
-        devices(&response, claim)?;
+        prepared_devices(&response, claim)?;
     }
     let mut claim_uids = claims.iter().filter_map(|claim| claim.metadata.uid.as_ref());
     match response.keys().find(|uid| !claim_uids.clone().any(|claim_uid| claim_uid == *uid)) {

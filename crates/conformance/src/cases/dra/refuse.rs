@@ -5,7 +5,7 @@ use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClai
 use super::driver_with_claim;
 use crate::{
     case::{Case, CheckError, CheckResult, failed},
-    testbed::{ClaimRequest, Driver, PrepareResults, Testbed, copy_of, devices},
+    testbed::{ClaimRequest, Driver, PrepareResults, Testbed, copy_of, prepared_devices},
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -57,8 +57,8 @@ async fn check_refused_with_valid(
     let reason = match driver.call_prepare(&[invalid, valid]).await? {
         Err(status) => format!("the whole call: {}", status.message()),
         Ok(response) => {
-            devices(&response, valid)?;
-            refusal(&response, invalid)?
+            prepared_devices(&response, valid)?;
+            check_refusal(&response, invalid)?
         }
     };
     driver.prepare_one(valid).await?;
@@ -69,11 +69,11 @@ async fn check_refused_with_valid(
 pub(super) async fn check_refused(driver: &Driver, invalid: &ResourceClaim) -> CheckResult {
     match driver.call_prepare(&[invalid]).await? {
         Err(status) => Ok(status.message().to_owned()),
-        Ok(response) => refusal(&response, invalid),
+        Ok(response) => check_refusal(&response, invalid),
     }
 }
 
-fn refusal(response: &PrepareResults, invalid: &ResourceClaim) -> CheckResult {
+fn check_refusal(response: &PrepareResults, invalid: &ResourceClaim) -> CheckResult {
     match response.get(invalid.metadata.uid.as_deref().unwrap_or_default()) {
         Some(Err(reason)) => Ok(reason.clone()),
         Some(Ok(devices)) => {

@@ -23,7 +23,7 @@ use crate::{
 const INFO_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time after a refusal. A program that exits on the refusal does so within it.
-const EXIT_TIME: Duration = Duration::from_secs(2);
+const REFUSAL_EXIT_TIME: Duration = Duration::from_secs(2);
 
 /// Driver services that kubelets of 1.34 to 1.36 speak.
 const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
@@ -78,16 +78,16 @@ pub(crate) const CASES: &[Case] = &[
 async fn is_registered(testbed: &mut Testbed) -> CheckResult {
     let driver = testbed.start_driver().await?;
     let sockets: Vec<_> =
-        testbed.registration_sockets().iter().filter_map(|path| name(path)).collect();
+        testbed.registration_sockets().iter().filter_map(|path| file_name(path)).collect();
     Ok(format!("{} by {}", driver.name, sockets.join(", ")))
 }
 
-fn name(path: &Path) -> Option<String> {
+fn file_name(path: &Path) -> Option<String> {
     Some(path.file_name()?.display().to_string())
 }
 
 async fn describes_itself(testbed: &mut Testbed) -> CheckResult {
-    let PluginInfo { r#type, name, supported_versions, .. } = info(testbed).await?;
+    let PluginInfo { r#type, name, supported_versions, .. } = wait_for_info(testbed).await?;
     if r#type != DRA_PLUGIN {
         return failed(format!("its type is {type:?}"));
     }
@@ -103,7 +103,7 @@ async fn describes_itself(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn serves_its_endpoint(testbed: &mut Testbed) -> CheckResult {
-    let PluginInfo { endpoint, .. } = info(testbed).await?;
+    let PluginInfo { endpoint, .. } = wait_for_info(testbed).await?;
     let endpoint = PathBuf::from(endpoint);
     if !endpoint.is_absolute() {
         return failed(format!("its endpoint {} is not an absolute path", endpoint.display()));
@@ -116,7 +116,7 @@ async fn serves_its_endpoint(testbed: &mut Testbed) -> CheckResult {
 
 /// First response to `GetInfo` that arrives in time. The kubelet retries after a timeout, and so does this function,
 /// up to the start limit. One late response on a busy machine is thus no failure.
-async fn info(testbed: &mut Testbed) -> Result<PluginInfo, CheckError> {
+async fn wait_for_info(testbed: &mut Testbed) -> Result<PluginInfo, CheckError> {
     testbed.start()?;
     let (started_at, limit) = (Instant::now(), testbed.subject.limits.start);
     loop {
@@ -148,7 +148,7 @@ async fn survives_a_refusal(testbed: &mut Testbed) -> CheckResult {
     testbed.start()?;
     let is_refused = |event: &Event| matches!(event, Event::DriverRefused { .. });
     testbed.wait_for_event("a first registration", 0, is_refused).await?;
-    sleep(EXIT_TIME).await;
+    sleep(REFUSAL_EXIT_TIME).await;
     testbed.check_alive()?;
     testbed.kubelet.set_faults(Faults::default());
     let driver = testbed.wait_for_registration(0, testbed.subject.limits.recover).await?;

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Downtime of the API server.
-const DOWNTIME: Duration = Duration::from_secs(2);
+const API_SERVER_DOWNTIME: Duration = Duration::from_secs(2);
 
 pub(crate) const CASES: &[Case] = &[
     Case {
@@ -155,7 +155,7 @@ async fn slices_are_restored_after_an_outage(testbed: &mut Testbed) -> CheckResu
     let (driver, before) = driver_with_slices(testbed).await?;
     testbed.cluster.server_mut().go_offline().await;
     testbed.cluster.objects().wipe_driver_slices(NODE_NAME, &driver.name);
-    sleep(DOWNTIME).await;
+    sleep(API_SERVER_DOWNTIME).await;
     testbed.check_alive()?;
     testbed.cluster.server_mut().go_online();
     wait_for_restored(testbed, &driver, &before).await
@@ -182,7 +182,7 @@ async fn other_slices_stay(testbed: &mut Testbed) -> CheckResult {
     }
     // A restarted driver lists its slices, and could delete the others.
     testbed.kill_and_restart_driver().await?;
-    sleep(DOWNTIME).await;
+    sleep(API_SERVER_DOWNTIME).await;
     for slice in &foreign_slices {
         let name = slice.metadata.name.clone().unwrap_or_default();
         let stored = testbed.cluster.objects().get::<ResourceSlice>("", &name);

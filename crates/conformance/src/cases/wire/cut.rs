@@ -95,15 +95,15 @@ fn headers(path: &str) -> Vec<u8> {
         [(&[4][..], path), (&[1], "localhost"), (&[0x0f, 0x10], "application/grpc")]
     {
         block.extend(name);
-        block.extend(text(value));
+        block.extend(hpack_string(value));
     }
     block.push(0);
-    block.extend(text("te"));
-    block.extend(text("trailers"));
+    block.extend(hpack_string("te"));
+    block.extend(hpack_string("trailers"));
     block
 }
 
-fn text(text: &str) -> Vec<u8> {
+fn hpack_string(text: &str) -> Vec<u8> {
     let length = u8::try_from(text.len()).unwrap_or_default();
     std::iter::once(length).chain(text.bytes()).collect()
 }

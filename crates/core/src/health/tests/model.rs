@@ -35,7 +35,7 @@ fn steps() -> impl Strategy<Value = Step> {
         2 => reasons()
             .prop_map(move |reason| Step::Observed(Observation::Failed(reason, detail()))),
         2 => reasons().prop_map(move |reason| Step::Observed(Observation::Fault(reason, detail()))),
-        1 => Just(Step::Observed(Observation::Overdue(detail()))),
+        1 => Just(Step::Observed(Observation::TimedOut(detail()))),
         1 => Just(Step::Observed(Observation::Pending)),
         1 => Just(Step::Restart),
     ]
@@ -53,7 +53,7 @@ impl History {
         let failure = match observation {
             Observation::Failed(reason, _) | Observation::Fault(reason, _) => Some(*reason),
             // The first probe may wake a device.
-            Observation::Overdue(_) if before != HealthState::Unknown => Some(Reason::Unresponsive),
+            Observation::TimedOut(_) if before != HealthState::Unknown => Some(Reason::Unresponsive),
             _ => None,
         };
         match (failure, observation) {

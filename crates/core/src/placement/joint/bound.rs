@@ -45,19 +45,19 @@ pub(super) fn min_far_pairs(
     let (mut even, mut uneven) =
         ([PairBound::default(); LEVELS.len()], [PairBound::default(); LEVELS.len()]);
     for (junction, &level) in problem.junctions.levels.iter().enumerate() {
-        let (gpus_here, nics_here) = (gpus.at[junction], nics.at[junction]);
-        even[level].add(gpus_here * gpu.least, nics_here, free_nics[junction], nic.least);
-        uneven[level].add(gpus_here * gpu.most, nics_here, free_nics[junction], nic.most);
+        let (gpus_here, nics_here) = (gpus.per_junction[junction], nics.per_junction[junction]);
+        even[level].add(gpus_here * gpu.min, nics_here, free_nics[junction], nic.min);
+        uneven[level].add(gpus_here * gpu.max, nics_here, free_nics[junction], nic.max);
     }
     // All GPUs with an extra pair may be unchosen.
-    let gpu_extra = if gpu.most > gpu.least { extra.saturating_sub(unchosen.gpus) } else { 0 };
-    let extra_pairs = if nic.most > nic.least { extra } else { gpu_extra };
-    let pairs = (problem.gpus.size() - unchosen.gpus) * gpu.least + gpu_extra;
+    let gpu_extra = if gpu.max > gpu.min { extra.saturating_sub(unchosen.gpus) } else { 0 };
+    let extra_pairs = if nic.max > nic.min { extra } else { gpu_extra };
+    let pairs = (problem.gpus.size() - unchosen.gpus) * gpu.min + gpu_extra;
     let mut far = [0; LEVELS.len()];
     let mut min_far = 0;
     for (far, (even, uneven)) in far.iter_mut().zip(even.iter().zip(&uneven)) {
-        let max_near_pairs = (even.max_pairs(unchosen.nics, nic.least) + extra_pairs)
-            .min(uneven.max_pairs(unchosen.nics, nic.most));
+        let max_near_pairs = (even.max_pairs(unchosen.nics, nic.min) + extra_pairs)
+            .min(uneven.max_pairs(unchosen.nics, nic.max));
         min_far = min_far.max(pairs.saturating_sub(max_near_pairs));
         *far = count(min_far);
     }

@@ -48,7 +48,7 @@ impl Junctions {
     }
 
     /// True if two devices share a junction of a level.
-    pub(super) fn meet(&self, a: usize, b: usize, level: usize) -> bool {
+    pub(super) fn share_junction(&self, a: usize, b: usize, level: usize) -> bool {
         let junction = |position: usize| self.path(position).get(level);
         junction(a).is_some() && junction(a) == junction(b)
     }

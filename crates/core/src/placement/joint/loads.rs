@@ -13,8 +13,8 @@ pub(super) struct Loads {
 /// Range of the pair count of a device of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Load {
-    pub(super) least: usize,
-    pub(super) most: usize,
+    pub(super) min: usize,
+    pub(super) max: usize,
 }
 
 // === impl Loads ===
@@ -24,15 +24,15 @@ impl Loads {
     pub(super) fn of(gpus: usize, nics: usize) -> Self {
         let (pairs, smaller_count) = (gpus.max(nics), gpus.min(nics));
         let extra = pairs % smaller_count;
-        let single = Load { least: 1, most: 1 };
-        let several = Load { least: pairs / smaller_count, most: pairs.div_ceil(smaller_count) };
+        let single = Load { min: 1, max: 1 };
+        let several = Load { min: pairs / smaller_count, max: pairs.div_ceil(smaller_count) };
         let (gpu, nic) = if gpus >= nics { (single, several) } else { (several, single) };
         Self { gpu, nic, pairs, extra }
     }
 
     /// True if these numbers of devices can be paired among themselves.
-    pub(super) fn fit(self, gpus: usize, nics: usize) -> bool {
-        gpus * self.gpu.least <= nics * self.nic.most
-            && nics * self.nic.least <= gpus * self.gpu.most
+    pub(super) fn can_be_paired(self, gpus: usize, nics: usize) -> bool {
+        gpus * self.gpu.min <= nics * self.nic.max
+            && nics * self.nic.min <= gpus * self.gpu.max
     }
 }

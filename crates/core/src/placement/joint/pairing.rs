@@ -11,7 +11,7 @@ pub(super) fn pairs(junctions: &Junctions, gpus: &[usize], nics: &[usize]) -> Ve
     let gpus_are_larger_kind = gpus.len() >= nics.len();
     let (larger_kind, smaller_kind) =
         if gpus_are_larger_kind { (gpus, nics) } else { (nics, gpus) };
-    let mut capacities = capacity(junctions, loads, larger_kind, smaller_kind);
+    let mut capacities = pair_counts(junctions, loads, larger_kind, smaller_kind);
     let mut unpaired = larger_kind.to_vec();
     let mut pairs = Vec::with_capacity(loads.pairs);
     let levels = (0..LEVELS.len()).rev().map(Some);
@@ -19,7 +19,7 @@ pub(super) fn pairs(junctions: &Junctions, gpus: &[usize], nics: &[usize]) -> Ve
         unpaired.retain(|&device| {
             let mut candidates = smaller_kind.iter().zip(&mut capacities);
             let is_near = |partner_device: usize| {
-                level.is_none_or(|level| junctions.meet(device, partner_device, level))
+                level.is_none_or(|level| junctions.share_junction(device, partner_device, level))
             };
             let partner = candidates
                 .find(|(partner_device, capacity)| **capacity > 0 && is_near(**partner_device));
@@ -38,7 +38,7 @@ pub(super) fn pairs(junctions: &Junctions, gpus: &[usize], nics: &[usize]) -> Ve
 }
 
 /// Pair count of each device of the less numerous kind.
-fn capacity(
+fn pair_counts(
     junctions: &Junctions,
     loads: Loads,
     larger_kind: &[usize],
@@ -50,7 +50,7 @@ fn capacity(
     let mut slots: Vec<_> =
         junctions.count(smaller_kind).into_iter().map(|count| count * min_load).collect();
     let mut spare = vec![1; smaller_kind.len()];
-    give_extra(&paths, &mut spare, &junctions.count(larger_kind), &mut slots, loads.extra);
+    distribute_extra(&paths, &mut spare, &junctions.count(larger_kind), &mut slots, loads.extra);
     spare.into_iter().map(|spare| min_load + 1 - spare).collect()
 }
 
@@ -61,7 +61,7 @@ fn capacity(
 /// Greedy: each extra pair goes to the device where it shortens a pair at the farthest level, then at nearer levels.
 /// Greedy is optimal: each further slot of a junction gains at most as much as the one before, and junctions are nested
 /// (laminar concave functions).
-pub(super) fn give_extra(
+pub(super) fn distribute_extra(
     paths: &[JunctionPath],
     spare: &mut [usize],
     more: &[usize],

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::placement::{
     ResolvedRequest, Topology,
-    policy::JOINT,
+    policy::JOINT_TERMS,
     problem::{Positions, Problem},
 };
 
@@ -43,7 +43,7 @@ pub(super) struct KindProblem {
 /// Numbers chosen at one junction, required devices included.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JunctionShare {
-    pub(super) at: usize,
+    pub(super) junction: usize,
     pub(super) gpus: usize,
     pub(super) nics: usize,
 }
@@ -67,8 +67,8 @@ impl JointProblem {
     }
 
     /// The kind with fewer devices in the choice. Only its devices may have several pairs each.
-    pub(super) fn fewer(&self) -> &KindProblem {
-        if self.loads.gpu.most > self.loads.nic.most { &self.gpus } else { &self.nics }
+    pub(super) fn smaller_kind(&self) -> &KindProblem {
+        if self.loads.gpu.max > self.loads.nic.max { &self.gpus } else { &self.nics }
     }
 
     /// Numbers of GPUs and NICs to choose at each junction of a level, so that every pair is within
@@ -76,7 +76,7 @@ impl JointProblem {
     ///
     /// Dynamic programming: the reachable sums after each junction, then back from the full sum to
     /// the numbers at each one.
-    pub(super) fn division(&self, level: usize) -> Option<Vec<JunctionShare>> {
+    pub(super) fn junction_shares(&self, level: usize) -> Option<Vec<JunctionShare>> {
         let at_level: Vec<_> = (0..self.junctions.levels.len())
             .filter(|&junction| self.junctions.levels[junction] == level)
             .collect();
@@ -104,7 +104,7 @@ impl JointProblem {
             };
             let (gpus, nics) = self.numbers_at(junction).find(is_reachable)?;
             missing = (missing.0 - gpus, missing.1 - nics);
-            shares.push(JunctionShare { at: junction, gpus, nics });
+            shares.push(JunctionShare { junction, gpus, nics });
         }
         Some(shares)
     }
@@ -131,12 +131,12 @@ impl JointProblem {
         let nics =
             self.nics.required[junction]..=self.nics.available[junction].min(self.nics.size());
         let combinations = gpus.flat_map(move |g| nics.clone().map(move |n| (g, n)));
-        combinations.filter(|&(g, n)| self.loads.fit(g, n))
+        combinations.filter(|&(g, n)| self.loads.can_be_paired(g, n))
     }
 
     /// The nearest level at which every pair can have a common junction; `None` if no level suffices.
     pub(super) fn nearest_level(&self) -> Option<usize> {
-        (0..LEVELS.len()).rev().find(|&level| self.division(level).is_some())
+        (0..LEVELS.len()).rev().find(|&level| self.junction_shares(level).is_some())
     }
 }
 
@@ -156,7 +156,7 @@ impl KindProblem {
             shares: &[],
             other_kind: &other_request.available,
         };
-        let problem = Problem::new(topology, positions, request.size, JOINT, |_| true);
+        let problem = Problem::new(topology, positions, request.size, JOINT_TERMS, |_| true);
         let path = |position: usize| junctions.path(position).clone();
         Self {
             paths: problem.classes.iter().map(|class| path(class.members[0])).collect(),

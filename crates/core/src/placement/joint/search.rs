@@ -9,7 +9,7 @@ use super::{
 };
 use crate::placement::{
     affinity::Affinity,
-    policy::{JOINT, Score, Term},
+    policy::{JOINT_TERMS, Score, Term},
     remaining::Remaining,
     search::{
         MAX_STEPS,
@@ -116,8 +116,8 @@ impl<'a> JointSearch<'a> {
         let problem = self.problem;
         let (gpus, nics) = (self.gpus.clone(), self.nics.clone());
         for share in shares {
-            self.gpus.take_at(&problem.gpus, share.at, share.gpus);
-            self.nics.take_at(&problem.nics, share.at, share.nics);
+            self.gpus.take_at(&problem.gpus, share.junction, share.gpus);
+            self.nics.take_at(&problem.nics, share.junction, share.nics);
         }
         self.update_best();
         (self.gpus, self.nics) = (gpus, nics);
@@ -191,7 +191,7 @@ impl<'a> JointSearch<'a> {
                 (None, Side::Nics) => self.value(term, &far),
                 (None, Side::Gpus) => return false,
             };
-            match term.signed(bound).cmp(&term.signed(best_value)) {
+            match term.oriented(bound).cmp(&term.oriented(best_value)) {
                 Ordering::Less => return true,
                 Ordering::Equal => {}
                 Ordering::Greater => return false,
@@ -248,7 +248,7 @@ impl<'a> JointSearch<'a> {
         let is_lower = |best: &BestChoice| (&*gpus, &*nics) < (&best.gpus, &best.nics);
         if order == Ordering::Greater || self.best.as_ref().is_none_or(is_lower) {
             let (gpus, nics) = self.scratch.clone();
-            let score = Score::new(JOINT, |term| self.value(term, &far));
+            let score = Score::new(JOINT_TERMS, |term| self.value(term, &far));
             self.best = Some(BestChoice { score, gpus, nics });
         }
     }

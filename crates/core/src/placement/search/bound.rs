@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::Partial;
+use super::PartialSet;
 use crate::placement::{
     affinity::Affinity,
     policy::{Score, Term},
@@ -73,13 +73,13 @@ impl Bounds {
     pub(super) fn is_excluded(
         &mut self,
         problem: &Problem,
-        state: &Partial,
+        state: &PartialSet,
         branch: Branch,
         best: &Score,
     ) -> bool {
         for (term, best_value) in best.terms() {
             let Some(bound) = self.upper_bound(problem, state, branch, term) else { return false };
-            match term.signed(bound).cmp(&term.signed(best_value)) {
+            match term.oriented(bound).cmp(&term.oriented(best_value)) {
                 Ordering::Less => return true,
                 Ordering::Equal => {}
                 Ordering::Greater => return false,
@@ -92,7 +92,7 @@ impl Bounds {
     fn upper_bound(
         &mut self,
         problem: &Problem,
-        state: &Partial,
+        state: &PartialSet,
         branch: Branch,
         term: Term,
     ) -> Option<i64> {
@@ -119,7 +119,7 @@ impl Bounds {
     pub(in crate::placement) fn max_weight(
         &mut self,
         problem: &Problem,
-        state: &Partial,
+        state: &PartialSet,
         branch: Branch,
     ) -> i64 {
         let (sums, row) = (std::mem::take(&mut self.best_sums), self.row);
@@ -150,7 +150,7 @@ impl Bounds {
     }
 
     /// Lower bound of the imbalance: every further device goes to the emptiest group.
-    fn least_imbalance(&mut self, problem: &Problem, state: &Partial, branch: Branch) -> i64 {
+    fn least_imbalance(&mut self, problem: &Problem, state: &PartialSet, branch: Branch) -> i64 {
         self.update_capacities(problem, state, branch);
         for (capacity, group) in self.capacities.iter_mut().zip(&problem.groups) {
             capacity.taken += group.in_use;
@@ -166,7 +166,7 @@ impl Bounds {
 
     /// Lower bound of the number of groups: groups in the set are filled first, then the groups with the most eligible
     /// devices.
-    fn fewest_groups(&mut self, problem: &Problem, state: &Partial, branch: Branch) -> i64 {
+    fn fewest_groups(&mut self, problem: &Problem, state: &PartialSet, branch: Branch) -> i64 {
         self.update_capacities(problem, state, branch);
         self.capacities.sort_unstable_by_key(|capacity| (capacity.taken == 0, -capacity.left));
         let mut missing = count(branch.missing);
@@ -182,7 +182,7 @@ impl Bounds {
     }
 
     /// Computes the taken devices of each group, and its eligible devices in the branch.
-    fn update_capacities(&mut self, problem: &Problem, state: &Partial, branch: Branch) {
+    fn update_capacities(&mut self, problem: &Problem, state: &PartialSet, branch: Branch) {
         self.capacities.clear();
         self.capacities
             .extend(state.group_counts.iter().map(|&taken| GroupCapacity { taken, left: 0 }));

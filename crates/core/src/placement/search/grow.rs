@@ -1,6 +1,6 @@
 //! Greedy initial sets, so that the search starts with a good bound.
 
-use super::{Partial, Search};
+use super::{PartialSet, Search};
 use crate::placement::{policy::Term, problem::Problem};
 
 /// Maximum number of initial sets.
@@ -23,7 +23,7 @@ impl Search<'_> {
     }
 }
 
-impl Partial {
+impl PartialSet {
     /// Takes one device of a class, then repeatedly the device with the greatest gain.
     fn grow(&mut self, problem: &Problem, first_class: usize) {
         self.take(problem, first_class, 1);

@@ -9,7 +9,7 @@ use crate::placement::{
 
 /// Number of devices taken from each class, with derived sums.
 #[derive(Clone, Debug)]
-pub(in crate::placement) struct Partial {
+pub(in crate::placement) struct PartialSet {
     pub(in crate::placement) counts: Vec<usize>,
     /// Packed affinity inside the set.
     pub(in crate::placement) weight: i64,
@@ -21,12 +21,12 @@ pub(in crate::placement) struct Partial {
 
 // === impl Partial ===
 
-impl Partial {
+impl PartialSet {
     /// The required devices.
     pub(in crate::placement) fn new(problem: &Problem) -> Self {
         Self {
             counts: vec![0; problem.classes.len()],
-            affinities: problem.classes.iter().map(|class| class.properties.fixed).collect(),
+            affinities: problem.classes.iter().map(|class| class.properties.fixed_affinity).collect(),
             weight: problem.base.weight,
             group_counts: problem.groups.iter().map(|group| group.required).collect(),
         }
@@ -71,7 +71,7 @@ impl Partial {
             Term::Affinity | Term::Links => Affinity::unpacked(self.weight).primary,
             Term::Pcie => Affinity::unpacked(self.weight).pcie,
             Term::NearNics => {
-                problem.base.near_nics + self.sum(problem, |class| class.properties.near_nics)
+                problem.base.nic_affinity + self.sum(problem, |class| class.properties.nic_affinity)
             }
             Term::NumaNodes => self.numa_nodes(problem),
             Term::InUse => {

@@ -50,9 +50,9 @@ pub fn explain(
     let mut fill_state = filled(topology, request)?;
     let choice = ShareChoice::of(&fill_state);
     let state = |pool: &super::Pool| {
-        let filled_pool = fill_state.pools.iter().find(|filled| filled.at == pool.at);
+        let filled_pool = fill_state.pools.iter().find(|filled| filled.position == pool.position);
         ShareState {
-            device: topology.id(pool.at).clone(),
+            device: topology.id(pool.position).clone(),
             in_use: pool.in_use,
             free: pool.free.len(),
             chosen: filled_pool.map_or(0, super::Pool::chosen),
@@ -62,7 +62,7 @@ pub fn explain(
     let tied = fill_state.next_devices();
     let tied_count = tied.len();
     let next = fill_state.best_connected(tied, 1).first().map(|&index| NextDevice {
-        device: topology.id(fill_state.pools[index].at).clone(),
+        device: topology.id(fill_state.pools[index].position).clone(),
         equals: tied_count,
     });
     Ok(ShareExplanation { choice, devices, next })

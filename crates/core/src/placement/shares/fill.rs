@@ -2,7 +2,7 @@
 
 use super::{Policy, Pool, Span, Topology};
 use crate::placement::{
-    policy::SHARED,
+    policy::SHARED_TERMS,
     problem::{Positions, Problem},
     remaining::count,
     search,
@@ -71,7 +71,7 @@ impl<'a> FillState<'a> {
     pub(super) fn best_connected(&mut self, mut tied: Vec<usize>, count: usize) -> Vec<usize> {
         if count < tied.len() && !self.pools[tied[0]].has_chosen() {
             let best_set = self.best_set(&tied, count);
-            tied.retain(|&index| best_set.binary_search(&self.pools[index].at).is_ok());
+            tied.retain(|&index| best_set.binary_search(&self.pools[index].position).is_ok());
         }
         // Only devices that the container already has can be in surplus here: prefer the least used.
         tied.sort_by_key(|&index| self.pools[index].in_use);
@@ -82,11 +82,11 @@ impl<'a> FillState<'a> {
     /// Positions of the best set of the container's devices and `further` of the equal devices.
     fn best_set(&mut self, tied: &[usize], additional: usize) -> Vec<usize> {
         let chosen = self.pools.iter().filter(|pool| pool.has_chosen());
-        let required: Vec<_> = chosen.clone().map(|pool| pool.at).collect();
+        let required: Vec<_> = chosen.clone().map(|pool| pool.position).collect();
         let mut candidates: Vec<_> = tied.iter().map(|&index| &self.pools[index]).collect();
         candidates.extend(chosen);
-        candidates.sort_by_key(|pool| pool.at);
-        let available: Vec<_> = candidates.iter().map(|pool| pool.at).collect();
+        candidates.sort_by_key(|pool| pool.position);
+        let available: Vec<_> = candidates.iter().map(|pool| pool.position).collect();
         let shares: Vec<_> = candidates.iter().map(|pool| count(pool.in_use)).collect();
         let positions = Positions {
             available: &available,
@@ -96,7 +96,7 @@ impl<'a> FillState<'a> {
             other_kind: &[],
         };
         let size = required.len() + additional;
-        let problem = Problem::new(self.topology, positions, size, SHARED, |_| true);
+        let problem = Problem::new(self.topology, positions, size, SHARED_TERMS, |_| true);
         let result = search::best_set(&problem);
         self.steps += result.steps;
         self.exact &= result.exact;

@@ -35,10 +35,10 @@ pub(super) fn restrict_to_one_node(
     mut pools: Vec<Pool>,
     size: usize,
 ) -> Result<Vec<Pool>, ShareError> {
-    let numa_node = |pool: &Pool| topology.device(pool.at).numa_node;
+    let numa_node = |pool: &Pool| topology.device(pool.position).numa_node;
     let is_any_known = pools.iter().any(|pool| numa_node(pool).is_some());
     let node_of = |pool: &Pool| {
-        (numa_node(pool), (is_any_known && numa_node(pool).is_none()).then_some(pool.at))
+        (numa_node(pool), (is_any_known && numa_node(pool).is_none()).then_some(pool.position))
     };
     let mut available_by_node = BTreeMap::new();
     for pool in &pools {

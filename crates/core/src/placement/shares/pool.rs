@@ -9,7 +9,7 @@ use crate::{device::DeviceId, replica::ReplicaId};
 #[derive(Debug)]
 pub(super) struct Pool {
     /// Position in the topology.
-    pub(super) at: usize,
+    pub(super) position: usize,
     /// Number of replicas that other containers hold.
     pub(super) in_use: usize,
     /// Numbers of the free replicas, ascending.
@@ -20,11 +20,11 @@ pub(super) struct Pool {
 // === impl Pool ===
 
 impl Pool {
-    pub(super) fn new(at: usize, shared: &SharedDevice<'_>) -> Self {
+    pub(super) fn new(position: usize, shared: &SharedDevice<'_>) -> Self {
         let mut free = shared.free.to_vec();
         free.sort_unstable();
         free.dedup();
-        Self { at, in_use: shared.in_use, free, chosen: Vec::new() }
+        Self { position, in_use: shared.in_use, free, chosen: Vec::new() }
     }
 
     /// Order of two devices for the next replica. Spreading policies prefer devices that the container does not have
@@ -40,7 +40,7 @@ impl Pool {
                 load(b).cmp(&load(a))
             }
             Policy::Aligned => a.chosen.len().cmp(&b.chosen.len()),
-            Policy::First => a.at.cmp(&b.at),
+            Policy::First => a.position.cmp(&b.position),
         }
     }
 

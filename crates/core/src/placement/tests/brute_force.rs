@@ -180,21 +180,21 @@ pub(in crate::placement) fn pcie(connection: Connection) -> i64 {
 
 /// Usefulness of devices for pairs, quads and octets.
 pub(in crate::placement) fn usefulness(
-    rest: &[usize],
+    remaining: &[usize],
     is_few: bool,
     score: &dyn Fn(usize, usize) -> i64,
 ) -> i64 {
-    let weighted = |size, weight| weight * best_division(rest, size, score);
-    if is_few { weighted(2, 21) + weighted(4, 7) + weighted(8, 3) } else { partners(rest, score) }
+    let weighted = |size, weight| weight * best_division(remaining, size, score);
+    if is_few { weighted(2, 21) + weighted(4, 7) + weighted(8, 3) } else { partners(remaining, score) }
 }
 
 /// Best affinity of a division into as many sets of one size as fit.
-fn best_division(rest: &[usize], size: usize, score: &dyn Fn(usize, usize) -> i64) -> i64 {
-    let Some((&first, others)) = rest.split_first().filter(|_| rest.len() >= size) else {
+fn best_division(remaining: &[usize], size: usize, score: &dyn Fn(usize, usize) -> i64) -> i64 {
+    let Some((&first, others)) = remaining.split_first().filter(|_| remaining.len() >= size) else {
         return 0;
     };
     let mut best =
-        if rest.len().is_multiple_of(size) { i64::MIN } else { best_division(others, size, score) };
+        if remaining.len().is_multiple_of(size) { i64::MIN } else { best_division(others, size, score) };
     for mask in 0..1_u32 << others.len() {
         if mask.count_ones() as usize + 1 == size {
             let is_chosen = |(bit, _): &(usize, &usize)| mask & (1 << bit) != 0;
@@ -211,15 +211,15 @@ fn best_division(rest: &[usize], size: usize, score: &dyn Fn(usize, usize) -> i6
 }
 
 /// Affinity of each device with its best partners, in a pair, a quad and an octet.
-fn partners(rest: &[usize], score: &dyn Fn(usize, usize) -> i64) -> i64 {
+fn partners(remaining: &[usize], score: &dyn Fn(usize, usize) -> i64) -> i64 {
     let usefulness_of = |device: &usize| {
-        let others = rest.iter().filter(|other| *other != device);
+        let others = remaining.iter().filter(|other| *other != device);
         let mut scores: Vec<_> = others.map(|&other| score(*device, other)).collect();
         scores.sort_unstable_by_key(|&score| Reverse(score));
         let best = |count: usize| scores.iter().take(count).sum::<i64>();
         21 * best(1) + 7 * best(3) + 3 * best(7)
     };
-    rest.iter().map(usefulness_of).sum()
+    remaining.iter().map(usefulness_of).sum()
 }
 
 fn number(count: usize) -> i64 {

@@ -30,7 +30,7 @@ impl PreferenceRequest<'_> {
         };
         let choice = placement::choose(&self.state.topology, request).map_err(|source| {
             let (resource, excluded) =
-                (self.resource.clone(), self.excluded(unallocatable.into_iter()));
+                (self.resource.clone(), self.exclusions(unallocatable.into_iter()));
             Refusal::Placement { resource, source, excluded }
         })?;
         Ok(Preference {

@@ -78,7 +78,7 @@ impl PreferenceRequest<'_> {
 
     fn excluded_replicas(&self, free_replicas: &ByDevice<'_>) -> Excluded {
         let devices = self.offer.devices.iter();
-        self.excluded(devices.filter(|(id, _)| free_replicas.contains_key(id.as_str())))
+        self.exclusions(devices.filter(|(id, _)| free_replicas.contains_key(id.as_str())))
     }
 }
 

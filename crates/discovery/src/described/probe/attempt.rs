@@ -82,8 +82,8 @@ pub(super) async fn run_attempt(
 
 fn http_failure(url: &str, error: &GetError) -> (Reason, String) {
     let reason = match error {
-        GetError::Unreachable(..) | GetError::Broken(_) => Reason::Unreachable,
-        GetError::Url | GetError::NoHttp | GetError::BadStatus(_) => Reason::ProbeFailed,
+        GetError::Unreachable(..) | GetError::Interrupted(_) => Reason::Unreachable,
+        GetError::InvalidUrl | GetError::NotHttp | GetError::BadStatus(_) => Reason::ProbeFailed,
     };
     (reason, format!("{url}: {}", causes(error)))
 }

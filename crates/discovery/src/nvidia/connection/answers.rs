@@ -67,7 +67,7 @@ impl Connection {
                 return Some(ConnectionEnd::DriverChanged);
             }
             Ok(_) => self.driver_check.error = None,
-            Err(error) => self.count_failed(error.to_string(), tracked),
+            Err(error) => self.apply_failed_count(error.to_string(), tracked),
         }
         if std::mem::take(&mut self.driver_check.is_outdated) {
             self.start_driver_check(Instant::now());
@@ -85,7 +85,7 @@ impl Connection {
     }
 
     /// Applies a failed count of GPUs. Before the first successful count no GPU can be probed, so all devices fail.
-    pub(super) fn count_failed(&mut self, error: String, tracked: &mut TrackedDevices) {
+    pub(super) fn apply_failed_count(&mut self, error: String, tracked: &mut TrackedDevices) {
         if self.slots.is_empty() {
             tracked.fail_all(Reason::ProbeFailed, &error);
         }
@@ -159,7 +159,7 @@ impl Connection {
         if slot.outcome != ProbeOutcome::Lost {
             slot.outcome = ProbeOutcome::Failed;
         }
-        if !matches!(observation, Observation::Overdue(_)) {
+        if !matches!(observation, Observation::TimedOut(_)) {
             // The failure may have ended the GPU's registration for events. A missed deadline does not end it.
             slot.event_set_number = None;
         }

@@ -15,7 +15,7 @@ impl Connection {
         let deadline = self.policy.call_deadline;
         let error = format!("the driver did not answer within {deadline:?}");
         if self.driver_check.call.became_overdue(now) {
-            self.count_failed(error.clone(), tracked);
+            self.apply_failed_count(error.clone(), tracked);
             self.probe_all_if_requested(tracked);
         }
         if self.listing.became_overdue(now) {
@@ -23,7 +23,7 @@ impl Connection {
         }
         for index in 0..self.slots.len() {
             if self.slots[index].call.became_overdue(now) {
-                self.fail(index, Observation::Overdue(error.clone()), tracked);
+                self.fail(index, Observation::TimedOut(error.clone()), tracked);
             }
         }
     }
@@ -105,12 +105,12 @@ impl Connection {
         }
     }
 
-    pub(super) fn start_event_wait(&mut self, now: Instant) {
-        let is_due = now >= self.driver_check.events_created + self.policy.probe_interval;
+    pub(super) fn renew_event_set(&mut self, now: Instant) {
+        let is_due = now >= self.driver_check.event_set_created_at + self.policy.probe_interval;
         if !(self.driver_check.needs_event_set && is_due) {
             return;
         }
-        (self.driver_check.needs_event_set, self.driver_check.events_created) = (false, now);
+        (self.driver_check.needs_event_set, self.driver_check.event_set_created_at) = (false, now);
         let (nvml, event_wait) = (self.nvml.clone(), self.policy.event_wait);
         self.running_calls
             .spawn_blocking(move || CallResult::EventSet(start_listener(&nvml, event_wait)));

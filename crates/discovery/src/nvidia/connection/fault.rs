@@ -37,7 +37,7 @@ impl Connection {
                     // The count hangs, so the GPUs are probed without it.
                     self.probe_all_if_requested(tracked);
                 }
-                self.start_event_wait(now);
+                self.renew_event_set(now);
             }
         }
     }

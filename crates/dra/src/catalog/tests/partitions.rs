@@ -18,7 +18,7 @@ pub(crate) fn gpu_in_mig_mode(machine: &str, index: u32) -> Device {
         format!("GPU-{index:08x}-0000-4000-8000-000000000000").parse().expect("an id");
     let name = |name| AttributeName::new("nvidia.com", name);
     let possible = |shape: &GpuInstanceProfile| {
-        let units = shape.units(&card, capability);
+        let units = shape.resources(&card, capability);
         let capacity = [
             (name("memory"), Quantity::Bytes(shape.memory_mib(&card) << 20)),
             (name("multiprocessors"), Quantity::Count(units.multiprocessors.into())),
@@ -40,7 +40,7 @@ pub(crate) fn gpu_in_mig_mode(machine: &str, index: u32) -> Device {
             capacity: capacity.clone().into(),
         })
     };
-    let partitions: Vec<_> = GpuInstanceProfile::of(capability).iter().flat_map(possible).collect();
+    let partitions: Vec<_> = GpuInstanceProfile::all_of(capability).iter().flat_map(possible).collect();
     let mut gpu = gpu(id.as_str(), index);
     let generation = AttributeValue::version(&String::from(card.compute_capability));
     gpu.attributes.insert(name("cudaComputeCapability"), generation);

@@ -50,7 +50,7 @@ pub(in crate::dra) struct RegisteredEndpoint {
 
 /// Reasons of a failed registration, with the kubelet's log texts. The plugin gets the text of `Refused`.
 #[derive(Debug, thiserror::Error)]
-enum RegisterError {
+enum RegistrationError {
     #[error(
         "RegisterPlugin error -- dial failed at socket {0}, err: failed to dial socket {0}, err: context deadline exceeded"
     )]
@@ -87,12 +87,12 @@ impl RegistrationAttempt {
         }
     }
 
-    async fn register(&self) -> Result<RegisteredEndpoint, RegisterError> {
+    async fn register(&self) -> Result<RegisteredEndpoint, RegistrationError> {
         if self.fault == RegistrationFault::Hang {
             std::future::pending::<()>().await;
         }
         let mut client = RegistrationClient::new(self.dial().await?);
-        let info = self.info(&mut client).await?;
+        let info = self.get_info(&mut client).await?;
         let (plugin, service) = match self.check(info) {
             Ok(checked) => checked,
             Err(message) => return Err(self.refuse(&mut client, message).await),
@@ -107,7 +107,7 @@ impl RegistrationAttempt {
         let status = RegistrationStatus { plugin_registered: true, error: String::new() };
         if let Err(error) = self.notify(&mut client, status).await {
             self.handle.update(move |task| task.deregister(&plugin)).await?;
-            return Err(RegisterError::Notify { socket: self.path(), error });
+            return Err(RegistrationError::Notify { socket: self.socket_text(), error });
         }
         let RegisteredEndpoint { driver, endpoint } = plugin.clone();
         let event = Event::DriverRegistered { driver, endpoint, service };
@@ -115,11 +115,11 @@ impl RegistrationAttempt {
         Ok(plugin)
     }
 
-    async fn dial(&self) -> Result<Channel, RegisterError> {
+    async fn dial(&self) -> Result<Channel, RegistrationError> {
         let connect = async {
             let mut pause = DIAL_RETRY_MIN;
             loop {
-                if let Ok(channel) = connector::registration(&self.socket).await {
+                if let Ok(channel) = connector::connect_registration(&self.socket).await {
                     return channel;
                 }
                 sleep(pause).await;
@@ -127,17 +127,17 @@ impl RegistrationAttempt {
             }
         };
         let channel = tokio::time::timeout(self.config.dial_timeout, connect).await;
-        channel.map_err(|_| RegisterError::Dial(self.path()))
+        channel.map_err(|_| RegistrationError::Dial(self.socket_text()))
     }
 
-    async fn info(
+    async fn get_info(
         &self,
         client: &mut RegistrationClient<Channel>,
-    ) -> Result<PluginInfo, RegisterError> {
+    ) -> Result<PluginInfo, RegistrationError> {
         let mut request = Request::new(InfoRequest {});
-        request.set_timeout(self.config.dra.get_info);
-        let response = client.get_info(request).await.map_err(|status| RegisterError::GetInfo {
-            socket: self.path(),
+        request.set_timeout(self.config.dra.get_info_timeout);
+        let response = client.get_info(request).await.map_err(|status| RegistrationError::GetInfo {
+            socket: self.socket_text(),
             error: RpcError::from(status),
         })?;
         Ok(response.into_inner())
@@ -152,7 +152,7 @@ impl RegistrationAttempt {
             return Err(format!(
                 "RegisterPlugin error -- no handler registered for plugin type: {} at socket {}",
                 info.r#type,
-                self.path()
+                self.socket_text()
             ));
         }
         let endpoint =
@@ -173,11 +173,11 @@ impl RegistrationAttempt {
         &self,
         client: &mut RegistrationClient<Channel>,
         message: String,
-    ) -> RegisterError {
+    ) -> RegistrationError {
         let status = RegistrationStatus { plugin_registered: false, error: message.clone() };
         // The refusal is the result, even if the notification fails.
         let _ = self.notify(client, status).await;
-        RegisterError::Refused(message)
+        RegistrationError::Refused(message)
     }
 
     async fn notify(
@@ -186,17 +186,17 @@ impl RegistrationAttempt {
         status: RegistrationStatus,
     ) -> Result<(), RpcError> {
         let mut request = Request::new(status);
-        request.set_timeout(self.config.dra.notify);
+        request.set_timeout(self.config.dra.notify_timeout);
         client.notify_registration_status(request).await?;
         Ok(())
     }
 
-    fn path(&self) -> String {
+    fn socket_text(&self) -> String {
         Path::display(&self.socket).to_string()
     }
 }
 
-impl From<KubeletEnded> for RegisterError {
+impl From<KubeletEnded> for RegistrationError {
     fn from(KubeletEnded: KubeletEnded) -> Self {
         Self::Stopped
     }
@@ -213,7 +213,7 @@ impl ManagerTask {
         service: DraService,
     ) -> Result<(), super::super::drivers::EndpointAlreadyRegistered> {
         let RegisteredEndpoint { driver, endpoint } = plugin.clone();
-        let driver = Driver::new(driver, endpoint, service, self.config.dra.call);
+        let driver = Driver::new(driver, endpoint, service, self.config.dra.call_timeout);
         self.dra.drivers.add(driver.clone())?;
         self.connections.spawn(health_stream::publish_connection(handle.clone(), driver.clone()));
         self.connections.spawn(health_stream::watch_health(handle.clone(), driver));

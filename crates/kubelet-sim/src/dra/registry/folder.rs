@@ -50,12 +50,12 @@ impl Folder {
     /// Current sockets in the folder and its subfolders. Names that begin with a dot are skipped.
     pub(super) fn sockets(&self) -> BTreeMap<PathBuf, SocketIdentity> {
         let mut sockets = BTreeMap::new();
-        collect(&self.path, &mut sockets);
+        collect_sockets(&self.path, &mut sockets);
         sockets
     }
 }
 
-fn collect(folder: &Path, sockets: &mut BTreeMap<PathBuf, SocketIdentity>) {
+fn collect_sockets(folder: &Path, sockets: &mut BTreeMap<PathBuf, SocketIdentity>) {
     // An unreadable folder counts as empty. The next scan reads it again.
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -63,7 +63,7 @@ fn collect(folder: &Path, sockets: &mut BTreeMap<PathBuf, SocketIdentity>) {
             continue;
         }
         if entry.file_type().is_ok_and(|file_type| file_type.is_dir()) {
-            collect(&path, sockets);
+            collect_sockets(&path, sockets);
         } else if let Ok(socket) = SocketPath::new(&path)
             && let Some(identity) = socket.identity()
         {

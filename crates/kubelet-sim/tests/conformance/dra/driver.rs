@@ -57,7 +57,7 @@ pub(crate) enum Call {
 
 /// Kind of answer to a call about claims.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Answer {
+pub(crate) enum AnswerKind {
     /// A correct answer.
     #[default]
     Correct,
@@ -77,8 +77,8 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) info: PluginInfo,
-    pub(crate) prepare: Answer,
-    pub(crate) unprepare: Answer,
+    pub(crate) prepare: AnswerKind,
+    pub(crate) unprepare: AnswerKind,
     /// Number of devices per claim.
     pub(crate) devices: usize,
 }
@@ -160,7 +160,7 @@ impl Driver {
             supported_versions: SERVICES.map(str::to_owned).to_vec(),
         };
         let script =
-            Script { info, prepare: Answer::Correct, unprepare: Answer::Correct, devices: 1 };
+            Script { info, prepare: AnswerKind::Correct, unprepare: AnswerKind::Correct, devices: 1 };
         let state = Arc::new(State {
             name: name.to_owned(),
             script: Mutex::new(script),
@@ -281,7 +281,7 @@ impl State {
 
 /// Builds an answer of this kind. `build` builds the part of one claim, from its UID and error text.
 async fn answer<T>(
-    kind: Answer,
+    kind: AnswerKind,
     claims: Vec<String>,
     build: impl Fn(&str, String) -> T,
 ) -> Result<BTreeMap<String, T>, Status> {
@@ -290,16 +290,16 @@ async fn answer<T>(
         claims.map(|uid| (uid.clone(), build(&uid, error.to_owned()))).collect()
     };
     match kind {
-        Answer::Correct => Ok(for_each_claim("")),
-        Answer::Status(status) => Err(status),
-        Answer::Error(message) => Ok(for_each_claim(message)),
-        Answer::NoClaims => Ok(BTreeMap::new()),
-        Answer::ExtraClaim => {
+        AnswerKind::Correct => Ok(for_each_claim("")),
+        AnswerKind::Status(status) => Err(status),
+        AnswerKind::Error(message) => Ok(for_each_claim(message)),
+        AnswerKind::NoClaims => Ok(BTreeMap::new()),
+        AnswerKind::ExtraClaim => {
             let mut claims = for_each_claim("");
             claims.insert("stranger".to_owned(), build("stranger", String::new()));
             Ok(claims)
         }
-        Answer::Hang => std::future::pending().await,
+        AnswerKind::Hang => std::future::pending().await,
     }
 }
 

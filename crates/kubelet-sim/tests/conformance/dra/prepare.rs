@@ -11,7 +11,7 @@ use windlass_kubelet_sim::{
 use super::{
     super::support::{Node, SHORT_TIMEOUT},
     DRIVER,
-    driver::{Answer, Call, Driver},
+    driver::{AnswerKind, Call, Driver},
     pod, pod_of,
 };
 
@@ -110,22 +110,22 @@ async fn a_claim_of_two_pods_is_prepared_once_and_released_once() {
 
 #[tokio::test]
 async fn the_pods_event_has_the_defect_of_the_drivers_answer() {
-    let node = Node::start_with(|config| config.dra.call = SHORT_TIMEOUT);
+    let node = Node::start_with(|config| config.dra.call_timeout = SHORT_TIMEOUT);
     let driver = Driver::registered(&node, DRIVER).await;
     admit(&node, pod("pod", "claim")).await;
     for (answer, expected) in [
         (
-            Answer::Status(Status::internal("broken")),
+            AnswerKind::Status(Status::internal("broken")),
             "NodePrepareResources: rpc error: code = Internal desc = broken",
         ),
         (
-            Answer::Error("no such device"),
+            AnswerKind::Error("no such device"),
             "NodePrepareResources failed for ResourceClaim claim: no such device",
         ),
-        (Answer::NoClaims, "NodePrepareResources skipped 1 ResourceClaims"),
-        (Answer::ExtraClaim, "NodePrepareResources returned result for unknown claim UID stranger"),
+        (AnswerKind::NoClaims, "NodePrepareResources skipped 1 ResourceClaims"),
+        (AnswerKind::ExtraClaim, "NodePrepareResources returned result for unknown claim UID stranger"),
         (
-            Answer::Hang,
+            AnswerKind::Hang,
             "NodePrepareResources: rpc error: code = DeadlineExceeded desc = context deadline \
              exceeded",
         ),
@@ -133,7 +133,7 @@ async fn the_pods_event_has_the_defect_of_the_drivers_answer() {
         driver.script().prepare = answer;
         assert_eq!(prepare_error(&node, "pod-uid").await, expected);
     }
-    driver.script().prepare = Answer::Correct;
+    driver.script().prepare = AnswerKind::Correct;
     let outcome = node.kubelet.start_container("pod-uid", "c").await;
     let run_options = outcome.expect("the next attempt succeeded");
     // The devices in the answer with an extra claim were stored too, so the device is listed twice.
@@ -161,7 +161,7 @@ async fn a_pod_does_not_end_before_its_claim_is_released() {
     let driver = Driver::registered(&node, DRIVER).await;
     admit(&node, pod("pod", "claim")).await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    driver.script().unprepare = Answer::Error("busy");
+    driver.script().unprepare = AnswerKind::Error("busy");
     node.kubelet.finish_pod("pod-uid").await;
     let message = "unprepare dynamic resources: NodeUnprepareResources failed for ResourceClaim \
                    claim: busy";
@@ -169,7 +169,7 @@ async fn a_pod_does_not_end_before_its_claim_is_released() {
     assert_eq!(error, SyncError::Unprepare(message.to_owned()));
     assert!(node.kubelet.status().pods["pod-uid"].is_admitted());
 
-    driver.script().unprepare = Answer::Correct;
+    driver.script().unprepare = AnswerKind::Correct;
     node.kubelet.sync_pod("pod-uid").await.expect("released");
     assert_eq!(node.kubelet.status().pods["pod-uid"].phase, PodPhase::Succeeded);
     assert!(node.kubelet.status().claims.is_empty());
@@ -181,7 +181,7 @@ async fn a_deleted_pods_unreleased_claim_blocks_its_name_until_a_later_release()
     let driver = Driver::registered(&node, DRIVER).await;
     admit(&node, pod("old", "claim")).await;
     node.kubelet.start_container("old-uid", "c").await.expect("started");
-    driver.script().unprepare = Answer::Status(Status::unavailable("later"));
+    driver.script().unprepare = AnswerKind::Status(Status::unavailable("later"));
     node.kubelet.delete_pod("old-uid").await;
 
     let mut next = pod("next", "claim");
@@ -192,7 +192,7 @@ async fn a_deleted_pods_unreleased_claim_blocks_its_name_until_a_later_release()
         "old ResourceClaim with same name claim and different UID claim-uid still exists (previous \
          pod force-deleted?!)"
     );
-    driver.script().unprepare = Answer::Correct;
+    driver.script().unprepare = AnswerKind::Correct;
     node.kubelet.reconcile_claims().await;
     node.kubelet.start_container("next-uid", "c").await.expect("started");
     assert_eq!(
@@ -210,7 +210,7 @@ async fn a_deleted_pods_unreleased_claim_blocks_its_name_until_a_later_release()
 async fn the_deletion_of_a_pod_cancels_its_preparation_and_releases_its_claim() {
     let node = Node::start();
     let driver = Driver::registered(&node, DRIVER).await;
-    driver.script().prepare = Answer::Hang;
+    driver.script().prepare = AnswerKind::Hang;
     admit(&node, pod("pod", "claim")).await;
     let delete = async {
         node.wait_for_event(|event| matches!(event, Event::DriverCalled { .. })).await;

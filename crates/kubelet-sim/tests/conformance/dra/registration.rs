@@ -24,7 +24,7 @@ async fn refusal(node: &Node, driver: &Driver) -> String {
     let is_refusal =
         |event: &Event| matches!(event, Event::DriverRefused { socket, .. } if socket == expected);
     node.wait_for_event(is_refusal).await;
-    let events = node.kubelet.events().all();
+    let events = node.kubelet.events().newest();
     let Some(Event::DriverRefused { message, .. }) = events.into_iter().find(is_refusal) else {
         panic!("the event exists");
     };
@@ -151,7 +151,7 @@ async fn the_kubelet_repeats_every_registration_after_a_restart() {
 async fn slices_are_wiped_at_the_start_and_after_the_wipe_delay_of_a_lost_driver() {
     let node = Node::start_with(|config| config.dra.wipe_delay = Duration::from_millis(20));
     let driver = Driver::registered(&node, DRIVER).await;
-    let events = node.kubelet.events().all();
+    let events = node.kubelet.events().newest();
     assert_eq!(events[1], Event::SlicesWiped { driver: None });
     driver.unlink();
     node.wait_for_event(|event| *event == Event::SlicesWiped { driver: Some(DRIVER.to_owned()) })

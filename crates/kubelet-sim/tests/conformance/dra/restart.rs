@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use windlass_kubelet_api::dra::checkpoint::{Checkpoint, FILE};
+use windlass_kubelet_api::dra::checkpoint::{Checkpoint, FILE_NAME};
 use windlass_kubelet_sim::{
     ClaimFault, Config, DraService, Event, Faults, Kubelet, KubeletError, KubeletState, SyncError,
 };
@@ -10,7 +10,7 @@ use windlass_kubelet_sim::{
 use super::{
     super::support::{DEADLINE, Node},
     DRIVER,
-    driver::{Answer, Call, Driver},
+    driver::{AnswerKind, Call, Driver},
     pod,
 };
 
@@ -38,7 +38,7 @@ async fn node_with_running_pod() -> (Node, Driver) {
 }
 
 fn checkpoint(node: &Node) -> Checkpoint {
-    let json = std::fs::read_to_string(node.dir.path().join(FILE)).expect("written");
+    let json = std::fs::read_to_string(node.dir.path().join(FILE_NAME)).expect("written");
     Checkpoint::parse(&json).expect("intact")
 }
 
@@ -126,9 +126,9 @@ async fn a_kubelet_that_crashed_before_it_recorded_the_answer_calls_again() {
 #[tokio::test]
 async fn a_kubelet_that_crashed_before_it_removed_a_claim_releases_it_again() {
     let (node, driver) = node_with_running_pod().await;
-    driver.script().unprepare = Answer::Error("not yet");
+    driver.script().unprepare = AnswerKind::Error("not yet");
     node.kubelet.finish_pod("pod-uid").await;
-    driver.script().unprepare = Answer::Correct;
+    driver.script().unprepare = AnswerKind::Correct;
     driver.take_calls();
     crash_and_restart(&node, ClaimFault::CrashBeforeRemove, "pod-uid").await;
     assert_eq!(driver.take_calls(), [unprepare_call()]);
@@ -156,19 +156,19 @@ async fn the_kubelet_reconciles_claims_periodically() {
     let driver = Driver::registered(&node, DRIVER).await;
     node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
-    driver.script().unprepare = Answer::Error("busy");
+    driver.script().unprepare = AnswerKind::Error("busy");
     node.kubelet.delete_pod("pod-uid").await;
     let is_failure = |event: &&Event| matches!(event, Event::UnprepareFailed { .. });
     let has_two_failures = |events: &[Event]| events.iter().filter(is_failure).count() >= 2;
     node.kubelet.events().wait_for(has_two_failures, DEADLINE).await.expect("a second attempt");
-    driver.script().unprepare = Answer::Correct;
+    driver.script().unprepare = AnswerKind::Correct;
     node.wait(|status| status.claims.is_empty()).await;
 }
 
 #[tokio::test]
 async fn a_kubelet_does_not_start_with_a_corrupt_checkpoint_of_claims() {
     let (node, _driver) = node_with_running_pod().await;
-    let path = node.dir.path().join(FILE);
+    let path = node.dir.path().join(FILE_NAME);
     let intact = std::fs::read_to_string(&path).expect("written");
     std::fs::write(&path, intact.replacen("claim-uid", "other-uid", 1)).expect("written");
     let error = node.kubelet.restart().await.expect_err("corrupt");
@@ -182,7 +182,7 @@ async fn a_kubelet_does_not_start_with_a_corrupt_checkpoint_of_claims() {
 async fn the_first_start_writes_a_checkpoint_without_claims() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let kubelet = Kubelet::start(Config::new(dir.path())).expect("started");
-    let json = std::fs::read_to_string(dir.path().join(FILE)).expect("written");
+    let json = std::fs::read_to_string(dir.path().join(FILE_NAME)).expect("written");
     assert_eq!(json, Checkpoint::default().to_json());
     kubelet.shutdown().await;
 }

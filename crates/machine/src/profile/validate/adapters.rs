@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::{Entry, MachineProfile, ValidationError, ValidationErrorKind, range};
+use super::{ProfileEntry, MachineProfile, ValidationError, ValidationErrorKind, check_range};
 use crate::profile::Nic;
 
 /// Checks that adapters have unique interfaces and RDMA devices, and that members of bonds exist.
-pub(super) fn adapters(profile: &MachineProfile) -> Result<(), ValidationError> {
+pub(super) fn check_adapters(profile: &MachineProfile) -> Result<(), ValidationError> {
     let mut used_names = BTreeSet::new();
     for (index, nic) in profile.nics.iter().enumerate() {
-        let problem = |kind| ValidationError { entry: Entry::Nic(index), kind };
-        range("rate_gbps", nic.rate_gbps.into(), 1, 100_000).map_err(problem)?;
+        let problem = |kind| ValidationError { entry: ProfileEntry::Nic(index), kind };
+        check_range("rate_gbps", nic.rate_gbps.into(), 1, 100_000).map_err(problem)?;
         for (label, name) in names(nic) {
             if !used_names.insert((label, name)) {
                 return Err(problem(ValidationErrorKind::DuplicateNicIdentifier(
@@ -21,15 +21,15 @@ pub(super) fn adapters(profile: &MachineProfile) -> Result<(), ValidationError> 
         }
         if let Some(sriov) = &nic.sriov {
             let (count, total) = (sriov.functions.len() as u64, u64::from(sriov.total));
-            range("number of virtual functions", count, 0, total).map_err(problem)?;
-            range("offset", sriov.offset.into(), 1, 256).map_err(problem)?;
+            check_range("number of virtual functions", count, 0, total).map_err(problem)?;
+            check_range("offset", sriov.offset.into(), 1, 256).map_err(problem)?;
         }
     }
     for (index, bond) in profile.bonds.iter().enumerate() {
         let is_unknown = |name: &&String| !used_names.contains(&("netdev", *name));
         if let Some(name) = bond.interfaces.iter().find(is_unknown) {
             let kind = ValidationErrorKind::UnknownInterface(name.clone());
-            return Err(ValidationError { entry: Entry::Bond(index), kind });
+            return Err(ValidationError { entry: ProfileEntry::Bond(index), kind });
         }
     }
     Ok(())

@@ -5,20 +5,20 @@ use std::{
     path::{Component, Path},
 };
 
-use super::{Entry, MAX_CARD_MIB, MachineProfile, ValidationError, ValidationErrorKind, range};
+use super::{ProfileEntry, MAX_CARD_MIB, MachineProfile, ValidationError, ValidationErrorKind, check_range};
 
 /// Checks partition modes and xGMI peers of AMD GPUs.
-pub(super) fn amd(profile: &MachineProfile) -> Result<(), ValidationError> {
+pub(super) fn check_amd(profile: &MachineProfile) -> Result<(), ValidationError> {
     let Some(amd) = &profile.amd else { return Ok(()) };
-    let machine_problem = |kind| ValidationError { entry: Entry::Machine, kind };
-    range("number of amd dies", amd.card.dies.into(), 1, 8).map_err(machine_problem)?;
-    range("amd memory_mib", amd.card.memory_mib, 1024, MAX_CARD_MIB).map_err(machine_problem)?;
-    range("amd compute_units", amd.card.compute_units.into(), 1, 10_000)
+    let machine_problem = |kind| ValidationError { entry: ProfileEntry::Machine, kind };
+    check_range("number of amd dies", amd.card.dies.into(), 1, 8).map_err(machine_problem)?;
+    check_range("amd memory_mib", amd.card.memory_mib, 1024, MAX_CARD_MIB).map_err(machine_problem)?;
+    check_range("amd compute_units", amd.card.compute_units.into(), 1, 10_000)
         .map_err(machine_problem)?;
     for (index, gpu) in amd.gpus.iter().enumerate() {
-        let problem = |kind| ValidationError { entry: Entry::Amd(index), kind };
+        let problem = |kind| ValidationError { entry: ProfileEntry::Amd(index), kind };
         let (partition_count, dies) = (gpu.compute.partition_count(amd.card.dies), amd.card.dies);
-        range("number of parts", partition_count.into(), 1, dies.into()).map_err(problem)?;
+        check_range("number of parts", partition_count.into(), 1, dies.into()).map_err(problem)?;
         let is_invalid = |peer: &&usize| **peer == index || **peer >= amd.gpus.len();
         if let Some(peer) = gpu.peers.iter().flatten().find(is_invalid) {
             return Err(problem(ValidationErrorKind::UnlinkedPeer(*peer)));
@@ -28,10 +28,10 @@ pub(super) fn amd(profile: &MachineProfile) -> Result<(), ValidationError> {
 }
 
 /// Checks that device names are unique and that files stay in their folders.
-pub(super) fn devices(profile: &MachineProfile) -> Result<(), ValidationError> {
+pub(super) fn check_devices(profile: &MachineProfile) -> Result<(), ValidationError> {
     let mut used_names = BTreeSet::new();
     for (index, device) in profile.devices.iter().enumerate() {
-        let problem = |kind| ValidationError { entry: Entry::Device(index), kind };
+        let problem = |kind| ValidationError { entry: ProfileEntry::Device(index), kind };
         if device.name.is_empty() || !used_names.insert(&device.name) {
             return Err(problem(ValidationErrorKind::InvalidDeviceName(device.name.clone())));
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_saphyr::Spanned;
 
-use super::{Entry, ValidationError};
+use super::{ProfileEntry, ValidationError};
 use crate::profile::Attached;
 
 /// First line of an entry in the text.
@@ -38,18 +38,18 @@ pub(in crate::profile) fn line_of(problem: &ValidationError, yaml: &str) -> u64 
     }
     let lines: Lines = serde_saphyr::from_str(yaml).unwrap_or_default();
     let entry = match &problem.entry {
-        Entry::Machine => None,
-        Entry::Attached(text) => {
+        ProfileEntry::Machine => None,
+        ProfileEntry::Attached(text) => {
             return line(lines.attached.iter().find(|entry| entry.value.to_string() == *text));
         }
-        Entry::Numa(index) => lines.numa.get(*index),
-        Entry::Card(name) => lines.cards.get(name),
-        Entry::Gpu(index) => lines.gpus.get(*index),
-        Entry::Switch(index) => lines.switches.get(*index),
-        Entry::Nic(index) => lines.nics.get(*index),
-        Entry::Bond(index) => lines.bonds.get(*index),
-        Entry::Amd(index) => lines.amd.gpus.get(*index),
-        Entry::Device(index) => lines.devices.get(*index),
+        ProfileEntry::Numa(index) => lines.numa.get(*index),
+        ProfileEntry::Card(name) => lines.cards.get(name),
+        ProfileEntry::Gpu(index) => lines.gpus.get(*index),
+        ProfileEntry::Switch(index) => lines.switches.get(*index),
+        ProfileEntry::Nic(index) => lines.nics.get(*index),
+        ProfileEntry::Bond(index) => lines.bonds.get(*index),
+        ProfileEntry::Amd(index) => lines.amd.gpus.get(*index),
+        ProfileEntry::Device(index) => lines.devices.get(*index),
     };
     line(entry)
 }

@@ -59,8 +59,8 @@ impl KubeletSockets {
         let registrar = server().add_service(RegistrationServer::new(Registrar(sender)));
         let serving = registrar.serve_with_incoming(plugins);
         tasks.spawn(async move { serving.await.expect("it serves") });
-        let clients = connections(podresources::DIR, podresources::SOCKET);
-        let lister = server().add_service(PodResourcesListerServer::new(Lister(Arc::clone(node))));
+        let clients = connections(podresources::SOCKET_DIR, podresources::SOCKET_NAME);
+        let lister = server().add_service(PodResourcesListerServer::new(PodResourcesServer(Arc::clone(node))));
         let serving = lister.serve_with_incoming(clients);
         tasks.spawn(async move { serving.await.expect("it serves") });
         tasks.spawn(read_all(Arc::clone(node), registrations));
@@ -107,10 +107,10 @@ impl Registration for Registrar {
     }
 }
 
-struct Lister(Arc<Node>);
+struct PodResourcesServer(Arc<Node>);
 
 #[tonic::async_trait]
-impl PodResourcesLister for Lister {
+impl PodResourcesLister for PodResourcesServer {
     async fn list(
         &self,
         _: Request<ListPodResourcesRequest>,

@@ -207,7 +207,7 @@ impl Node {
             pods: Some(pods.collect()),
             registered: Some(registered.collect()),
         };
-        replace(&self.kubelet.join(PLUGIN_DIR).join(checkpoint::FILE), &document.to_json());
+        replace(&self.kubelet.join(PLUGIN_DIR).join(checkpoint::FILE_NAME), &document.to_json());
     }
 
     /// Adds claims to the kubelet's checkpoint before they are prepared.
@@ -235,7 +235,7 @@ impl Node {
     pub(super) fn write_claims(&self, facts: &Facts) {
         let document =
             claims::Checkpoint { claims: Some(facts.claims.values().cloned().collect()) };
-        replace(&self.kubelet.join(claims::FILE), &document.to_json());
+        replace(&self.kubelet.join(claims::FILE_NAME), &document.to_json());
     }
 }
 

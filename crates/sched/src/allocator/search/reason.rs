@@ -36,7 +36,7 @@ impl Search<'_> {
     ) -> bool {
         // A search by signatures computes a rank, for which reasons are not needed.
         if self.signatures.is_none() {
-            self.refused.entry(index).or_default().entry(reason).or_default().insert(candidate);
+            self.refusals.entry(index).or_default().entry(reason).or_default().insert(candidate);
         }
         false
     }
@@ -44,7 +44,7 @@ impl Search<'_> {
     /// Number of devices found for each unsatisfied request, and the pools that were skipped.
     pub(super) fn reason(&self) -> String {
         let total = self.pools.len();
-        let pools = self.pools.all.iter().filter_map(|Pool { id, state }| match state {
+        let pools = self.pools.pools.iter().filter_map(|Pool { id, state }| match state {
             State::Ready(_) => None,
             State::Incomplete => Some(format!("pool {id} is incomplete")),
             State::Invalid(reason) => Some(format!("pool {id} is invalid: {reason}")),
@@ -69,7 +69,7 @@ impl Search<'_> {
             let shortage: &mut Shortage =
                 shortages.entry(alternative.full_name.as_str()).or_insert_with(empty);
             shortage.found = shortage.found.max(*found);
-            for (reason, candidates) in self.refused.get(index).into_iter().flatten() {
+            for (reason, candidates) in self.refusals.get(index).into_iter().flatten() {
                 shortage.refused.entry(reason).or_default().extend(candidates);
             }
         }

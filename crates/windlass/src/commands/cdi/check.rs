@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     cli::{CheckArgs, paths_or_default},
-    screen::{line, pluralized},
+    screen::{print_line, pluralized},
 };
 
 /// Mount options that make the source a path of the host.
@@ -31,17 +31,17 @@ pub(super) fn run(args: CheckArgs) -> Result<()> {
         let document_mistakes = mistakes_of(document, &host, &mut names);
         match &document.content {
             Ok(spec) if document_mistakes.is_empty() => {
-                line(format!("{path}: valid, {}", pluralized(spec.devices.len(), "device")))?;
+                print_line(format!("{path}: valid, {}", pluralized(spec.devices.len(), "device")))?;
             }
             _ => document_mistakes
                 .iter()
-                .try_for_each(|mistake| line(format!("{path}: {mistake}")))?,
+                .try_for_each(|mistake| print_line(format!("{path}: {mistake}")))?,
         }
         mistakes += document_mistakes.len();
     }
     let documents = counted(documents.len(), "document");
     ensure!(mistakes == 0, "{} in {documents}", pluralized(mistakes, "mistake"));
-    Ok(line(format!("no mistake in {documents}"))?)
+    Ok(print_line(format!("no mistake in {documents}"))?)
 }
 
 fn mistakes_of(document: &CdiDocument, host: &Host, names: &mut DefinedNames) -> Vec<String> {

@@ -65,7 +65,7 @@ fn entries(path: &str, spec: &Spec) -> Vec<CdiName> {
 fn table(entries: &[CdiName]) -> Result<()> {
     let mut table = Table::new(["NAME", "NODES", "MOUNTS", "HOOKS", "DOCUMENT"]);
     for CdiName { name, document, device_nodes, mounts, hooks } in entries {
-        table.row([
+        table.add_row([
             name.clone(),
             device_nodes.to_string(),
             mounts.to_string(),

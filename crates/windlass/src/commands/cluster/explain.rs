@@ -8,7 +8,7 @@ use crate::{
     cli::ExplainPodArgs,
     commands::print_output,
     exit::UsageError,
-    screen::{Paint, Style, Table, line, pluralized},
+    screen::{Paint, Style, Table, print_line, pluralized},
 };
 
 /// Maximum number of fitting nodes to print.
@@ -48,36 +48,36 @@ pub(super) async fn run(args: ExplainPodArgs) -> Result<()> {
 
 fn print(explanation: &Explanation) -> Result<()> {
     let Explanation { pod, wants, node, fitting, refused, remedies, .. } = explanation;
-    line(format!("{pod} requests {wants}"))?;
+    print_line(format!("{pod} requests {wants}"))?;
     if let Some(node) = node {
-        line(format!("It is on {node}. For a further pod with the same requests:"))?;
+        print_line(format!("It is on {node}. For a further pod with the same requests:"))?;
     }
-    line("")?;
+    print_line("")?;
     if fitting.is_empty() {
-        line(Paint::for_stdout().styled(Style::Error, "No node can serve it."))?;
+        print_line(Paint::for_stdout().styled(Style::Error, "No node can serve it."))?;
     } else {
-        line(format!("{} can serve it, the best first:", pluralized(fitting.len(), "node")))?;
+        print_line(format!("{} can serve it, the best first:", pluralized(fitting.len(), "node")))?;
         let mut table = Table::default();
         for candidate in fitting.iter().take(MAX_NODES) {
-            table.row([candidate.node.clone(), candidate.rank.clone().unwrap_or_default()]);
+            table.add_row([candidate.node.clone(), candidate.rank.clone().unwrap_or_default()]);
         }
         table.print()?;
         if fitting.len() > MAX_NODES {
-            line(Paint::for_stdout().styled(Style::Muted, "..."))?;
+            print_line(Paint::for_stdout().styled(Style::Muted, "..."))?;
         }
     }
     if !refused.is_empty() {
-        line("")?;
+        print_line("")?;
         let mut table = Table::new(["NODES", "EXAMPLE", "FIRST REASON"]);
         for group in refused {
-            table.row([group.nodes.to_string(), group.example.clone(), group.reason.clone()]);
+            table.add_row([group.nodes.to_string(), group.example.clone(), group.reason.clone()]);
         }
         table.print()?;
     }
     if !remedies.is_empty() {
-        line("\nRemedies:")?;
+        print_line("\nRemedies:")?;
         for remedy in remedies {
-            line(format!("  {remedy}"))?;
+            print_line(format!("  {remedy}"))?;
         }
     }
     Ok(())

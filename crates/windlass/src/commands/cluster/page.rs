@@ -10,7 +10,7 @@ use crate::{
     cli::PageArgs,
     exit::UsageError,
     logging::{self, LogFormat},
-    screen::line,
+    screen::print_line,
     stop::StopSignals,
 };
 
@@ -22,7 +22,7 @@ pub(super) async fn run(args: PageArgs) -> Result<()> {
     };
     logging::to_stderr(LogFormat::Text, Targets::new().with_default(LevelFilter::WARN));
     let (mut signals, stop) = (StopSignals::listen()?, CancellationToken::new());
-    let ready = |address| drop(line(format!("http://{address}/  (Ctrl-C ends it)")));
+    let ready = |address| drop(print_line(format!("http://{address}/  (Ctrl-C ends it)")));
     let mut serving = Box::pin(run_page(args.listen, source, &args.agents, stop.clone(), ready));
     tokio::select! {
         result = &mut serving => return Ok(result?),

@@ -19,7 +19,7 @@ use crate::{
         top::{REFRESH_INTERVAL, first_holders},
     },
     logging::{self, LogFormat},
-    screen::{FullScreen, Paint, Style, Table, line, pluralized, terminal_width},
+    screen::{FullScreen, Paint, Style, Table, print_line, pluralized, terminal_width},
     stop::StopSignals,
 };
 
@@ -129,7 +129,7 @@ impl Report {
     }
 
     fn print(&self, gpus: bool) -> Result<()> {
-        Ok(self.to_lines(gpus, terminal_width()).into_iter().try_for_each(line)?)
+        Ok(self.to_lines(gpus, terminal_width()).into_iter().try_for_each(print_line)?)
     }
 
     /// Lines of the table and the totals, cut to `width` if it is given.
@@ -145,7 +145,7 @@ impl Report {
             Table::new(["NODE", "GPUS", "FREE", "IDLE", "CPU FREE", "MEMORY FREE", "MODEL"]);
         for node in &self.nodes {
             let model = node.gpus.first().map(|gpu| gpu.model.clone()).unwrap_or_default();
-            table.row([
+            table.add_row([
                 node.name.clone(),
                 node.gpus.len().to_string(),
                 node.free_gpus.to_string(),
@@ -162,7 +162,7 @@ impl Report {
         let mut table = Table::new(["NODE", "GPU", "IDLE", "STATE", "MODEL", "HELD BY"]);
         for node in &self.nodes {
             for (position, gpu) in node.gpus.iter().enumerate() {
-                table.row([
+                table.add_row([
                     node.name.clone(),
                     gpu.id.clone().unwrap_or_else(|| position.to_string()),
                     format!("{} %", gpu.idle_percent),

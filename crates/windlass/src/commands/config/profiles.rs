@@ -7,7 +7,7 @@ use windlass_config::DeviceProfile;
 use crate::{
     cli::OutputArg,
     commands::print_output,
-    screen::{Table, line},
+    screen::{Table, print_line},
 };
 
 /// Device profile in JSON and YAML.
@@ -33,7 +33,7 @@ pub(super) fn run(name: Option<DeviceProfile>, output: OutputArg) -> Result<()> 
                 text: Some(profile.text),
                 ..ListedDeviceProfile::new(&profile)
             };
-            print_output(output, &document, || Ok(line(profile.text.trim_end())?))
+            print_output(output, &document, || Ok(print_line(profile.text.trim_end())?))
         }
     }
 }
@@ -42,7 +42,7 @@ fn list(profiles: &[ListedDeviceProfile]) -> Result<()> {
     let mut table = Table::new(["PROFILE", "RESOURCE", "DEVICES"]);
     for profile in profiles {
         let resource = profile.resource.clone().unwrap_or_default();
-        table.row([profile.name.to_owned(), resource, profile.description.clone()]);
+        table.add_row([profile.name.to_owned(), resource, profile.description.clone()]);
     }
     Ok(table.print()?)
 }

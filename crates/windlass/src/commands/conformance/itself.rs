@@ -28,7 +28,7 @@ const CONFIG: &str = "{health: {quietPeriod: 1s}, dra: {offer: beside}}";
 const DEVICES: &str = "device.attributes[\"windlass.dev\"].type != \"nic\"";
 
 pub(super) fn subject(machine: &str) -> Result<Subject> {
-    simulated::profile(machine)?;
+    simulated::load_profile(machine)?;
     let program = env::current_exe().context("cannot find this program")?;
     let program = program.to_str().context("this program's path is not UTF-8")?.to_owned();
     let quoted_program = format!("'{}'", program.replace('\'', r"'\''"));

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use windlass_conformance::{Case, Finding, Report, Totals, Verdict};
 
-use crate::screen::{Paint, Progress, Style, Table, line, wrapped};
+use crate::screen::{Paint, Progress, Style, Table, print_line, wrapped};
 
 /// Report in JSON and YAML.
 #[derive(Serialize)]
@@ -30,8 +30,8 @@ pub(super) fn document<'a>(command: &'a str, report: &'a Report) -> ReportDocume
 pub(super) fn list(cases: &[Case]) -> Result<()> {
     let mut table = Table::new(["CASE", "THE PROGRAM ..."]);
     for Case { id, sentence, source, .. } in cases {
-        table.row([(*id).to_owned(), (*sentence).to_owned()]);
-        table.row([String::new(), format!("  {source}")]);
+        table.add_row([(*id).to_owned(), (*sentence).to_owned()]);
+        table.add_row([String::new(), format!("  {source}")]);
     }
     Ok(table.print()?)
 }
@@ -44,7 +44,7 @@ pub(super) fn report(report: &Report) -> Result<()> {
     let Totals { pass, fail, not_applicable } = report.totals();
     let style = if fail == 0 && pass > 0 { Style::Success } else { Style::Error };
     let total = format!("{pass} passed, {fail} failed, {not_applicable} not applicable");
-    Ok(line(format!("\n{}", paint.styled(style, total)))?)
+    Ok(print_line(format!("\n{}", paint.styled(style, total)))?)
 }
 
 fn show(finding: &Finding, paint: Paint) -> Result<()> {
@@ -54,8 +54,8 @@ fn show(finding: &Finding, paint: Paint) -> Result<()> {
         Verdict::NotApplicable => (Style::Muted, "n/a "),
     };
     let Finding { id, sentence, source, evidence, last_words, .. } = finding;
-    line(format!("{} {id}  {sentence}", paint.styled(style, word)))?;
-    let print_muted = |text: String| line(paint.styled(Style::Muted, text));
+    print_line(format!("{} {id}  {sentence}", paint.styled(style, word)))?;
+    let print_muted = |text: String| print_line(paint.styled(Style::Muted, text));
     wrapped("          ", evidence.split_whitespace()).into_iter().try_for_each(print_muted)?;
     if finding.verdict == Verdict::Fail {
         print_muted(format!("          expected by {source}"))?;

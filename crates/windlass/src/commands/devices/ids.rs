@@ -8,31 +8,31 @@ use crate::packed;
 type IdTable = LazyLock<Vec<(&'static str, &'static str)>>;
 
 static PCI: IdTable =
-    IdTable::new(|| lines(include_bytes!(concat!(env!("OUT_DIR"), "/pci.names"))));
+    IdTable::new(|| unpack_lines(include_bytes!(concat!(env!("OUT_DIR"), "/pci.names"))));
 
 static USB: IdTable =
-    IdTable::new(|| lines(include_bytes!(concat!(env!("OUT_DIR"), "/usb.names"))));
+    IdTable::new(|| unpack_lines(include_bytes!(concat!(env!("OUT_DIR"), "/usb.names"))));
 
 pub(super) fn pci_device(vendor: u16, device: u16) -> Option<&'static str> {
-    name(&PCI, &format!("{vendor:04x}:{device:04x}"))
+    find_name(&PCI, &format!("{vendor:04x}:{device:04x}"))
 }
 
 pub(super) fn pci_vendor(vendor: u16) -> Option<&'static str> {
-    name(&PCI, &format!("{vendor:04x}"))
+    find_name(&PCI, &format!("{vendor:04x}"))
 }
 
 pub(super) fn usb_device(vendor: u16, product: u16) -> Option<&'static str> {
-    name(&USB, &format!("{vendor:04x}:{product:04x}"))
+    find_name(&USB, &format!("{vendor:04x}:{product:04x}"))
 }
 
-fn name(names: &IdTable, id: &str) -> Option<&'static str> {
+fn find_name(names: &IdTable, id: &str) -> Option<&'static str> {
     let index = names.binary_search_by_key(&id, |(known, _)| known).ok()?;
     Some(names[index].1)
 }
 
 /// Unpacks the lines; the tables call this once.
-fn lines(names: &[u8]) -> Vec<(&'static str, &'static str)> {
-    let text: &'static str = packed::text(names).leak();
+fn unpack_lines(names: &[u8]) -> Vec<(&'static str, &'static str)> {
+    let text: &'static str = packed::unpack_text(names).leak();
     text.lines().filter_map(|line| line.split_once(' ')).collect()
 }
 

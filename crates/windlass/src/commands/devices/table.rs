@@ -17,12 +17,12 @@ use super::{
 };
 use crate::screen::Table;
 
-pub(super) type Offerings = BTreeMap<DeviceId, DeviceOffer>;
+pub(super) type DeviceOffers = BTreeMap<DeviceId, DeviceOffer>;
 
 /// Offerings and owners of the devices, which the inventory lacks.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceStatus<'a> {
-    pub(crate) offerings: &'a BTreeMap<DeviceId, DeviceOffer>,
+    pub(crate) offers: &'a BTreeMap<DeviceId, DeviceOffer>,
     pub(crate) owners: &'a Owners,
 }
 
@@ -136,7 +136,7 @@ impl Row<'_> {
     }
 
     fn memory(&self) -> Option<String> {
-        let (_, bytes) = self.device.memory()?;
+        let (_, bytes) = self.device.memory_capacity()?;
         Some(Quantity::Bytes(bytes).to_string())
     }
 
@@ -147,7 +147,7 @@ impl Row<'_> {
 
     /// Resource and sharing: `nvidia.com/gpu x8`.
     fn resource(&self) -> Option<String> {
-        let offer = self.status.offerings.get(&self.device.id)?;
+        let offer = self.status.offers.get(&self.device.id)?;
         let name = offer.resource.as_ref()?;
         Some(match offer.shared {
             Some(shared) if shared.pool => format!("{name}, a pool of {}", shared.replicas),
@@ -161,7 +161,7 @@ impl Row<'_> {
 
     /// Enforcement of the memory limits of containers: `driver`.
     fn enforcement(&self) -> Option<String> {
-        let offer = self.status.offerings.get(&self.device.id)?;
+        let offer = self.status.offers.get(&self.device.id)?;
         offer.enforcement.map(|layer| layer.as_str().to_owned())
     }
 

@@ -26,8 +26,8 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
         )];
     }
     let mut findings = vec![registration(&plugins.join(KUBELET_SOCKET)).await];
-    findings.push(claims(folder, config.policy.dra.offer != DraOffer::Off));
-    findings.push(device_checkpoint(&plugins.join(checkpoint::FILE)));
+    findings.push(dra_registration(folder, config.policy.dra.offer != DraOffer::Off));
+    findings.push(device_checkpoint(&plugins.join(checkpoint::FILE_NAME)));
     findings.extend(other_plugins(&plugins).await);
     findings.push(pod_resources(folder).await);
     findings
@@ -54,7 +54,7 @@ async fn registration(socket: &Path) -> Finding {
     }
 }
 
-fn claims(folder: &Path, is_configured: bool) -> Finding {
+fn dra_registration(folder: &Path, is_configured: bool) -> Finding {
     const SUBJECT: &str = "registration of DRA drivers";
     let registry = folder.join(REGISTRY_DIR);
     match (registry.is_dir(), is_configured) {

@@ -10,7 +10,7 @@ use windlass_core::{
 use crate::{
     cli::OutputArg,
     commands::print_output,
-    screen::{Paint, Style, line, pluralized, wrapped},
+    screen::{Paint, Style, print_line, pluralized, wrapped},
 };
 
 /// All findings of a diagnosis.
@@ -59,15 +59,15 @@ impl Diagnosis {
     fn print(&self, all: bool) -> Result<()> {
         let paint = Paint::for_stdout();
         if let Some(profile) = &self.simulated {
-            line(paint.styled(Style::Warning, format!("SIMULATED machine {profile}")))?;
+            print_line(paint.styled(Style::Warning, format!("SIMULATED machine {profile}")))?;
         }
         if let Some(origin) = &self.recorded {
-            line(paint.styled(Style::Warning, format!("RECORDED host, {origin}")))?;
+            print_line(paint.styled(Style::Warning, format!("RECORDED host, {origin}")))?;
         }
         let is_shown = |finding: &&Finding| all || finding.severity >= Severity::Warning;
         let visible: Vec<_> = self.findings.iter().filter(is_shown).collect();
         for group in visible.chunk_by(|a, b| a.area == b.area) {
-            line(paint.styled(Style::Heading, group[0].area))?;
+            print_line(paint.styled(Style::Heading, group[0].area))?;
             for finding in group {
                 print_finding(finding, paint)?;
             }
@@ -79,9 +79,9 @@ impl Diagnosis {
             pluralized(self.problems, "problem"),
             pluralized(self.warnings, "warning"),
         );
-        line(paint.styled(Style::Muted, totals))?;
+        print_line(paint.styled(Style::Muted, totals))?;
         if !all {
-            line(paint.styled(Style::Muted, "--all shows every check"))?;
+            print_line(paint.styled(Style::Muted, "--all shows every check"))?;
         }
         Ok(())
     }
@@ -103,13 +103,13 @@ fn print_finding(finding: &Finding, paint: Paint) -> Result<()> {
     for (position, text) in wrapped(&lead, text.split_whitespace()).into_iter().enumerate() {
         match text.strip_prefix(&lead).filter(|_| position == 0) {
             Some(first_line) => {
-                line(format!("  {} {first_line}", paint.styled(style, format!("{word:<8}"))))?;
+                print_line(format!("  {} {first_line}", paint.styled(style, format!("{word:<8}"))))?;
             }
-            None => line(text)?,
+            None => print_line(text)?,
         }
     }
     if let Some(remedy) = &finding.remedy {
-        wrapped("           -> ", remedy.split_whitespace()).into_iter().try_for_each(line)?;
+        wrapped("           -> ", remedy.split_whitespace()).into_iter().try_for_each(print_line)?;
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ pub(super) async fn check(
         };
         findings.extend(match answer {
             Ok(Ok(runtime)) => {
-                let mut findings = of_runtime(&runtime, &config.policy, &config.places.cdi_dir);
+                let mut findings = check_runtime(&runtime, &config.policy, &config.places.cdi_dir);
                 let uncertain = findings.iter_mut().filter(|_| !is_configured);
                 uncertain.for_each(downgrade);
                 findings
@@ -86,7 +86,7 @@ fn downgrade(finding: &mut Finding) {
     }
 }
 
-fn of_runtime(runtime: &Runtime, policy: &Policy, cdi_dir: &Path) -> Vec<Finding> {
+fn check_runtime(runtime: &Runtime, policy: &Policy, cdi_dir: &Path) -> Vec<Finding> {
     let version = format!("{} {}", runtime.name, runtime.version);
     let mut findings = vec![Finding::ok(AREA, "version", version)];
     if !policy.delivery.uses_cdi() {
@@ -176,7 +176,7 @@ mod tests {
             version: version.to_owned(),
             info: info.into_iter().collect(),
         };
-        let finding = of_runtime(&runtime, &Policy::default(), "/var/run/cdi".as_ref()).pop();
+        let finding = check_runtime(&runtime, &Policy::default(), "/var/run/cdi".as_ref()).pop();
         let finding = finding.expect("a finding about CDI");
         (finding.severity, finding.detail)
     }

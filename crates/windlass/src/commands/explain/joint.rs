@@ -21,7 +21,7 @@ use super::{
     names::take_nics,
     question::{CandidateSet, id_strs},
     report::{Report, name},
-    request::{ExplainRequest, NOT_NAMED, Unavailable, not_free_error},
+    request::{ExplainRequest, NOT_IN_FREE_LIST, Unavailable, not_free_error},
     resource::Member,
 };
 use crate::{cli::RequestArgs, exit::UsageError};
@@ -178,7 +178,7 @@ impl KindRequest {
     fn refusal(&self, node: &NodeState, unavailable: &[Unavailable]) -> Option<String> {
         let missing = self.required.iter().find(|id| !self.available.contains(id))?;
         let reason = unavailable.iter().find(|entry| entry.device == *missing);
-        let reason = reason.map_or(NOT_NAMED, |entry| entry.why.as_str());
+        let reason = reason.map_or(NOT_IN_FREE_LIST, |entry| entry.why.as_str());
         Some(not_free_error(name(node, missing), reason))
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct KubeletState {
 }
 
 /// Obstacle of a device that the kubelet does not list. The agent may know a fault that a single scan does not show.
-const WITHHELD: &str = "withheld by the agent";
+const WITHHELD_BY_AGENT: &str = "withheld by the agent";
 
 // === impl KubeletState ===
 
@@ -37,7 +37,7 @@ impl KubeletState {
                 return Self { caveat: Some(caveat), ..Self::default() };
             }
         };
-        match podresources::allocatable(dir).await {
+        match podresources::allocatable_ids(dir).await {
             Ok(allocatable) => Self { holders, allocatable: Some(allocatable), caveat: None },
             Err(error) => {
                 let reason = causes(&error);
@@ -77,7 +77,7 @@ impl KubeletState {
         resource: &ResourceName,
         member: &Member<'_>,
     ) -> Option<String> {
-        let withheld = || self.is_withheld(resource, member).then(|| WITHHELD.to_owned());
+        let withheld = || self.is_withheld(resource, member).then(|| WITHHELD_BY_AGENT.to_owned());
         member.obstacle.clone().or_else(withheld)
     }
 

@@ -11,7 +11,7 @@ use super::{report::name, scan_host};
 use crate::{
     cli::OutputArg,
     commands::{Origin, print_origin_notice, print_output},
-    screen::{Paint, Table, line},
+    screen::{Paint, Table, print_line},
 };
 
 /// Output in JSON and YAML.
@@ -35,7 +35,7 @@ pub(super) async fn run(config: &Config, output: OutputArg) -> Result<()> {
 fn show(config: &Config, node: &NodeState, choices: &[RecordedChoice]) -> Result<()> {
     print_origin_notice(&node.inventory, Paint::for_stdout())?;
     if choices.is_empty() {
-        return Ok(line(empty_message(config))?);
+        return Ok(print_line(empty_message(config))?);
     }
     Ok(table(node, choices).print()?)
 }
@@ -55,7 +55,7 @@ fn table(node: &NodeState, choices: &[RecordedChoice]) -> Table {
             }
         };
         let exact = if choice.exact { "" } else { "not exact" };
-        table.row([
+        table.add_row([
             whole_seconds(choice.at),
             choice.resource.to_string(),
             choice.policy.to_string(),

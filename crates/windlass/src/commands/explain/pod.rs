@@ -26,7 +26,7 @@ use super::{
 use crate::{
     cli::{OutputArg, PodName},
     commands::{Origin, print_origin_notice, print_output, short_name},
-    screen::{Paint, Style, line},
+    screen::{Paint, Style, print_line},
 };
 
 /// Output in JSON and YAML.
@@ -178,25 +178,25 @@ impl PodDocument<'_> {
         let paint = Paint::for_stdout();
         print_origin_notice(&node.inventory, paint)?;
         for share in &self.shares {
-            line(paint.styled(Style::Heading, format!("{}, {}", self.pod, share.title(node))))?;
-            share.lines().into_iter().try_for_each(line)?;
+            print_line(paint.styled(Style::Heading, format!("{}, {}", self.pod, share.title(node))))?;
+            share.lines().into_iter().try_for_each(print_line)?;
         }
         for (nth, ContainerDevices { container, resource, ids, past }) in
             self.containers.iter().enumerate()
         {
             if nth > 0 || !self.shares.is_empty() || !node.inventory.is_real() {
-                line("")?;
+                print_line("")?;
             }
             let title = format!(
                 "{}, container {container}, {resource}: {}",
                 self.pod,
                 device_names(node, ids)
             );
-            line(paint.styled(Style::Heading, title))?;
+            print_line(paint.styled(Style::Heading, title))?;
             match past {
                 None if ids.iter().any(|id| token_number(id).is_some()) => {}
-                None => line(format!("  {NO_RECORDED_CHOICE}"))?,
-                Some(past) => past.lines(paint).into_iter().try_for_each(line)?,
+                None => print_line(format!("  {NO_RECORDED_CHOICE}"))?,
+                Some(past) => past.lines(paint).into_iter().try_for_each(print_line)?,
             }
         }
         Ok(())

@@ -40,7 +40,7 @@ enum FreeDevices<'a> {
 }
 
 /// Reason for a device that `--free` leaves out.
-pub(super) const NOT_NAMED: &str = "--free does not name it";
+pub(super) const NOT_IN_FREE_LIST: &str = "--free does not name it";
 
 pub(super) fn read_request(
     node: &NodeState,
@@ -58,7 +58,7 @@ pub(super) fn read_request(
     };
     let required = resource.resolve("--require", &args.require)?;
     let candidates = match resource.shared() {
-        None => devices(&resource, &free, &required, near(node, &args.near)?),
+        None => exclusive_candidates(&resource, &free, &required, near(node, &args.near)?),
         Some(shared) if shared.pool => {
             let problem = anyhow!(
                 "{} is a pool: every token represents all its devices, so there is no choice",
@@ -67,7 +67,7 @@ pub(super) fn read_request(
             return Err(usage_error("--resource", problem).into());
         }
         Some(shared) => {
-            let pools = replicas(&resource, &free, &required)?;
+            let pools = replica_pools(&resource, &free, &required)?;
             CandidateSet::Replicas {
                 span: shared.method.span(shared.memory_mib),
                 near: near(node, &args.near)?,
@@ -95,7 +95,7 @@ fn near(node: &NodeState, words: &[String]) -> Result<Vec<DeviceId>> {
     Ok(names::unique_ids(near))
 }
 
-fn devices(
+fn exclusive_candidates(
     resource: &Resource<'_>,
     free: &FreeDevices<'_>,
     required: &[NamedDevice<'_>],
@@ -110,7 +110,7 @@ fn devices(
     }
 }
 
-fn replicas(
+fn replica_pools(
     resource: &Resource<'_>,
     free: &FreeDevices<'_>,
     required: &[NamedDevice<'_>],
@@ -215,7 +215,7 @@ impl FreeDevices<'_> {
                 && (named.replica.is_none() || named.replica == replica)
         };
         match self {
-            Self::Named(named) => (!named.iter().any(is_member)).then(|| NOT_NAMED.to_owned()),
+            Self::Named(named) => (!named.iter().any(is_member)).then(|| NOT_IN_FREE_LIST.to_owned()),
             Self::Observed(kubelet) => kubelet.obstacle(resource, member, replica),
         }
     }

@@ -18,8 +18,8 @@ use super::{
     request::Unavailable,
 };
 use crate::{
-    commands::{Topology, by_reason, print_origin_notice, sorted_by_inventory},
-    screen::{Paint, Style, Table, line, pluralized, wrapped},
+    commands::{Topology, group_by_reason, print_origin_notice, sorted_by_inventory},
+    screen::{Paint, Style, Table, print_line, pluralized, wrapped},
 };
 
 type ResourceReport<'a> = Report<'a, PlacementRequest, ResourceAnswer>;
@@ -47,11 +47,11 @@ pub(super) fn print(
 ) -> Result<()> {
     print_origin_notice(&node.inventory, paint)?;
     if let Some(caveat) = caveat {
-        line(paint.styled(Style::Warning, format!("note: {caveat}")))?;
+        print_line(paint.styled(Style::Warning, format!("note: {caveat}")))?;
     }
     let has_notice = !node.inventory.is_real() || caveat.is_some();
     let separator = has_notice.then(String::new);
-    Ok(separator.into_iter().chain(lines).try_for_each(line)?)
+    Ok(separator.into_iter().chain(lines).try_for_each(print_line)?)
 }
 
 /// Lines of request, answer, scores and matrix.
@@ -168,7 +168,7 @@ impl ReportText<'_> {
         let mut table = Table::new(["DEVICE", "IN USE", "FREE", "CHOSEN"]);
         for ShareState { device, in_use, free, chosen } in &explanation.devices {
             let [in_use, free, chosen] = [in_use, free, chosen].map(ToString::to_string);
-            table.row([self.report.name(device), in_use, free, chosen]);
+            table.add_row([self.report.name(device), in_use, free, chosen]);
         }
         table.lines("  ")
     }
@@ -236,7 +236,7 @@ pub(super) fn not_free(
 ) -> Vec<String> {
     let labels = std::iter::once("not free").chain(std::iter::repeat(""));
     let entries = unavailable.iter().map(|entry| (entry.why.as_str(), entry.device.clone()));
-    let groups = labels.zip(by_reason(entries));
+    let groups = labels.zip(group_by_reason(entries));
     groups
         .flat_map(|(label, (reason, ids))| row(label, &format!("{}: {reason}", names(&ids))))
         .collect()
@@ -252,7 +252,7 @@ fn terms(explanation: &Explanation) -> Vec<String> {
         let other = alternative_terms.next();
         let other = other.map_or_else(|| "-".to_owned(), |(_, value)| value.to_string());
         let mark = if deciding_term == Some(term) { "decides" } else { "" };
-        table.row([term.title().to_owned(), value.to_string(), other, mark.to_owned()]);
+        table.add_row([term.title().to_owned(), value.to_string(), other, mark.to_owned()]);
     }
     if explanation.choice.score.terms().next().is_none() { Vec::new() } else { table.lines("  ") }
 }

@@ -8,9 +8,9 @@ use crate::{cli::HostArgs, commands::host_config, simulated};
 
 /// Scans a temporary machine under the given configuration.
 pub(super) async fn simulated(profile: &str, host: HostArgs) -> Result<NodeState> {
-    let profile = simulated::profile(profile)?;
-    let folder = simulated::folder()?;
-    let machine = simulated::machine_in(folder.path(), &profile)?;
+    let profile = simulated::load_profile(profile)?;
+    let folder = simulated::temp_folder()?;
+    let machine = simulated::create_machine_in(folder.path(), &profile)?;
     let mut config = host_config(HostArgs {
         config: host.config,
         host_root: Some(machine.host_root()),

@@ -12,7 +12,7 @@ use crate::{
     cli::OutputArg,
     commands::{Origin, clock, print_origin_notice, print_output, require_sources, source_lines},
     exit::UsageError,
-    screen::{Paint, Style, Table, line, pluralized},
+    screen::{Paint, Style, Table, print_line, pluralized},
 };
 
 /// Maximum number of candidates in the output; a bus may have thousands.
@@ -98,20 +98,20 @@ fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {
     print_origin_notice(&node.inventory, paint)?;
     let mut inventory = node.inventory.clone();
     inventory.sources.retain(|name, _| name == document.source);
-    source_lines(&inventory, paint).into_iter().try_for_each(line)?;
-    line(paint.styled(Style::Muted, format!("examined {}", document.examined.join(", "))))?;
+    source_lines(&inventory, paint).into_iter().try_for_each(print_line)?;
+    print_line(paint.styled(Style::Muted, format!("examined {}", document.examined.join(", "))))?;
     for note in document.notes {
-        line(paint.styled(Style::Warning, format!("note: {note}")))?;
+        print_line(paint.styled(Style::Warning, format!("note: {note}")))?;
     }
-    line("")?;
+    print_line("")?;
     if document.candidates.is_empty() {
-        return Ok(line("no candidates")?);
+        return Ok(print_line("no candidates")?);
     }
     let mut table = Table::new(["FOUND", "DEVICE", "RESOURCE", "WHY"]);
-    document.candidates.iter().for_each(|candidate| table.row(candidate.cells()));
+    document.candidates.iter().for_each(|candidate| table.add_row(candidate.cells()));
     table.print()?;
     if document.left_out > 0 {
-        line(format!("and {}", pluralized(document.left_out, "more candidate")))?;
+        print_line(format!("and {}", pluralized(document.left_out, "more candidate")))?;
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ pub(super) async fn claim_folder(config: &Config) -> Result<()> {
     }
     let marker = dir.join(MARKER);
     if !marker.exists() {
-        let checkpoint = dir.join(PLUGIN_DIR).join(checkpoint::FILE);
+        let checkpoint = dir.join(PLUGIN_DIR).join(checkpoint::FILE_NAME);
         let mut traces =
             REAL_KUBELET_FILES.map(|name| dir.join(name)).into_iter().chain([checkpoint]);
         if let Some(trace) = traces.find(|path| path.exists()) {

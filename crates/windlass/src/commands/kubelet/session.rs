@@ -9,7 +9,7 @@ use windlass_kubelet_sim::{
 };
 
 use super::pod_argument;
-use crate::screen::{Table, line};
+use crate::screen::{Table, print_line};
 
 pub(super) struct Session<'a> {
     kubelet: &'a Kubelet,
@@ -47,7 +47,7 @@ impl<'a> Session<'a> {
             })
         };
         if self.kubelet.wait_for(has_enough, limit).await.is_err() {
-            line(format!("! pod {}: not enough devices within {limit:?}", pod.name))?;
+            print_line(format!("! pod {}: not enough devices within {limit:?}", pod.name))?;
         }
         self.admit(pod).await
     }
@@ -58,21 +58,21 @@ impl<'a> Session<'a> {
         match words.as_slice() {
             [] => {}
             ["quit" | "exit"] => return Ok(Flow::End),
-            ["help"] => line(HELP)?,
+            ["help"] => print_line(HELP)?,
             ["run", name, limits @ ..] if !limits.is_empty() => {
                 match pod_argument::pod(name, limits.iter().copied()) {
                     Ok(pod) => self.admit(pod).await?,
-                    Err(error) => line(format!("! {error:#}"))?,
+                    Err(error) => print_line(format!("! {error:#}"))?,
                 }
             }
             ["delete", name] => self.delete(name).await?,
             ["pods"] => self.pods()?,
             ["resources"] => self.resources()?,
             ["restart"] => match self.kubelet.restart().await {
-                Ok(()) => line("kubelet restarted")?,
-                Err(error) => line(format!("! {}", causes(&error)))?,
+                Ok(()) => print_line("kubelet restarted")?,
+                Err(error) => print_line(format!("! {}", causes(&error)))?,
             },
-            _ => line(format!("! unknown command: {text}\n{HELP}"))?,
+            _ => print_line(format!("! unknown command: {text}\n{HELP}"))?,
         }
         Ok(Flow::Continue)
     }
@@ -83,13 +83,13 @@ impl<'a> Session<'a> {
             Ok(admission) => {
                 print_admission(&name, &admission)?;
                 if let Err(error) = self.kubelet.start_container(&uid, "main").await {
-                    line(format!("! pod {name} does not start: {}", causes(&error)))?;
+                    print_line(format!("! pod {name} does not start: {}", causes(&error)))?;
                 }
             }
             Err(Rejection { reason, message }) => {
                 // The kubelet's message repeats the beginning of this line.
                 let message = message.strip_prefix("Pod was rejected: ").unwrap_or(&message);
-                line(format!("! pod {name} was rejected: {reason}: {message}"))?;
+                print_line(format!("! pod {name} was rejected: {reason}: {message}"))?;
             }
         }
         Ok(())
@@ -100,9 +100,9 @@ impl<'a> Session<'a> {
         match node.pods.iter().find(|(_, pod)| pod.name == name) {
             Some((uid, _)) => {
                 self.kubelet.delete_pod(uid).await;
-                line(format!("pod {name} deleted"))?;
+                print_line(format!("pod {name} deleted"))?;
             }
-            None => line(format!("! there is no pod {name}"))?,
+            None => print_line(format!("! there is no pod {name}"))?,
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ impl<'a> Session<'a> {
             for (container, status) in &pod.containers {
                 for (resource, devices) in &status.devices {
                     let ids: Vec<_> = devices.values().flatten().cloned().collect();
-                    table.row([
+                    table.add_row([
                         pod.name.clone(),
                         phase(&pod.phase),
                         container.clone(),
@@ -137,7 +137,7 @@ impl<'a> Session<'a> {
             for (id, device) in &status.devices {
                 let numa = device.nodes().iter().map(ToString::to_string).collect::<Vec<_>>();
                 let usage = if status.in_use.contains(id) { "in use" } else { "free" };
-                table.row([
+                table.add_row([
                     resource.clone(),
                     plugin.to_owned(),
                     id.clone(),
@@ -152,24 +152,24 @@ impl<'a> Session<'a> {
 }
 
 fn print_admission(name: &str, admission: &Admission) -> Result<()> {
-    line(format!("pod {name} admitted"))?;
+    print_line(format!("pod {name} admitted"))?;
     for container in &admission.containers {
         for (resource, allotment) in &container.resources {
             let ids = allotment.ids().into_iter().collect::<Vec<_>>().join(" ");
-            line(format!("  {} gets {resource}: {ids}", container.name))?;
+            print_line(format!("  {} gets {resource}: {ids}", container.name))?;
             let grant = &allotment.run_options;
             for (key, value) in &grant.envs {
-                line(format!("    env    {key}={value}"))?;
+                print_line(format!("    env    {key}={value}"))?;
             }
             for device in &grant.devices {
                 let (path, host_path) = (&device.container_path, &device.host_path);
-                line(format!("    device {path} (host {host_path}, {})", device.permissions))?;
+                print_line(format!("    device {path} (host {host_path}, {})", device.permissions))?;
             }
             for mount in &grant.mounts {
-                line(format!("    mount  {} (host {})", mount.container_path, mount.host_path))?;
+                print_line(format!("    mount  {} (host {})", mount.container_path, mount.host_path))?;
             }
             for cdi in &grant.cdi_devices {
-                line(format!("    cdi    {cdi}"))?;
+                print_line(format!("    cdi    {cdi}"))?;
             }
         }
     }

@@ -9,7 +9,7 @@ use windlass_machine::{Board, BoardAddresses, BoardEvent};
 use crate::{
     cli::BoardArgs,
     runtime::block_on,
-    screen::{line, pluralized},
+    screen::{print_line, pluralized},
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -22,9 +22,9 @@ pub(super) fn run(args: BoardArgs) -> Result<()> {
             args.http, args.data
         )
     })?;
-    line("SIMULATED Darwin3 board; Ctrl-C ends it")?;
-    line(format!("control  http://{}", board.control()))?;
-    line(format!("data     {}", board.data()))?;
+    print_line("SIMULATED Darwin3 board; Ctrl-C ends it")?;
+    print_line(format!("control  http://{}", board.control()))?;
+    print_line(format!("data     {}", board.data()))?;
     block_on(async {
         tokio::select! {
             outcome = print_events(&board) => outcome,
@@ -36,7 +36,7 @@ pub(super) fn run(args: BoardArgs) -> Result<()> {
 async fn print_events(board: &Board) -> Result<()> {
     loop {
         for event in board.take_events() {
-            line(event_text(&event))?;
+            print_line(event_text(&event))?;
         }
         sleep(POLL_INTERVAL).await;
     }

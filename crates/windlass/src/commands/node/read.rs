@@ -17,7 +17,7 @@ const NVIDIA_DRIVER_ROOT: &str = "/driver-root";
 pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<LoadedConfig, ConfigError> {
     let flags = args.nvidia_plugin.flags();
     let path = match &args.config_dir {
-        Some(dir) => choose(args, &ConfigDir(dir.clone()), label)?,
+        Some(dir) => select_file(args, &ConfigDir(dir.clone()), label)?,
         None => args.host.config.clone().or_else(|| args.nvidia_plugin.file()),
     };
     let mut loaded = match path {
@@ -29,13 +29,13 @@ pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<LoadedConfig, 
     if loaded.format == Format::Nvidia && driver.mounted_at.is_none() && mounted_at.is_dir() {
         driver.mounted_at = Some(mounted_at.to_owned());
     }
-    apply(args, &mut loaded.config);
+    apply_flags(args, &mut loaded.config);
     make_absolute(&mut loaded.config);
     Ok(loaded)
 }
 
 /// Selects a file by the node's label. While the label is unknown, its last value counts, if that file still exists.
-fn choose(
+fn select_file(
     args: &NodeArgs,
     dir: &ConfigDir,
     label: &LabelValue,
@@ -54,7 +54,7 @@ fn choose(
 }
 
 /// Applies Windlass's own flags.
-fn apply(args: &NodeArgs, config: &mut Config) {
+fn apply_flags(args: &NodeArgs, config: &mut Config) {
     apply_host(args.host.clone(), config);
     let paths = args.paths.clone();
     for (value, flag) in [

@@ -36,7 +36,7 @@ pub(super) fn run(args: &BoardsArgs) -> Result<()> {
             let devices =
                 if row.devices.is_empty() { "-".to_owned() } else { row.devices.join(", ") };
             let description = row.description.to_owned();
-            table.row([
+            table.add_row([
                 row.name.to_owned(),
                 row.cpus.to_string(),
                 format!("{} GiB", row.memory_gib),

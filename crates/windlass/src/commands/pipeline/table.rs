@@ -4,18 +4,18 @@ use anyhow::Result;
 use windlass_pipeline::quantity::{Bytes, Seconds};
 
 use super::report::{LayoutReport, PlanReport, PredictedFigures, StageReport};
-use crate::screen::{Paint, Style, Table, line, pluralized, wrapped};
+use crate::screen::{Paint, Style, Table, print_line, pluralized, wrapped};
 
 /// Prints the layouts side by side, then each placement.
 pub(super) fn print(report: &PlanReport) -> Result<()> {
     let paint = Paint::for_stdout();
     let nodes = pluralized(report.nodes, "node");
     let simulated = if report.simulated { ", SIMULATED boards" } else { "" };
-    line(paint.styled(
+    print_line(paint.styled(
         Style::Heading,
         format!("{}: {}, on {nodes}{simulated}", report.pipeline, report.goal),
     ))?;
-    line("")?;
+    print_line("")?;
     let mut table = Table::new(["LAYOUT", "ITEMS/S", "LATENCY", "AT ITEMS/S", "BOTTLENECK"]);
     for layout in &report.layouts {
         let cells = match &layout.figures {
@@ -33,18 +33,18 @@ pub(super) fn print(report: &PlanReport) -> Result<()> {
             ],
         };
         let [throughput, latency, item_rate, bottleneck] = cells;
-        table.row([layout.layout.to_owned(), throughput, latency, item_rate, bottleneck]);
+        table.add_row([layout.layout.to_owned(), throughput, latency, item_rate, bottleneck]);
     }
     table.print()?;
     for layout in report.layouts.iter().filter(|layout| layout.figures.is_some()) {
-        line("")?;
+        print_line("")?;
         print_layout(layout, paint)?;
     }
     Ok(())
 }
 
 fn print_layout(layout: &LayoutReport, paint: Paint) -> Result<()> {
-    line(paint.styled(Style::Heading, layout.layout))?;
+    print_line(paint.styled(Style::Heading, layout.layout))?;
     let mut table =
         Table::new(["STAGE", "NODE", "ON", "WAIT", "WORK", "LOAD", "NEXT", "SIZE", "LINK"]);
     for stage in &layout.stages {
@@ -53,7 +53,7 @@ fn print_layout(layout: &LayoutReport, paint: Paint) -> Result<()> {
     table.print()?;
     let mut notes = Vec::new();
     if let Some(reason) = &layout.goal_not_met {
-        line(paint.styled(Style::Error, format!("The goal is not met: {reason}.")))?;
+        print_line(paint.styled(Style::Error, format!("The goal is not met: {reason}.")))?;
     }
     if layout.layout == "planned" {
         notes.push(match &layout.bound {
@@ -74,7 +74,7 @@ fn print_layout(layout: &LayoutReport, paint: Paint) -> Result<()> {
     for note in notes {
         wrapped("", note.split(' '))
             .into_iter()
-            .try_for_each(|text| line(paint.styled(Style::Muted, text)))?;
+            .try_for_each(|text| print_line(paint.styled(Style::Muted, text)))?;
     }
     Ok(())
 }
@@ -101,7 +101,7 @@ fn add_stage(table: &mut Table, layout: &LayoutReport, stage: &StageReport) {
         let load = in_first_row(
             stage.load.map_or_else(|| "-".to_owned(), |load| format!("{:.0}%", 100.0 * load)),
         );
-        table.row([
+        table.add_row([
             in_first_row(stage.stage.clone()),
             node,
             device,

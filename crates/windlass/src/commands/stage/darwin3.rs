@@ -103,7 +103,7 @@ impl Darwin3 {
     }
 
     /// Number of boards.
-    pub(super) fn count(&self) -> usize {
+    pub(super) fn board_count(&self) -> usize {
         self.boards.len()
     }
 

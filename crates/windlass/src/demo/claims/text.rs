@@ -65,7 +65,7 @@ fn published(render: Renderer, driver: &str, devices: &[Published], took_ms: f64
     let mut lines = render.heading("Published for claims");
     let mut table = Table::new(["POOL", "NAME", "DEVICE", "TYPE", "PRODUCT", "NUMA", "PCIE ROOT"]);
     for device in devices {
-        table.row(cells(device));
+        table.add_row(cells(device));
     }
     lines.extend(table.lines("  "));
     lines.push(String::new());

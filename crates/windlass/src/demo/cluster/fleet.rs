@@ -7,7 +7,7 @@ use windlass_cluster_sim::api::ApiServer;
 use windlass_config::{Policy, ShareResources};
 use windlass_core::annotation::{NodeDevice, NodeDevices};
 
-use super::pods::{COMPUTE, MEMORY};
+use super::pods::{GPU_COMPUTE, GPU_MEMORY};
 use crate::demo::testbed::NODE;
 
 /// API server with the nodes.
@@ -78,8 +78,8 @@ impl Fleet {
     pub(in crate::demo) fn configure_agent(policy: &mut Policy) -> Result<()> {
         policy.labels.devices = true;
         policy.shares = ShareResources {
-            memory: Some(MEMORY.parse()?),
-            compute: Some(COMPUTE.parse()?),
+            memory: Some(GPU_MEMORY.parse()?),
+            compute: Some(GPU_COMPUTE.parse()?),
             ..ShareResources::default()
         };
         Ok(())

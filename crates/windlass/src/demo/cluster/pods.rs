@@ -8,8 +8,8 @@ use serde_json::json;
 use windlass_sched::random::Random;
 
 /// Resources of shares of a GPU: memory and compute.
-pub(super) const MEMORY: &str = "windlass.dev/gpu-memory";
-pub(super) const COMPUTE: &str = "windlass.dev/gpu-compute";
+pub(super) const GPU_MEMORY: &str = "windlass.dev/gpu-memory";
+pub(super) const GPU_COMPUTE: &str = "windlass.dev/gpu-compute";
 /// Resource of whole GPUs.
 pub(super) const WHOLE_GPU: &str = "nvidia.com/gpu";
 
@@ -88,7 +88,7 @@ impl Workload {
     pub(super) fn gpu_limits(&self) -> BTreeMap<&'static str, String> {
         match self.gpus {
             GpuLimit::Share { gib, percent } => {
-                [(MEMORY, gib.to_string()), (COMPUTE, percent.to_string())].into()
+                [(GPU_MEMORY, gib.to_string()), (GPU_COMPUTE, percent.to_string())].into()
             }
             GpuLimit::Whole(count) => [(WHOLE_GPU, count.to_string())].into(),
         }

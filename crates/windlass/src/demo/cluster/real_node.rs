@@ -25,7 +25,7 @@ pub(super) struct AgentNode {
     /// Pods whose containers have other GPUs of the node.
     pub(super) on_other_gpus: usize,
     /// Grant of the last pod's container.
-    pub(super) last: Option<ResolvedGrant>,
+    pub(super) last_grant: Option<ResolvedGrant>,
 }
 
 // === impl AgentNode ===
@@ -64,7 +64,7 @@ impl AgentNode {
         } else {
             self.on_other_gpus += 1;
         }
-        self.last = Some(ResolvedGrant::new(grant.cdi_devices, edits, Vec::new()));
+        self.last_grant = Some(ResolvedGrant::new(grant.cdi_devices, edits, Vec::new()));
         Ok(())
     }
 }

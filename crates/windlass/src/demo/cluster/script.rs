@@ -21,7 +21,7 @@ use windlass_sched::policy::Policy;
 use super::{
     event::{AgentPod, ClusterEvent, Summary},
     fleet::Fleet,
-    pods::{self, MEMORY, NAMESPACE},
+    pods::{self, GPU_MEMORY, NAMESPACE},
     policy_state::PolicyState,
     real_node::AgentNode,
     replica::Replica,
@@ -63,9 +63,9 @@ struct PolicyStates {
 }
 
 /// Total requests of all pods, in percent of the cluster's GPUs.
-const LOAD: u64 = 115;
+const LOAD_PERCENT: u64 = 115;
 /// Percentages at which the demo reports statistics.
-const REPORT_PERCENTS: [u64; 6] = [25, 50, 75, 90, 100, LOAD];
+const REPORT_PERCENTS: [u64; 6] = [25, 50, 75, 90, 100, LOAD_PERCENT];
 /// Percentage at which the demo draws the nodes.
 const CHART_PERCENT: u64 = 75;
 /// Percentage at which the demo replaces the extender.
@@ -111,7 +111,7 @@ impl<'a> ClusterScript<'a> {
         let pending_pods =
             self.create_pods(&mut setup, &mut states).await.context("step arrivals")?;
         Box::pin(self.explain(&pending_pods, &mut setup)).await.context("step explanation")?;
-        self.check().await.context("step check")?;
+        self.check_conflicts().await.context("step check")?;
         let (pods, took_ms) = (self.cycles_ms.len(), elapsed_ms(self.start));
         self.cycles_ms.sort_by(f64::total_cmp);
         let quantile = |percent: usize| {
@@ -142,7 +142,7 @@ impl<'a> ClusterScript<'a> {
         // The original error prints every object.
         let gpus = gpus.map_err(|_| anyhow!("the agent does not publish its GPUs"))?;
         let has_shares =
-            |node: &NodeStatus| node.counts(MEMORY).is_some_and(|(_, count)| count > 0);
+            |node: &NodeStatus| node.counts(GPU_MEMORY).is_some_and(|(_, count)| count > 0);
         self.testbed.kubelet.wait_for(has_shares, STEP_LIMIT).await?;
         let node = NODE.to_owned();
         let took_ms = elapsed_ms(self.testbed.agent_started);
@@ -171,7 +171,7 @@ impl<'a> ClusterScript<'a> {
             let pod = self.objects.create(&workload.pod("real")?)?;
             let pod = self.schedule_pod(pod, &mut scheduler).await?;
             let facts = PodFacts::of(&pod);
-            let Some(container) = self.agent_node.last.take() else {
+            let Some(container) = self.agent_node.last_grant.take() else {
                 // A small machine has no room for every workload.
                 self.objects.delete::<Pod>(NAMESPACE, &facts.name)?;
                 self.reporter.report(&ClusterEvent::NoRoom { pod: facts.namespaced_name() })?;
@@ -197,9 +197,9 @@ impl<'a> ClusterScript<'a> {
         PolicyStates { windlass, kube_scheduler }: &mut PolicyStates,
     ) -> Result<Vec<Pod>> {
         let total = u64::try_from(windlass.gpus())? * 1000;
-        let arrivals = pods::arrivals(total * LOAD / 100);
+        let arrivals = pods::arrivals(total * LOAD_PERCENT / 100);
         let (pods, gpus, nodes) = (arrivals.len(), windlass.gpus(), windlass.nodes());
-        self.reporter.report(&ClusterEvent::Arriving { pods, gpus, nodes, asked_percent: LOAD })?;
+        self.reporter.report(&ClusterEvent::Arriving { pods, gpus, nodes, asked_percent: LOAD_PERCENT })?;
         let progress = Progress::new();
         let (mut requested_milli, mut reports, mut pending_pods) =
             (0, REPORT_PERCENTS.into_iter().peekable(), Vec::new());
@@ -235,7 +235,7 @@ impl<'a> ClusterScript<'a> {
                 self.reporter.report(&ClusterEvent::Drawn { asked_percent, ours, stock })?;
             }
             if asked_percent == REPLACE_PERCENT {
-                self.replace(setup).await?;
+                self.replace_extender(setup).await?;
             }
         }
         Ok(pending_pods)
@@ -269,7 +269,7 @@ impl<'a> ClusterScript<'a> {
     }
 
     /// Stops the extender, and starts another.
-    async fn replace(&mut self, setup: &mut SchedulerSetup) -> Result<()> {
+    async fn replace_extender(&mut self, setup: &mut SchedulerSetup) -> Result<()> {
         self.extender_stopped_at = Some(Instant::now());
         if let Some(first) = setup.replica.take() {
             first.shut_down().await?;
@@ -327,7 +327,7 @@ impl<'a> ClusterScript<'a> {
     }
 
     /// Checks in the API server's objects that no GPU has two owners.
-    async fn check(&self) -> Result<()> {
+    async fn check_conflicts(&self) -> Result<()> {
         let objects = Objects::fetch(Some(self.kubeconfig.clone())).await?;
         let conflicts = objects.to_index().conflicts();
         ensure!(conflicts == 0, "{conflicts} pods hold more than their node has");

@@ -14,7 +14,7 @@ use crate::{
 /// Symbols for zero to eight allocated eighths of a node's GPUs.
 const SYMBOLS: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Nodes per line of a drawing.
-const PER_LINE: usize = 100;
+const NODES_PER_LINE: usize = 100;
 /// Maximum number of reasons, and of remedies, in the output.
 const MAX_REASONS: usize = 3;
 
@@ -123,7 +123,7 @@ fn draw(render: Renderer, name: &str, eighths: &[u32]) -> Vec<String> {
     let symbols: Vec<char> = eighths.iter().map(symbol).collect();
     let line = |part: &[char]| format!("    {}", part.iter().collect::<String>());
     let title = format!("  {}", render.bold(name));
-    std::iter::once(title).chain(symbols.chunks(PER_LINE).map(line)).collect()
+    std::iter::once(title).chain(symbols.chunks(NODES_PER_LINE).map(line)).collect()
 }
 
 fn pending(render: Renderer, explanation: &Explanation) -> Vec<String> {

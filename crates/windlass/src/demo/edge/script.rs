@@ -144,10 +144,10 @@ impl EdgeScript {
         .await?;
         let rate = LOAD * Prediction::of(&self.pipeline, &self.fleet, &new_placement).throughput;
         let endpoints = endpoints(&self.pipeline, &boards)?;
-        let load = endpoints.load(Load { rate: Some(rate), duration: LOAD_DURATION });
+        let load = endpoints.run_load(Load { rate: Some(rate), duration: LOAD_DURATION });
         let failure = async {
             sleep(FAILURE_DELAY).await;
-            boards.fail(failed_node).await;
+            boards.fail_board(failed_node).await;
             let stages = self.stages_of(&plan.placement, failed_node);
             let board = self.fleet.nodes[failed_node].name.clone();
             self.reporter.report(&EdgeEvent::BoardFailed {

@@ -55,7 +55,7 @@ fn board_table(render: Renderer, boards: &[BoardRow], pipeline: &str) -> Vec<Str
     for row in boards {
         let devices =
             if row.devices.is_empty() { "CPUs alone".to_owned() } else { row.devices.join(", ") };
-        table.row([row.name.clone(), row.board.clone(), row.link.clone(), devices]);
+        table.add_row([row.name.clone(), row.board.clone(), row.link.clone(), devices]);
     }
     let title = format!(
         "{}, SIMULATED: stages wait for their stated times, links have the boards' rates",

@@ -49,7 +49,7 @@ impl SoakRun {
     pub(super) async fn start_claim_pod(&mut self, gpus: usize) -> Result<()> {
         let Some(uid) = self.schedule(gpus).await? else { return Ok(()) };
         let is_unavailable =
-            self.waiting.get(&uid).is_some_and(|claim_pod| self.is_unavailable(claim_pod));
+            self.waiting_pods.get(&uid).is_some_and(|claim_pod| self.is_unavailable(claim_pod));
         let limit = if is_unavailable { PREPARE_LIMIT + RELEASE_TIME } else { PREPARE_LIMIT };
         let stopwatch = Stopwatch::start(self.rig.agent.process.id());
         self.try_start(&uid).await?;
@@ -113,16 +113,16 @@ impl SoakRun {
         Box::pin(self.rig.kubelet.admit(pod)).await?;
         self.rig.mark_claimed(&devices);
         let claim_pod = ClaimPod { name, claim, devices, grant: RunContainerOptions::default() };
-        self.waiting.insert(uid.clone(), claim_pod);
+        self.waiting_pods.insert(uid.clone(), claim_pod);
         Ok(Ok(uid))
     }
 
     /// Starts waiting pods until all run. Deletes pods whose devices another holder has.
     pub(super) async fn start_waiting(&mut self) -> Result<()> {
         let start = Instant::now();
-        while let Some(uid) = self.waiting.keys().next().cloned() {
+        while let Some(uid) = self.waiting_pods.keys().next().cloned() {
             self.try_start(&uid).await?;
-            let Some(claim_pod) = self.waiting.get(&uid) else { continue };
+            let Some(claim_pod) = self.waiting_pods.get(&uid) else { continue };
             if self.is_unavailable(claim_pod) {
                 self.tally.refused += 1;
                 self.delete_claim_pod(&uid).await?;
@@ -139,7 +139,7 @@ impl SoakRun {
 
     /// Ends the containers, releases the claim and deletes the pod.
     pub(super) async fn delete_claim_pod(&mut self, uid: &str) -> Result<()> {
-        let claim_pod = self.claims.remove(uid).or_else(|| self.waiting.remove(uid));
+        let claim_pod = self.claims.remove(uid).or_else(|| self.waiting_pods.remove(uid));
         let claim_pod = claim_pod.context("no such pod")?;
         self.rig.kubelet.delete_pod(uid).await;
         self.cluster()?.delete(&claim_pod.name)
@@ -207,7 +207,7 @@ impl SoakRun {
                 return Ok(());
             }
         };
-        let waiting_pod = self.waiting.remove(uid).context("the pod does not wait")?;
+        let waiting_pod = self.waiting_pods.remove(uid).context("the pod does not wait")?;
         let claim_pod = ClaimPod { grant, ..waiting_pod };
         self.tally.claims += 1;
         self.tally.gpus_given += claim_pod.devices.len();
@@ -255,7 +255,7 @@ impl SoakRun {
     }
 
     pub(super) fn allocated(&self) -> BTreeSet<String> {
-        let claim_pods = self.claims.values().chain(self.waiting.values());
+        let claim_pods = self.claims.values().chain(self.waiting_pods.values());
         claim_pods.flat_map(|claim_pod| claim_pod.devices.iter().cloned()).collect()
     }
 }

@@ -199,7 +199,7 @@ impl SoakRun {
     /// lock file. A second agent still has to be refused.
     async fn empty_plugin_folder(&mut self) -> Result<()> {
         for entry in fs::read_dir(self.rig.plugin_dir())?.flatten() {
-            if entry.file_name() != checkpoint::FILE && !entry.path().is_dir() {
+            if entry.file_name() != checkpoint::FILE_NAME && !entry.path().is_dir() {
                 // A socket may have been removed already.
                 let _ = fs::remove_file(entry.path());
             }

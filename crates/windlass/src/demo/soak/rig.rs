@@ -75,10 +75,10 @@ impl Rig {
         mounts: Mounts,
         mut cluster: Option<SoakCluster>,
     ) -> Result<Self> {
-        let folder = simulated::folder()?;
+        let folder = simulated::temp_folder()?;
         let path = folder.path();
-        let machine = simulated::machine_in(path, profile)?;
-        let kubelet = simulated::kubelet_in(path)?;
+        let machine = simulated::create_machine_in(path, profile)?;
+        let kubelet = simulated::start_kubelet_in(path)?;
         // The agent takes an empty pod list for one that the kubelet has not synchronized yet.
         let own_pod = Pod::new("windlass").container(Container::new("node"));
         Box::pin(kubelet.admit(own_pod)).await.context("the agent's own pod is not admitted")?;
@@ -117,7 +117,7 @@ impl Rig {
 
     /// Future that checks every device list, and completes at the first violation.
     pub(super) fn first_violation(&self) -> impl Future<Output = Violation> + use<> {
-        monitor_node(self.kubelet.watch(), self.truth.subscribe())
+        monitor_node(self.kubelet.watch_status(), self.truth.subscribe())
     }
 
     /// Records that the agent does not run.
@@ -179,7 +179,7 @@ impl Rig {
     pub(super) async fn wait_until_settled(&self, limit: Duration) -> Result<(), String> {
         let usable = self.usable().map_err(|error| format!("{error:#}"))?;
         let start = Instant::now();
-        let mut node = self.kubelet.watch();
+        let mut node = self.kubelet.watch_status();
         loop {
             if self.cluster.is_some() {
                 self.kubelet.reconcile_claims().await;

@@ -33,7 +33,7 @@ pub(super) struct SoakRun {
     /// Pods with prepared claims, by UID.
     pub(super) claims: BTreeMap<String, ClaimPod>,
     /// Pods that wait for their claims, by UID.
-    pub(super) waiting: BTreeMap<String, ClaimPod>,
+    pub(super) waiting_pods: BTreeMap<String, ClaimPod>,
     /// Reason of the latest failed start.
     pub(super) last_refusal: String,
     /// Times at which device plugin pods released devices, by published name.
@@ -71,7 +71,7 @@ impl SoakRun {
             tally: Tally::default(),
             allocations: BTreeMap::new(),
             claims: BTreeMap::new(),
-            waiting: BTreeMap::new(),
+            waiting_pods: BTreeMap::new(),
             last_refusal: String::new(),
             released_at: BTreeMap::new(),
             created: 0,

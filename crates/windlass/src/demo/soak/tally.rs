@@ -90,22 +90,22 @@ impl Tally {
 
     fn pod_table(&self) -> Table {
         let mut table = Table::new(["PODS", ""]);
-        table.row(["admitted".into(), self.admitted.to_string()]);
+        table.add_row(["admitted".into(), self.admitted.to_string()]);
         if self.claims > 0 {
-            table.row(["started with claims".into(), self.claims.to_string()]);
+            table.add_row(["started with claims".into(), self.claims.to_string()]);
         }
-        table.row(["GPUs given to them".into(), self.gpus_given.to_string()]);
-        table.row(["refused".into(), self.refused.to_string()]);
-        table.row(["slowest admission".into(), format!("{:.1} ms", self.worst_allocate_ms)]);
+        table.add_row(["GPUs given to them".into(), self.gpus_given.to_string()]);
+        table.add_row(["refused".into(), self.refused.to_string()]);
+        table.add_row(["slowest admission".into(), format!("{:.1} ms", self.worst_allocate_ms)]);
         if self.claims > 0 {
             let prepare = format!("{:.1} ms", self.worst_prepare_ms);
-            table.row(["slowest preparation of a claim".into(), prepare]);
+            table.add_row(["slowest preparation of a claim".into(), prepare]);
         }
-        table.row(["holders compared".into(), self.counts.to_string()]);
+        table.add_row(["holders compared".into(), self.counts.to_string()]);
         let (kills, early) = (self.killed_during_calls, self.killed_before_answers);
         let kills = format!("{kills}, {early} of them before its answer");
-        table.row(["agent killed during a call".into(), kills]);
-        table.row(["longest life of a process".into(), format!("{} s", self.longest_life_s)]);
+        table.add_row(["agent killed during a call".into(), kills]);
+        table.add_row(["longest life of a process".into(), format!("{} s", self.longest_life_s)]);
         table
     }
 
@@ -113,10 +113,10 @@ impl Tally {
         let mut table = Table::new(["FAULT", "TIMES", "SLOWEST RECOVERY"]);
         for (kind, FaultStats { times, worst_recovery_ms }) in &self.faults {
             let recovery = format!("{worst_recovery_ms:.1} ms");
-            table.row([(*kind).to_owned(), times.to_string(), recovery]);
+            table.add_row([(*kind).to_owned(), times.to_string(), recovery]);
         }
         for (kind, why) in &self.left_out {
-            table.row([(*kind).to_owned(), "left out".to_owned(), why.clone()]);
+            table.add_row([(*kind).to_owned(), "left out".to_owned(), why.clone()]);
         }
         table
     }
@@ -127,7 +127,7 @@ impl Tally {
             [("at the start", self.at_start), ("at the end", self.at_end), ("most", self.most)];
         for (label, Usage { resident_kib, descriptors, threads }) in rows {
             let mib = (resident_kib + 512) / 1024;
-            table.row([
+            table.add_row([
                 label.to_owned(),
                 format!("{mib} MiB"),
                 descriptors.to_string(),

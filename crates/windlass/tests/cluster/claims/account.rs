@@ -10,7 +10,7 @@ use super::{
     rig::{Rig, node_name, wait_for_running},
 };
 use crate::cluster::{
-    NODE_STATUS, eventually, has_cluster,
+    NODE_STATUS_LIMIT, eventually, has_cluster,
     pods::{Manifests, Pods, kubectl, try_kubectl},
 };
 
@@ -103,7 +103,7 @@ async fn check_served_pod() {
         let conditions = |claim: &Value| claim["status"]["devices"][0]["conditions"].to_string();
         claims().iter().any(|claim| conditions(claim).contains("Prepared"))
     };
-    eventually(NODE_STATUS, true, is_ready).await;
+    eventually(NODE_STATUS_LIMIT, true, is_ready).await;
 }
 
 /// Checks that the account may write slices of its own node only. The agent then deletes the slice, because the agent
@@ -120,7 +120,7 @@ async fn check_slice_rights(token: &str) {
     create(&node_name()).expect("a slice of its own node");
     let has_slice =
         async || kubectl(&["get", "resourceslices", "-o", "name"]).contains("e2e-slice");
-    eventually(NODE_STATUS, false, has_slice).await;
+    eventually(NODE_STATUS_LIMIT, false, has_slice).await;
 }
 
 /// Checks that the account may write the status of claims on its own node only.

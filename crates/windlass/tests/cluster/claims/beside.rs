@@ -80,7 +80,7 @@ fn random_pod(rng: &mut Rng, number: usize) -> ShortPod {
         AllocationApi::Plugin => format!("{PLUGIN_PREFIX}{number}"),
         AllocationApi::Claim => format!("windlass-e2e-claim-{number}"),
     };
-    ShortPod { name, api, gpus, tenths: 5 + rng.below(45) as u64 }
+    ShortPod { name, api, gpus, duration_tenths: 5 + rng.below(45) as u64 }
 }
 
 fn duration() -> Duration {

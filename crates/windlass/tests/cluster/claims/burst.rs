@@ -15,7 +15,7 @@ use crate::cluster::{
 const PODS: usize = 100;
 
 /// Deadline for all pods, on eight GPUs.
-const BURST: Duration = Duration::from_secs(240);
+const BURST_LIMIT: Duration = Duration::from_secs(240);
 
 /// Number of kills of the agent during the burst.
 const KILLS: usize = 4;
@@ -35,17 +35,17 @@ async fn a_burst_of_pods_is_served_while_the_agent_is_killed_repeatedly() {
         name: format!("windlass-e2e-burst-{number}"),
         api: AllocationApi::Claim,
         gpus: 1,
-        tenths: 5,
+        duration_tenths: 5,
     };
     let start = Instant::now();
     apply(&(0..PODS).map(|number| logs.pod(&short_pod(number))).collect::<Vec<_>>().join("---\n"));
     for kill in 1..=KILLS {
-        eventually(BURST, true, async || succeeded_count(&logs) >= PODS * kill / (KILLS + 1)).await;
+        eventually(BURST_LIMIT, true, async || succeeded_count(&logs) >= PODS * kill / (KILLS + 1)).await;
         rig.replace_agent();
         rig.wait_for_published(16).await;
         trigger_sync(&["-l", &logs.label]);
     }
-    eventually(BURST, PODS, async || succeeded_count(&logs)).await;
+    eventually(BURST_LIMIT, PODS, async || succeeded_count(&logs)).await;
     eprintln!("{PODS} pods had a GPU each within {:?}, with {KILLS} kills", start.elapsed());
     let spans = logs.spans();
     assert_eq!(spans.len(), PODS, "each had one GPU");

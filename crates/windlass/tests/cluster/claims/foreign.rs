@@ -12,7 +12,7 @@ use super::{
     rig::{Rig, node_name, wait_for_running},
 };
 use crate::cluster::{
-    KUBECONFIG, NODE_STATUS, eventually, has_cluster,
+    KUBECONFIG, NODE_STATUS_LIMIT, eventually, has_cluster,
     pods::{Manifests, Pods, clean_up, kubectl},
 };
 
@@ -91,7 +91,7 @@ async fn wait_for_published() {
     let path = "jsonpath={.items[*].spec.devices[*].name}";
     let query = ["get", "resourceslices", &field_selector(), "-o", path];
     let count = async || kubectl(&query).split_whitespace().count();
-    eventually(NODE_STATUS, DEVICES, count).await;
+    eventually(NODE_STATUS_LIMIT, DEVICES, count).await;
 }
 
 fn class_and_template() -> String {

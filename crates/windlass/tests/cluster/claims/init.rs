@@ -10,7 +10,7 @@ use super::{
     rig::{Rig, trigger_sync, wait_for_running},
 };
 use crate::cluster::{
-    NODE_STATUS, eventually,
+    NODE_STATUS_LIMIT, eventually,
     kubelet::holdings,
     node::Node,
     pods::{Manifests, Pods, kubectl, node_status},
@@ -67,13 +67,13 @@ async fn gpus_of_an_init_container_are_not_claimable_until_it_ends() {
     let Some(rig) = Rig::start("dgx-h100", "dra: {offer: beside}\n") else { return };
     rig.wait_for_published(16).await;
     let count = async || node_status("allocatable", "nvidia.com/gpu");
-    eventually(NODE_STATUS, "8".to_owned(), count).await;
+    eventually(NODE_STATUS_LIMIT, "8".to_owned(), count).await;
     let manifests = Manifests::apply(&tolerant_templates());
     let mut pods = Pods::new();
     pods.apply(HOLDER, &holder());
     let path = "jsonpath={.status.initContainerStatuses[0].state.running.startedAt}";
     let is_running = async || !kubectl(&["get", "pod", HOLDER, "-o", path]).is_empty();
-    eventually(NODE_STATUS, true, is_running).await;
+    eventually(NODE_STATUS_LIMIT, true, is_running).await;
     let causes_before = write_causes(&rig.node);
     assert!(causes_before > 0, "the agent has registered, but its log has none of the messages");
     for _ in 0..REWRITES {

@@ -7,7 +7,7 @@ use super::{
     rig::{Rig, trigger_sync, wait_for_running},
 };
 use crate::cluster::{
-    NODE_STATUS, eventually,
+    NODE_STATUS_LIMIT, eventually,
     pods::{Manifests, Pods},
 };
 
@@ -32,7 +32,7 @@ async fn a_restarted_agent_completes_an_interrupted_claim_preparation() {
     let mut pods = Pods::new();
     let name = "windlass-e2e-midway";
     pods.apply(name, &pod(name, 2));
-    eventually(NODE_STATUS, true, async || rig.agent.try_wait().is_some()).await;
+    eventually(NODE_STATUS_LIMIT, true, async || rig.agent.try_wait().is_some()).await;
     assert!(fs::exists(&marker).expect("readable"), "the agent ended before the step killed it");
     assert!(
         rig.node.state("claims.json").contains("PrepareStarted"),
@@ -41,7 +41,7 @@ async fn a_restarted_agent_completes_an_interrupted_claim_preparation() {
     let owners = rig.owners().await;
     assert_eq!(owners.values().map(Vec::len).collect::<Vec<_>>(), [2]);
 
-    rig.agent = rig.node.agent();
+    rig.agent = rig.node.start_agent();
     rig.wait_for_published(16).await;
     trigger_sync(&[name]);
     wait_for_running("default", name).await;

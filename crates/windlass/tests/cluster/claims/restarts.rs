@@ -5,7 +5,7 @@ use super::{
     rig::{Rig, wait_for_running},
 };
 use crate::cluster::{
-    NODE_STATUS, eventually,
+    NODE_STATUS_LIMIT, eventually,
     kubelet::restart,
     pods::{Manifests, Pods, kubectl},
 };
@@ -44,7 +44,7 @@ async fn pods_keep_their_devices_while_kubelet_agent_and_slices_are_replaced() {
 
     rig.agent.kill();
     kubectl(&["delete", "resourceslices", "--all"]);
-    rig.agent = rig.node.agent();
+    rig.agent = rig.node.start_agent();
     rig.wait_for_published(16).await;
     assert_eq!(rig.owners().await, owners_before, "after the slices were deleted without an agent");
 
@@ -63,7 +63,7 @@ async fn pods_keep_their_devices_while_kubelet_agent_and_slices_are_replaced() {
 
     kubectl(&["delete", "pod", "windlass-e2e-keep-b", "--force", "--grace-period=0"]);
     let device_count = async || rig.owners().await.values().map(Vec::len).sum::<usize>();
-    eventually(NODE_STATUS, 1, device_count).await;
+    eventually(NODE_STATUS_LIMIT, 1, device_count).await;
     drop(pods);
     rig.wait_for_no_owners().await;
     drop(manifests);

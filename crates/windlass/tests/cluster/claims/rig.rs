@@ -11,7 +11,7 @@ use super::{
     owners::{Owners, api_owners, holders, node_owners},
 };
 use crate::cluster::{
-    KUBECONFIG, NODE_STATUS, eventually, has_cluster,
+    KUBECONFIG, NODE_STATUS_LIMIT, eventually, has_cluster,
     node::{Agent, Node},
     plugin_folder_lock,
     pods::{kubectl, try_kubectl},
@@ -22,7 +22,7 @@ pub(super) struct Rig {
     pub(super) agent: Agent,
     pub(super) node: Node,
     /// Address of the agent's metrics.
-    listen: SocketAddr,
+    metrics_address: SocketAddr,
     _lock: File,
 }
 
@@ -39,14 +39,14 @@ impl Rig {
     /// Starts an agent with another kubeconfig.
     pub(super) fn start_as(machine: &str, config: &str, kubeconfig: &str) -> Self {
         let lock = plugin_folder_lock();
-        let listen = free_address();
+        let metrics_address = free_address();
         let base = format!(
-            "health: {{quietPeriod: 2s, probeInterval: 1s}}\nlisten: {listen}\n\
+            "health: {{quietPeriod: 2s, probeInterval: 1s}}\nlisten: {metrics_address}\n\
              cluster: {{kubeconfig: {kubeconfig}, nodeName: {}}}\n",
             node_name()
         );
         let node = Node::new(machine, &(base + config));
-        Self { agent: node.agent(), node, listen, _lock: lock }
+        Self { agent: node.start_agent(), node, metrics_address, _lock: lock }
     }
 
     /// Waits until this agent serves the kubelet and has published this number of devices. Fails if the agent left a
@@ -64,7 +64,7 @@ impl Rig {
             let listed_count = kubectl(&query).split_whitespace().count();
             (metrics.contains(registered), counts.sum::<usize>(), listed_count)
         };
-        eventually(NODE_STATUS, (true, devices, devices), state).await;
+        eventually(NODE_STATUS_LIMIT, (true, devices, devices), state).await;
         let metrics = self.metrics().expect("the agent answered");
         for line in ["windlass_dra_publish_errors_total 0", "windlass_dra_devices_left_out 0"] {
             assert!(metrics.contains(line), "{line}\n{metrics}");
@@ -73,7 +73,7 @@ impl Rig {
     }
 
     pub(super) fn metrics(&self) -> io::Result<String> {
-        let (mut stream, mut page) = (TcpStream::connect(self.listen)?, String::new());
+        let (mut stream, mut page) = (TcpStream::connect(self.metrics_address)?, String::new());
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: n\r\n\r\n")?;
         stream.read_to_string(&mut page)?;
         Ok(page)
@@ -82,13 +82,13 @@ impl Rig {
     /// Kills the agent with SIGKILL, and starts another.
     pub(super) fn replace_agent(&mut self) {
         self.agent.kill();
-        self.agent = self.node.agent();
+        self.agent = self.node.start_agent();
     }
 
     /// Waits until node and API server report the same owners, and returns them.
     pub(super) async fn owners(&self) -> Owners {
         let mut owners = Owners::new();
-        eventually(NODE_STATUS, None, async || {
+        eventually(NODE_STATUS_LIMIT, None, async || {
             let (node, api) = (node_owners(&self.node), api_owners());
             owners.clone_from(&node);
             (node != api).then_some((node, api))

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::rig::{Rig, wait_for_running};
 use crate::cluster::{
-    NODE_STATUS, eventually,
+    NODE_STATUS_LIMIT, eventually,
     pods::{Manifests, Pods, kubectl, node_status},
 };
 
@@ -50,7 +50,7 @@ async fn the_examples_for_whole_gpus_get_what_they_ask_for() {
     rig.wait_for_published(16).await;
     // The kubelet may still list the resource of another test's device plugin.
     let count = async || node_status("allocatable", "nvidia.com/gpu");
-    eventually(NODE_STATUS, true, async || ["", "0"].contains(&count().await.as_str())).await;
+    eventually(NODE_STATUS_LIMIT, true, async || ["", "0"].contains(&count().await.as_str())).await;
     let names = [
         "gpu-by-attribute",
         "one-claim-two-containers",
@@ -96,11 +96,11 @@ async fn the_example_of_admin_access_gets_allocated_and_broken_devices() {
     let Some(rig) = Rig::start("dgx-h100", "dra: {offer: beside}\n") else { return };
     rig.wait_for_published(16).await;
     let count = async || node_status("allocatable", "nvidia.com/gpu");
-    eventually(NODE_STATUS, "8".to_owned(), count).await;
+    eventually(NODE_STATUS_LIMIT, "8".to_owned(), count).await;
     let mut pods = Pods::new();
     pods.run("windlass-e2e-by-plugin", "nvidia.com/gpu", 2).await;
-    rig.node.fault("lost@7");
-    eventually(NODE_STATUS, "7".to_owned(), count).await;
+    rig.node.inject_fault("lost@7");
+    eventually(NODE_STATUS_LIMIT, "7".to_owned(), count).await;
     let manifests = apply_examples(&["admin-access"]);
     assert_eq!(
         gpus(&container_view("gpu-admin", "look", "main").await).len(),
@@ -133,7 +133,7 @@ async fn the_example_for_a_mig_profile_gets_an_instance_that_is_created_and_remo
     assert_eq!(owners.values().map(Vec::len).collect::<Vec<_>>(), [1], "{owners:?}");
     drop(manifests);
     rig.wait_for_no_owners().await;
-    eventually(NODE_STATUS, Vec::new(), async || instances()).await;
+    eventually(NODE_STATUS_LIMIT, Vec::new(), async || instances()).await;
 }
 
 #[tokio::test]
@@ -154,5 +154,5 @@ async fn the_example_for_a_share_of_memory_gets_its_limit_from_an_mps_daemon() {
     assert_eq!(owners.values().map(Vec::len).collect::<Vec<_>>(), [1], "{owners:?}");
     drop(manifests);
     rig.wait_for_no_owners().await;
-    eventually(NODE_STATUS, 0, async || daemons().flatten().count()).await;
+    eventually(NODE_STATUS_LIMIT, 0, async || daemons().flatten().count()).await;
 }

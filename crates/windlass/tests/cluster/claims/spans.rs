@@ -27,7 +27,7 @@ pub(super) struct ShortPod {
     pub(super) name: String,
     pub(super) api: AllocationApi,
     pub(super) gpus: usize,
-    pub(super) tenths: u64,
+    pub(super) duration_tenths: u64,
 }
 
 /// Time in which a pod saw a GPU, in seconds since the start of the machine.
@@ -50,7 +50,7 @@ impl Logs {
     }
 
     pub(super) fn pod(&self, pod: &ShortPod) -> String {
-        let ShortPod { name, api, gpus, tenths } = pod;
+        let ShortPod { name, api, gpus, duration_tenths: tenths } = pod;
         let (claims, resources) = match api {
             AllocationApi::Plugin => (String::new(), format!("limits: {{nvidia.com/gpu: {gpus}}}")),
             AllocationApi::Claim => (

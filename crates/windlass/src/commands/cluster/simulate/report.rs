@@ -10,7 +10,7 @@ use windlass_sched::{
 use super::Runs;
 use crate::{
     cli::SimulateArgs,
-    screen::{Paint, Style, Table, line},
+    screen::{Paint, Style, Table, print_line},
 };
 
 /// Results of a simulation in which pods stay.
@@ -121,7 +121,7 @@ impl Setting {
     /// Prints the setting, a table with `columns` of allocation before the columns of classes, and the legend.
     fn print(&self, columns: Vec<String>, rows: Vec<Vec<String>>, legend: &str) -> Result<()> {
         let Self { nodes, gpus, pods, pod_count, forecast, seeds: [first, last], .. } = self;
-        line(format!(
+        print_line(format!(
             "{nodes} nodes with {gpus} GPUs; {pod_count} pods ({pods}); seeds {first} to {last}; policies know \
              {forecast}"
         ))?;
@@ -133,7 +133,7 @@ impl Setting {
             "{legend}. ±: standard deviation over the seeds.\nUS: microseconds of a run per decision, with all \
              processors busy."
         );
-        Ok(line(Paint::for_stdout().styled(Style::Muted, legend))?)
+        Ok(print_line(Paint::for_stdout().styled(Style::Muted, legend))?)
     }
 }
 

@@ -55,7 +55,7 @@ impl JointReport<'_> {
     fn paired(&self, choice: &JointChoice) -> Vec<String> {
         let mut table = Table::new(["GPU", "NIC", "OVER"]);
         for Pair { gpu, nic, level } in &choice.pairs {
-            table.row([self.name(gpu), self.name(nic), level.to_string()]);
+            table.add_row([self.name(gpu), self.name(nic), level.to_string()]);
         }
         table.lines("  ")
     }
@@ -75,7 +75,7 @@ impl JointReport<'_> {
 fn scores(choice: &JointChoice) -> Vec<String> {
     let mut table = Table::new(["TERM", "CHOSEN"]);
     for (term, value) in choice.score.terms() {
-        table.row([term.title().to_owned(), value.to_string()]);
+        table.add_row([term.title().to_owned(), value.to_string()]);
     }
     table.lines("  ")
 }

@@ -136,17 +136,17 @@ impl Comparison<'_> {
             return self.delete_layout("waiting for the last layout to end").await;
         };
         let is_running = candidates.last().is_some_and(|last| last.plan.layout == best.plan.layout);
-        if is_running { Ok(()) } else { self.replace(best).await }
+        if is_running { Ok(()) } else { self.replace_layout(best).await }
     }
 
     async fn measure(&self, candidate: &Candidate) -> Result<MeasuredLayout> {
-        self.replace(candidate).await?;
+        self.replace_layout(candidate).await?;
         let name = candidate.plan.layout.name();
         let job = self.application.start_job(self.job).await?;
         // The Job is deleted here, or by Kubernetes after a while if this program ends before.
         let log = self.await_job(name, &job).await;
         self.application.delete_job(&job).await?;
-        let measured = job::figures(&log?)?;
+        let measured = job::parse_figures(&log?)?;
         let placement = &candidate.plan.placement;
         Ok(MeasuredLayout::with_prediction(
             candidate.plan.layout,
@@ -156,7 +156,7 @@ impl Comparison<'_> {
     }
 
     /// Replaces the running layout. Its pods end first, because they hold the devices.
-    async fn replace(&self, candidate: &Candidate) -> Result<()> {
+    async fn replace_layout(&self, candidate: &Candidate) -> Result<()> {
         let name = candidate.plan.layout.name();
         self.delete_layout(&format!("layout {name}: waiting for the previous layout to end"))
             .await?;

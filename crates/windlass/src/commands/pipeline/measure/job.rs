@@ -100,7 +100,7 @@ fn container(image: &str, stage: &Stage, duration: Duration) -> Value {
 }
 
 /// Parses the figures in the Job's log, which follow its warnings.
-pub(super) fn figures(log: &str) -> Result<MeasuredFigures> {
+pub(super) fn parse_figures(log: &str) -> Result<MeasuredFigures> {
     let is_json_start = |line: &&str| line.starts_with('{');
     let offset =
         log.split_inclusive('\n').take_while(|line| !is_json_start(line)).map(str::len).sum();
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_job_without_figures_is_reported_with_its_output() {
-        let error_text = |log: &str| windlass_host::causes(&*figures(log).expect_err("no figures"));
+        let error_text = |log: &str| windlass_host::causes(&*parse_figures(log).expect_err("no figures"));
         assert!(error_text("windlass: no stage serves\n").ends_with("windlass: no stage serves"));
         assert!(error_text(" ").contains("without output"));
         assert!(error_text("{\"layouts\": [{}]}").contains("another version"));

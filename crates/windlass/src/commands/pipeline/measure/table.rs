@@ -6,15 +6,15 @@ use windlass_pipeline::quantity::Seconds;
 use super::{MeasureReport, MeasuredLayout, SkippedLayout};
 use crate::{
     measurement::figures::{MeasuredFigures, Times},
-    screen::{Paint, Style, Table, line},
+    screen::{Paint, Style, Table, print_line},
 };
 
 /// Prints a row for each layout, then a table of its stages.
 pub(super) fn print(report: &MeasureReport) -> Result<()> {
     let paint = Paint::for_stdout();
     let simulated = if report.simulated { ", on SIMULATED boards" } else { "" };
-    line(paint.styled(Style::Heading, format!("{}: measured{simulated}", report.pipeline)))?;
-    line("")?;
+    print_line(paint.styled(Style::Heading, format!("{}: measured{simulated}", report.pipeline)))?;
+    print_line("")?;
     let mut table = Table::new([
         "LAYOUT",
         "ITEMS/S",
@@ -27,29 +27,29 @@ pub(super) fn print(report: &MeasureReport) -> Result<()> {
         "P99",
     ]);
     for layout in &report.layouts {
-        table.row(summary(layout));
+        table.add_row(summary(layout));
     }
     if !report.layouts.is_empty() {
         table.print()?;
     }
     for layout in &report.layouts {
-        line("")?;
+        print_line("")?;
         print_layout(layout, paint)?;
     }
     if !report.left_out.is_empty() {
-        line("")?;
+        print_line("")?;
     }
     for SkippedLayout { layout, reason, has_failed } in &report.left_out {
         let style = if *has_failed { Style::Error } else { Style::Warning };
-        line(paint.styled(style, format!("{layout} was not measured: {reason}")))?;
+        print_line(paint.styled(style, format!("{layout} was not measured: {reason}")))?;
     }
     if let Some(verdict) = &report.verdict {
-        line("")?;
-        line(paint.styled(Style::Heading, verdict.text()))?;
+        print_line("")?;
+        print_line(paint.styled(Style::Heading, verdict.text()))?;
     }
     if let Some(namespace) = &report.runs_in {
         let subject = report.verdict.as_ref().map_or("The measured layout", |_| "It");
-        line(format_args!("{subject} runs in namespace {namespace} now."))?;
+        print_line(format_args!("{subject} runs in namespace {namespace} now."))?;
     }
     Ok(())
 }
@@ -80,23 +80,23 @@ fn print_layout(layout: &MeasuredLayout, paint: Paint) -> Result<()> {
     let measured = &layout.measured;
     let name = layout.layout.unwrap_or("pipeline");
     let at = measured.at_items_per_second;
-    line(paint.styled(Style::Heading, format!("{name}: p50, p95 and p99 at {at:.1} items/s")))?;
+    print_line(paint.styled(Style::Heading, format!("{name}: p50, p95 and p99 at {at:.1} items/s")))?;
     let mut table = Table::new(["STAGE", "LINK IN", "WAITED", "WORKED", "BLOCKED BY NEXT"]);
     for stage in &measured.stages {
         let link = measured.links.iter().find(|link| link.to == stage.stage);
         let link = link.map_or_else(|| "-".to_owned(), |link| quantiles(&link.time));
         let times = [&stage.waited, &stage.worked, &stage.sending].map(quantiles);
         let [waited, worked, sending] = times;
-        table.row([stage.stage.clone(), link, waited, worked, sending]);
+        table.add_row([stage.stage.clone(), link, waited, worked, sending]);
     }
     table.print()?;
     let account = &measured.account;
-    line(format_args!("{} items sent, {} arrived.", account.sent, account.arrived))?;
+    print_line(format_args!("{} items sent, {} arrived.", account.sent, account.arrived))?;
     for (reason, count) in &account.failed {
-        line(paint.styled(Style::Error, format!("{count} failed at {reason}")))?;
+        print_line(paint.styled(Style::Error, format!("{count} failed at {reason}")))?;
     }
     if account.unheard > 0 {
-        line(paint.styled(Style::Error, format!("{} have an unknown outcome", account.unheard)))?;
+        print_line(paint.styled(Style::Error, format!("{} have an unknown outcome", account.unheard)))?;
     }
     Ok(())
 }
