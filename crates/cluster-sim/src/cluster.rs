@@ -44,7 +44,7 @@ pub struct ScheduledPod {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SchedulingError {
     /// An object that the pod names does not exist.
-    #[error("pod {pod}: {problem}")]
+    #[error("pod {pod}: {reason}")]
     MissingObject {
         /// `namespace/name`.
         pod: String,

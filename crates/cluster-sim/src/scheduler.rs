@@ -55,7 +55,7 @@ pub enum CycleError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The extender returned an error or an invalid document.
-    #[error("{verb}: {problem}")]
+    #[error("{verb}: {reason}")]
     Refused {
         /// Verb of the request.
         verb: &'static str,

@@ -23,7 +23,7 @@ use windlass_resources::NodeState;
 use self::{
     bucket::TokenBucket,
     report::{Report, ReportedDevices},
-    series::{Series, EventWrite},
+    series::{EventWrite, Series},
 };
 use super::{
     Client, ClusterError, FIELD_MANAGER, attempts::RequestBackoff, client::Connection,

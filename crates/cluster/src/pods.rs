@@ -12,7 +12,7 @@ use windlass_core::virtual_gpus::ContainerRequest;
 
 use super::{
     BoundPod, Client, ClusterError, FIELD_MANAGER, PodWarning,
-    bound_pod::{is_mirror_of, container_requests},
+    bound_pod::{container_requests, is_mirror_of},
     create_params,
     error::is_write_conflict,
     pod_fields::{self, PodFields},

@@ -35,7 +35,7 @@ pub struct InvalidConfig {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-// === impl Mistakes ===
+// === impl InvalidConfig ===
 
 impl InvalidConfig {
     /// The mistakes of a file, in the order of its lines.

@@ -65,7 +65,8 @@ pub(super) fn source_errors(
     kubelet_dir: &Path,
 ) -> Vec<Diagnostic> {
     let per_source = sources.iter().flat_map(|Spanned { line, value }| {
-        let SourceFindings { errors, dangers: dangerous } = source::check_source(value, kubelet_dir);
+        let SourceFindings { errors, dangers: dangerous } =
+            source::check_source(value, kubelet_dir);
         let dangers = dangerous.into_iter().map(|text| format!("{text}; {DANGER_ADVICE}"));
         errors.into_iter().chain(dangers).map(|text| Diagnostic::new(*line, text))
     });

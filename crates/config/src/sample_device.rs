@@ -62,7 +62,10 @@ impl SampleDevice {
                 match value_type {
                     AttributeType::VersionOrText => varying.push((*domain, name)),
                     value_type => {
-                        drop(attributes.insert(AttributeName::new(domain, name), placeholder(*value_type)));
+                        drop(
+                            attributes
+                                .insert(AttributeName::new(domain, name), placeholder(*value_type)),
+                        );
                     }
                 }
             }

@@ -146,7 +146,8 @@ impl Claims {
         let devices: Vec<_> = entries.iter().map(|entry| json!({"name": entry.cdi})).collect();
         let kind = format!("{DRIVER}/claim");
         let document = json!({"cdiVersion": "0.5.0", "kind": kind, "devices": devices});
-        fs::write(self.spec_path(uid), document.to_string()).expect("the case's folder is writable");
+        fs::write(self.spec_path(uid), document.to_string())
+            .expect("the case's folder is writable");
     }
 
     /// Releases a claim.

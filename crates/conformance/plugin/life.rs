@@ -102,7 +102,10 @@ impl Plugin {
             let _ = self.register("v1alpha").await;
         }
         loop {
-            self.service.shared.health_and_registration.send_modify(|(_, registration)| *registration += 1);
+            self.service
+                .shared
+                .health_and_registration
+                .send_modify(|(_, registration)| *registration += 1);
             if self.defect == Defect::LeaksDescriptors {
                 let leak = || fs::File::open("/dev/null").map(std::mem::forget);
                 let _ = (0..3).map(|_| leak()).collect::<Result<Vec<()>, _>>();

@@ -278,7 +278,8 @@ async fn send_lists(
     number: usize,
     sender: mpsc::Sender<Result<wire::ListAndWatchResponse, Status>>,
 ) {
-    let (mut state, mut newest) = (shared.health_and_registration.subscribe(), shared.newest_stream.subscribe());
+    let (mut state, mut newest) =
+        (shared.health_and_registration.subscribe(), shared.newest_stream.subscribe());
     let defect = shared.defect;
     let sends_changes = defect != Defect::ReportsHealthOnFirstStreamOnly || number == 0;
     let sends_when_idle = defect == Defect::SendsListsWhenIdle;

@@ -163,7 +163,8 @@ impl Subject {
                 let user_options: &[&str] =
                     if rustix::process::geteuid().is_root() { &[] } else { &["--map-root-user"] };
                 let words = ["unshare", "--mount", "--propagation", "private"];
-                let words = words.iter().chain(user_options).chain(&["sh", "-c", MOUNT_SCRIPT, "sh"]);
+                let words =
+                    words.iter().chain(user_options).chain(&["sh", "-c", MOUNT_SCRIPT, "sh"]);
                 words
                     .map(OsString::from)
                     .chain([placeholders.kubelet.clone().into()])

@@ -23,7 +23,7 @@ use windlass_kubelet_sim::{
 
 pub(crate) use self::{
     claims::{ClaimRequest, copy_of, pod},
-    driver::{CALL_LIMIT, Driver, PrepareResults, prepared_devices, devices_in, dial},
+    driver::{CALL_LIMIT, Driver, PrepareResults, devices_in, dial, prepared_devices},
     served::{Client, ServedResource},
 };
 use crate::{

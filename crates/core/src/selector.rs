@@ -176,7 +176,10 @@ impl DeviceExpression {
     }
 
     /// Parses an expression over a `device` with these fields.
-    fn parse_with_fields(fields: &'static [&'static str], text: &str) -> Result<Self, InvalidExpression> {
+    fn parse_with_fields(
+        fields: &'static [&'static str],
+        text: &str,
+    ) -> Result<Self, InvalidExpression> {
         let invalid = |problem: String| InvalidExpression {
             text: in_a_line(text),
             problem: in_a_line(&problem),

@@ -47,7 +47,13 @@ impl<'a> Device<'a> {
     /// True if the device uses the host's memory.
     pub fn is_integrated(self) -> Result<bool> {
         let mut value = 0;
-        call!(self.table, cuDeviceGetAttribute, &raw mut value, ATTRIBUTE_INTEGRATED, self.ordinal)?;
+        call!(
+            self.table,
+            cuDeviceGetAttribute,
+            &raw mut value,
+            ATTRIBUTE_INTEGRATED,
+            self.ordinal
+        )?;
         Ok(value != 0)
     }
 

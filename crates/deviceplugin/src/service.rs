@@ -191,7 +191,8 @@ impl Service {
         self.check_known(&offer, ids)?;
         if offer.are_share_tokens(ids) {
             let outcome = self.shares.bind(&self.resource, ids).await;
-            return outcome.map_err(|reason| Refusal::ShareNotBound { resource: self.name(), reason });
+            return outcome
+                .map_err(|reason| Refusal::ShareNotBound { resource: self.name(), reason });
         }
         let devices: BTreeSet<_> = ids.iter().filter_map(|id| offer.device_of(id)).collect();
         let outcome = self.cleanup.prepare(devices.into_iter().cloned()).await;

@@ -81,8 +81,10 @@ impl Claim {
         reference: &ClaimRef,
         driver: &DriverName,
     ) -> Result<Self, ClaimError> {
-        let missing =
-            |field: &str| ClaimError::MissingField { claim: reference.clone(), field: field.to_owned() };
+        let missing = |field: &str| ClaimError::MissingField {
+            claim: reference.clone(),
+            field: field.to_owned(),
+        };
         let uid = object.metadata.uid.ok_or_else(|| missing("metadata.uid"))?;
         if uid != reference.uid {
             return Err(ClaimError::Replaced { claim: reference.clone(), found: uid });

@@ -121,7 +121,7 @@ fn partial_gpu_reason(device: &Device, mig_reason: &'static str) -> Option<&'sta
     }
 }
 
-// === impl Inputs ===
+// === impl ConstraintInputs ===
 
 impl ConstraintInputs<'_> {
     fn constraints(self) -> Result<Constraints, ConstraintError> {

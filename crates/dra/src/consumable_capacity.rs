@@ -32,7 +32,7 @@ pub(crate) enum CapacityError {
     #[error("its allocation has no amount of {0} that can be read")]
     Unreadable(AttributeName),
     #[error(
-        "no method enforces {amount} of {name}: the device is shared by {by}; request all \
+        "no method enforces {amount} of {name}: the device is shared by {method}; request all \
          of it, share it by mps, or configure limits: advisory"
     )]
     Unenforced { amount: String, name: String, method: &'static str },

@@ -28,7 +28,7 @@ pub(crate) struct Configs<'a>(Vec<(&'a OpaqueConfig, Parameters)>);
 /// Reason why a configuration cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpaqueError {
-    #[error("{origin}: {why}")]
+    #[error("{origin}: {reason}")]
     Unreadable { origin: String, reason: String },
     #[error(
         "{origin}: no kind {kind:?} in {version:?} is known: write DeviceConfig of {WINDLASS_API_VERSION}, or GpuConfig \
@@ -43,7 +43,7 @@ pub enum OpaqueError {
         device: String,
         found: DeviceKind,
     },
-    #[error("{origin}: strategy {strategy} is impossible for {device}: {why}")]
+    #[error("{origin}: strategy {strategy} is impossible for {device}: {reason}")]
     Impossible { origin: String, strategy: &'static str, device: String, reason: &'static str },
 }
 

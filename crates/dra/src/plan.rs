@@ -52,20 +52,22 @@ pub(crate) struct Plan {
 /// Reason to refuse a claim.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    #[error("request {request}: pool {pool} has no device {device}{why}")]
+    #[error("request {request}: pool {pool} has no device {device}{suffix}")]
     UnknownDevice { request: String, pool: String, device: String, suffix: &'static str },
-    #[error("request {request}: {device} cannot be used: {why}")]
+    #[error("request {request}: {device} cannot be used: {reason}")]
     UnusableDevice { request: String, device: DeviceId, reason: String },
     #[error("request {request}: {device} is held by another claim")]
     HeldByClaim { request: String, device: String, holder: ClaimRef },
     #[error(
-        "request {request}: {device} exists at {place} already, and was not made for this claim: the agent \
+        "request {request}: {device} exists at {placement} already, and was not made for this claim: the agent \
          removes it at its next start, if it has no holder"
     )]
     ForeignInstance { request: String, placement: Partition, device: DeviceId },
-    #[error("request {request}: no MIG instance exists at {place}, and admin access makes none")]
+    #[error(
+        "request {request}: no MIG instance exists at {placement}, and admin access makes none"
+    )]
     MissingInstance { request: String, placement: Partition },
-    #[error("request {request}: {device} is not offered to claims: {why}")]
+    #[error("request {request}: {device} is not offered to claims: {reason}")]
     NotClaimable { request: String, device: DeviceId, reason: &'static str },
     #[error(
         "request {0}: a program has one MPS daemon, and the request got several devices: ask for each in a \
@@ -180,7 +182,8 @@ impl<'a> PlanInputs<'a> {
         };
         check_health(result, &device)?;
         self.check_obstacles(result, &device)?;
-        let inputs = constraints::ConstraintInputs { result, entry, device: &device, driver: self.driver };
+        let inputs =
+            constraints::ConstraintInputs { result, entry, device: &device, driver: self.driver };
         let constraints = Constraints::of(inputs, configs.requested_sharing(result, &device)?)?;
         Ok(ChosenDevice { result, device, partition, constraints })
     }

@@ -112,7 +112,8 @@ impl Preparer {
 
     /// Prepares and releases claims until the queue is closed.
     pub(super) async fn run(mut self) {
-        let (mut orphans, mut check) = (interval(ORPHAN_CHECK_INTERVAL), interval(self.check_interval));
+        let (mut orphans, mut check) =
+            (interval(ORPHAN_CHECK_INTERVAL), interval(self.check_interval));
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut state = self.environment.state.clone();
         loop {

@@ -50,7 +50,12 @@ impl Deadline {
     /// A deadline after `limit` from `now`.
     pub fn starting_at(now: Instant, limit: Duration) -> Self {
         let slice = limit / SLICES;
-        Self { slice, remaining_slices: SLICES, uncounted_slices_left: SLICES, slice_end: now + slice }
+        Self {
+            slice,
+            remaining_slices: SLICES,
+            uncounted_slices_left: SLICES,
+            slice_end: now + slice,
+        }
     }
 
     /// End of the current slice: time of the next check.

@@ -148,7 +148,9 @@ impl SocketPath {
             Ok(metadata) if !metadata.file_type().is_socket() => {
                 Err(SocketError::Occupied(self.0.clone()))
             }
-            Ok(_) => std::fs::remove_file(&self.0).map_err(|source| self.io_error("replace", source)),
+            Ok(_) => {
+                std::fs::remove_file(&self.0).map_err(|source| self.io_error("replace", source))
+            }
             Err(_) => Ok(()),
         }
     }

@@ -440,7 +440,8 @@ mod tests {
         let full = CAPACITY;
         for count in [0, 1, full, full + 1, 2 * full, 2 * full + 1, 5 * full + 7] {
             let log = log(count);
-            let newest: Vec<Event> = (count.saturating_sub(full)..count).map(numbered_event).collect();
+            let newest: Vec<Event> =
+                (count.saturating_sub(full)..count).map(numbered_event).collect();
             assert_eq!(log.subscribe().newest(), newest, "{count}");
             assert_eq!(log.subscribe().count(|_| true), newest.len());
             assert!(log.log.borrow().events.len() <= 2 * full);
@@ -452,7 +453,10 @@ mod tests {
         let count = 3 * CAPACITY + 5;
         let reader = log(count).subscribe();
         let next = count as u64;
-        assert_eq!(reader.since(next - 2), (vec![numbered_event(count - 2), numbered_event(count - 1)], next));
+        assert_eq!(
+            reader.since(next - 2),
+            (vec![numbered_event(count - 2), numbered_event(count - 1)], next)
+        );
         assert_eq!(reader.since(next), (Vec::new(), next));
         assert_eq!(reader.since(next + 9), (Vec::new(), next));
         assert_eq!(reader.since(0).0, reader.newest());

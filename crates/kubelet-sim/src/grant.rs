@@ -152,7 +152,7 @@ impl ContainerItem for DeviceNode {
     }
 }
 
-// === impl Conflict ===
+// === impl MergeConflict ===
 
 impl MergeConflict {
     /// A conflict if the two values differ.

@@ -274,11 +274,13 @@ impl Machine {
         with_path("remove", &removed_host, |path| {
             ignore_error_kind(not_found, fs::remove_dir_all(path))
         })?;
-        [REMOVED_LIBRARY, NVML_LIBRARY, UNVERSIONED_LIBRARY, CUDA_LIBRARY].iter().try_for_each(|name| {
-            with_path("remove", &self.dir.join(name), |file| {
-                ignore_error_kind(not_found, fs::remove_file(file))
-            })
-        })
+        [REMOVED_LIBRARY, NVML_LIBRARY, UNVERSIONED_LIBRARY, CUDA_LIBRARY].iter().try_for_each(
+            |name| {
+                with_path("remove", &self.dir.join(name), |file| {
+                    ignore_error_kind(not_found, fs::remove_file(file))
+                })
+            },
+        )
     }
 
     /// Replaces the state atomically; a reader sees the old or the new state.

@@ -106,7 +106,10 @@ impl GpuInstanceProfile {
 
     /// Profile with the `NVML_GPU_INSTANCE_PROFILE_*` number.
     pub fn with_nvml_profile(nvml_profile: u32, capability: MigCapability) -> Option<Self> {
-        Self::all_of(capability).iter().copied().find(|profile| profile.nvml_profile == nvml_profile)
+        Self::all_of(capability)
+            .iter()
+            .copied()
+            .find(|profile| profile.nvml_profile == nvml_profile)
     }
 
     /// Name on a card, `3g.20gb`: memory slices in GB, halves rounded up.
@@ -211,7 +214,10 @@ mod tests {
 
     fn names(memory_gb: u32) -> Vec<String> {
         let capability = capability(memory_gb);
-        GpuInstanceProfile::all_of(capability).iter().map(|profile| profile.name(capability)).collect()
+        GpuInstanceProfile::all_of(capability)
+            .iter()
+            .map(|profile| profile.name(capability))
+            .collect()
     }
 
     /// Rows as `nvidia-smi mig -lgip` prints them: instances, memory, SMs, decoders, copy engines,

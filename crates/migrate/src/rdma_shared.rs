@@ -104,8 +104,9 @@ fn warn_of_overlap(
         };
         if let Some((_, first)) = valid_entries().take(index).find(overlaps) {
             let (name, line) = (&first.value.name, first.line);
-            let text =
-                format!("{name} on line {line} may select the same interface: {FIRST_ENTRY_WARNING}");
+            let text = format!(
+                "{name} on line {line} may select the same interface: {FIRST_ENTRY_WARNING}"
+            );
             return diagnostics.warn(rule.line, text);
         }
     }

@@ -184,11 +184,7 @@ fn a_config_map_is_unwrapped_and_its_mistakes_have_the_lines_of_the_file() {
     assert_eq!(lines(&embedded.warnings), moved);
 
     let own_format = format!("{head}    mig: none\n    mgi: none\n");
-    assert!(
-        errors(&own_format).starts_with("7: unknown field `mgi`"),
-        "{}",
-        errors(&own_format)
-    );
+    assert!(errors(&own_format).starts_with("7: unknown field `mgi`"), "{}", errors(&own_format));
     let quoted = "apiVersion: v1\nkind: ConfigMap\ndata: {f: '{\"configList\": []}'}\n";
     assert_eq!(errors(quoted), "3: configList names no resource");
 }

@@ -425,8 +425,7 @@ impl Watchdog {
             let group = groups.iter().find(|group| group.is_superset(&holders));
             let group = group.expect("each set is part of a group");
             let Some(limit) = gpu.combined(group) else { continue };
-            let usage =
-                usage_by_group.entry(group.clone()).or_insert_with(|| Usage::zero(limit));
+            let usage = usage_by_group.entry(group.clone()).or_insert_with(|| Usage::zero(limit));
             usage.processes.push(process);
         }
         usage_by_group

@@ -181,7 +181,8 @@ impl World {
     /// Every request of the agent is one that these permissions allow.
     pub(crate) fn assert_within(&self, permissions: &[Permission]) {
         for request in self.api.objects().requests() {
-            let permission = Permission::required_by(&request.method, &request.path, &request.query);
+            let permission =
+                Permission::required_by(&request.method, &request.path, &request.query);
             let permission = permission.expect("a request for a resource");
             assert!(
                 permissions.iter().any(|it| it.covers(&permission)),

@@ -148,7 +148,9 @@ fn link_value(gpu: &GpuSnapshot, id: c_uint) -> NvmlResult<FieldValue> {
         field_id::NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL => {
             Ok(FieldValue::Long(counts.crc_data_errors))
         }
-        field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL => Ok(FieldValue::Long(counts.replays)),
+        field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL => {
+            Ok(FieldValue::Long(counts.replays))
+        }
         field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL => {
             Ok(FieldValue::Long(counts.recoveries))
         }
@@ -163,7 +165,9 @@ fn traffic_value(gpu: &GpuSnapshot, id: c_uint, scope: c_uint) -> NvmlResult<Fie
     match id {
         _ if scope != c_uint::MAX => Err(Status::NOT_SUPPORTED),
         field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX => Ok(FieldValue::Long(counts.sent_kib)),
-        field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX => Ok(FieldValue::Long(counts.received_kib)),
+        field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX => {
+            Ok(FieldValue::Long(counts.received_kib))
+        }
         _ => Err(Status::NOT_SUPPORTED),
     }
 }
@@ -171,7 +175,9 @@ fn traffic_value(gpu: &GpuSnapshot, id: c_uint, scope: c_uint) -> NvmlResult<Fie
 fn power_value(gpu: &GpuSnapshot, id: c_uint) -> NvmlResult<FieldValue> {
     let limit = power::limit_mw(gpu);
     match id {
-        field_id::NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION => Ok(FieldValue::Long(power::energy_mj(gpu))),
+        field_id::NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION => {
+            Ok(FieldValue::Long(power::energy_mj(gpu)))
+        }
         field_id::NVML_FI_DEV_POWER_AVERAGE | field_id::NVML_FI_DEV_POWER_INSTANT => {
             Ok(FieldValue::Number(gpu.live.power_mw))
         }

@@ -84,13 +84,18 @@ impl Device {
     }
 
     pub(crate) fn of_instance(gpu: &Gpu, instance: &MigInstance, compute: &Compute) -> Self {
-        Self(DecodedHandle::with_compute(HandleKind::MigDevice, gpu, (instance, compute)).to_pointer())
+        Self(
+            DecodedHandle::with_compute(HandleKind::MigDevice, gpu, (instance, compute))
+                .to_pointer(),
+        )
     }
 
     /// Finds the target. Faults of its GPU delay or fail the call.
     pub(crate) fn find(self) -> NvmlResult<DeviceSnapshot> {
         match DecodedHandle::from_address(self.0.addr()) {
-            Some(handle) if handle.kind == HandleKind::Gpu => handle.find_gpu().map(DeviceSnapshot::Gpu),
+            Some(handle) if handle.kind == HandleKind::Gpu => {
+                handle.find_gpu().map(DeviceSnapshot::Gpu)
+            }
             Some(handle) if handle.kind == HandleKind::MigDevice => {
                 handle.find_instance().map(DeviceSnapshot::Mig)
             }
@@ -109,8 +114,8 @@ impl Device {
 
     /// Finds a GPU, even a lost one.
     pub(crate) fn gpu_even_if_lost(self) -> NvmlResult<GpuSnapshot> {
-        let handle =
-            DecodedHandle::from_address(self.0.addr()).filter(|handle| handle.kind == HandleKind::Gpu);
+        let handle = DecodedHandle::from_address(self.0.addr())
+            .filter(|handle| handle.kind == HandleKind::Gpu);
         match handle {
             Some(handle) => {
                 faults::find_gpu_even_if_lost(handle.number).map(GpuSnapshot::with_garbage_fault)
@@ -133,8 +138,11 @@ impl GpuInstance {
     }
 
     pub(crate) fn with_id(gpu: &Gpu, gpu_instance: u32) -> Self {
-        let handle =
-            DecodedHandle { kind: HandleKind::GpuInstance, gpu_instance, ..DecodedHandle::gpu(gpu) };
+        let handle = DecodedHandle {
+            kind: HandleKind::GpuInstance,
+            gpu_instance,
+            ..DecodedHandle::gpu(gpu)
+        };
         Self(handle.to_pointer())
     }
 
@@ -152,7 +160,10 @@ impl GpuInstance {
 
 impl ComputeInstance {
     pub(crate) fn of(gpu: &Gpu, instance: &MigInstance, compute: &Compute) -> Self {
-        Self(DecodedHandle::with_compute(HandleKind::ComputeInstance, gpu, (instance, compute)).to_pointer())
+        Self(
+            DecodedHandle::with_compute(HandleKind::ComputeInstance, gpu, (instance, compute))
+                .to_pointer(),
+        )
     }
 
     pub(crate) fn with_ids(gpu: &Gpu, gpu_instance: u32, compute_instance: u32) -> Self {
@@ -248,7 +259,11 @@ impl DecodedHandle {
         Self { number: gpu.number, kind: HandleKind::Gpu, gpu_instance: 0, compute_instance: 0 }
     }
 
-    fn with_compute(kind: HandleKind, gpu: &Gpu, (instance, compute): (&MigInstance, &Compute)) -> Self {
+    fn with_compute(
+        kind: HandleKind,
+        gpu: &Gpu,
+        (instance, compute): (&MigInstance, &Compute),
+    ) -> Self {
         Self {
             kind,
             gpu_instance: instance.gpu_instance,

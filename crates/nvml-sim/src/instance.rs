@@ -207,7 +207,11 @@ fn name(profile: GpuInstanceProfile, card: &Card) -> NvmlResult<ProfileName> {
     Ok(char_array(&format!("MIG {}", profile.name(capability))))
 }
 
-fn compute_profile_name(slices: u32, gpu_profile: GpuInstanceProfile, card: &Card) -> NvmlResult<ProfileName> {
+fn compute_profile_name(
+    slices: u32,
+    gpu_profile: GpuInstanceProfile,
+    card: &Card,
+) -> NvmlResult<ProfileName> {
     let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
     let gpu_instance_name = gpu_profile.name(capability);
     let prefix = if slices == gpu_profile.slices { String::new() } else { format!("{slices}c.") };

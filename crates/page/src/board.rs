@@ -194,7 +194,8 @@ impl PageState {
     /// Number of a revision; `None` if this instance does not have all changes since.
     fn number_of(&self, text: &str) -> Option<u64> {
         let Revision { instance, number } = Revision::parse(text)?;
-        let is_known = instance == self.id && (self.last_dropped_change..=self.last_change).contains(&number);
+        let is_known =
+            instance == self.id && (self.last_dropped_change..=self.last_change).contains(&number);
         is_known.then_some(number)
     }
 }

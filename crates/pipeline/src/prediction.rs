@@ -129,7 +129,9 @@ impl Model<'_> {
             .map(|stage| (self.stage_rate(replicas, stage), Bottleneck::Stage(stage)));
         let ports = |ports: &[Port], bottleneck: fn(usize) -> Bottleneck| {
             let rates = ports.iter().enumerate().filter(|(_, port)| port.busy_seconds > 0.0);
-            rates.map(|(node, port)| (1.0 / port.busy_seconds, bottleneck(node))).collect::<Vec<_>>()
+            rates
+                .map(|(node, port)| (1.0 / port.busy_seconds, bottleneck(node)))
+                .collect::<Vec<_>>()
         };
         let windows = self.pipeline.links.iter().enumerate();
         let windows = windows.map(|(position, link)| {

@@ -171,7 +171,7 @@ impl RequestMix {
     }
 }
 
-/// Change of `count` GPUs in the same state by serving a request, with the idle thousandths before and after.
+/// Change of `gpu_count` GPUs in the same state by serving a request, with the idle thousandths before and after.
 #[derive(Clone, Copy)]
 struct Change {
     old: Gpu,

@@ -122,7 +122,8 @@ fn a_share_between_two_steps_keeps_its_own_price() {
 #[test]
 fn only_shares_have_prices() {
     let others = [Gpus::None, Gpus::Whole(1), Gpus::Whole(8), Gpus::Partition(ProfileId(0))];
-    let others = others.map(|gpus| RequestCount { request: request(gpus), gpu_milli: 1000, pods: 5.0 });
+    let others =
+        others.map(|gpus| RequestCount { request: request(gpus), gpu_milli: 1000, pods: 5.0 });
     assert_eq!(Prices::of(&others), Prices::default());
     assert_eq!(Prices::of(&[]), Prices::default());
     assert_eq!(Prices::of(&counts(&[(0, 9)])), Prices::default());

@@ -126,7 +126,8 @@ fn a_request_for_several_shares_counts_each_of_them() {
     }
     let pod = compute(3, 250);
     assert_eq!((pod.gpu_count(), pod.gpu_milli(), pod.class()), (3, 750, SizeClass::Fraction));
-    let count = |pod: Request, pods| RequestCount { gpu_milli: pod.gpu_milli(), request: pod, pods };
+    let count =
+        |pod: Request, pods| RequestCount { gpu_milli: pod.gpu_milli(), request: pod, pods };
     let others = |pods| count(compute(1, 470), pods);
     assert_eq!(
         Prices::of(&[count(compute(2, 300), 7.0), others(5.0)]),

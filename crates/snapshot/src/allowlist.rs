@@ -171,7 +171,7 @@ pub(super) fn has_chosen_name(node: &str) -> bool {
     NAMED_STORAGE.iter().filter_map(after_prefix).any(is_number)
 }
 
-// === impl Root ===
+// === impl AllowedFolder ===
 
 impl AllowedFolder {
     const fn of(path: &'static str, depth: u32, excluded: &'static [&'static str]) -> Self {

@@ -12,7 +12,7 @@ use windlass_host::{Host, normalize};
 
 use super::{
     Entry, ExtraFiles, Omission, Snapshot, SnapshotLimits,
-    allowlist::{FILES, ROOTS, AllowedFolder, has_chosen_name},
+    allowlist::{AllowedFolder, FILES, ROOTS, has_chosen_name},
     reader::{ReadOutcome, Reader},
 };
 
@@ -31,8 +31,17 @@ pub(super) fn walk(
 ) -> Snapshot {
     let reader = Reader::new(limits.file_timeout, limits.max_file_bytes);
     let (snapshot, start) = (Snapshot::default(), Instant::now());
-    let mut walk =
-        Walk { host, extra, limits, reader, start, bytes: 0, snapshot, progress, is_stopped: false };
+    let mut walk = Walk {
+        host,
+        extra,
+        limits,
+        reader,
+        start,
+        bytes: 0,
+        snapshot,
+        progress,
+        is_stopped: false,
+    };
     for root in ROOTS {
         walk.folder(root, Path::new(root.path), root.depth);
     }
@@ -81,7 +90,13 @@ impl Walk<'_> {
         }
     }
 
-    fn entries(&mut self, root: &AllowedFolder, folder: &Path, entries: Vec<fs::DirEntry>, depth: u32) {
+    fn entries(
+        &mut self,
+        root: &AllowedFolder,
+        folder: &Path,
+        entries: Vec<fs::DirEntry>,
+        depth: u32,
+    ) {
         for entry in entries {
             let (Ok(name), Ok(kind)) = (entry.file_name().into_string(), entry.file_type()) else {
                 continue;

@@ -178,7 +178,16 @@ fn join(
     let TaskContext { identity, settings, metrics } = task_context;
     let queue_slots = Arc::new(Semaphore::new(settings.queue_capacity()));
     let table = Table::default();
-    let join = Join { previous_stages: from, identity, settings, metrics, parts, queue_slots, arrivals, table };
+    let join = Join {
+        previous_stages: from,
+        identity,
+        settings,
+        metrics,
+        parts,
+        queue_slots,
+        arrivals,
+        table,
+    };
     workers.spawn(Box::pin(join.run(readers_ended.clone().cancelled_owned())));
     ItemSink::Join(part_sender)
 }

@@ -66,7 +66,7 @@ pub(crate) struct Table {
 
 /// One item with missing parts.
 struct IncompleteItem {
-    /// Payloads by previous stage, in the order of `from`; `None` for a missing part.
+    /// Payloads by previous stage, in the order of `previous_stages`; `None` for a missing part.
     parts: Vec<Option<Bytes>>,
     /// Merged times, visits and custodies of the parts.
     item: Queued,
@@ -169,7 +169,8 @@ impl Join {
             let Some(IncompleteItem { parts, item }) = self.table.waiting.remove(&id) else {
                 continue;
             };
-            let missing = self.previous_stages.iter().zip(&parts).filter(|(_, part)| part.is_none());
+            let missing =
+                self.previous_stages.iter().zip(&parts).filter(|(_, part)| part.is_none());
             let missing: Vec<_> = missing.map(|(stage, _)| stage.as_str()).collect();
             let failure = self.failure(format!("part from {} did not come", missing.join(", ")));
             self.enqueue(Queued { parts: Err(failure), ..item }).await;

@@ -20,7 +20,7 @@ pub struct Permission {
 /// Namespace of the agent in the manifests.
 const AGENT_NAMESPACE: &str = "windlass-system";
 
-// === impl Right ===
+// === impl Permission ===
 
 impl Permission {
     /// All permissions that the shipped roles grant.

@@ -17,7 +17,9 @@ use windlass_core::{
 };
 use windlass_kubelet_api::checkpoint::Checkpoint;
 
-use super::checkpoint_reader::{ContainerIds, PodsByDevice, container_ids, held_ids, pods_by_device};
+use super::checkpoint_reader::{
+    ContainerIds, PodsByDevice, container_ids, held_ids, pods_by_device,
+};
 use crate::{
     HeldIds,
     ledger::Ledger,

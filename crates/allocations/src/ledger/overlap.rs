@@ -59,7 +59,8 @@ impl Overlaps {
 
     /// Joins the GPU's possible placements with the GPU, with each other, and with the present instances.
     fn join_placements(&mut self, gpu: &Device, inventory: &Inventory) {
-        let (partitions, capacity) = (&*gpu.partitions, PartitionCapacity::from_partitions(&gpu.partitions));
+        let (partitions, capacity) =
+            (&*gpu.partitions, PartitionCapacity::from_partitions(&gpu.partitions));
         let placements: Vec<_> =
             partitions.iter().map(|possible| (possible, possible.partition.id())).collect();
         for (_, placement) in &placements {

@@ -102,7 +102,8 @@ impl ServerState {
 
     /// Refuses a version that is compacted or in the future.
     fn check_version(&self, version: u64) -> Result<(), Refusal> {
-        let (oldest_version, current_version) = (self.store.compacted_version(), self.store.version());
+        let (oldest_version, current_version) =
+            (self.store.compacted_version(), self.store.version());
         match version {
             version if version < oldest_version => Err(Refusal::expired_list()),
             version if version > current_version => {

@@ -87,7 +87,8 @@ fn negotiate<T>(accept: &str, convert: impl Fn(&Clause<'_>) -> Option<T>) -> Res
     let accept = if accept.trim().is_empty() { JSON } else { accept };
     let mut clauses: Vec<_> = accept.split(',').map(Clause::parse).collect();
     clauses.sort_by_key(|clause| u16::MAX - clause.quality);
-    let is_json = |clause: &&Clause<'_>| [JSON, "application/*", "*/*"].contains(&clause.media_type);
+    let is_json =
+        |clause: &&Clause<'_>| [JSON, "application/*", "*/*"].contains(&clause.media_type);
     let form = clauses.iter().filter(is_json).find_map(convert);
     form.ok_or_else(|| Refusal::not_acceptable(JSON))
 }

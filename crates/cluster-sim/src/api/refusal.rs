@@ -208,7 +208,13 @@ impl Refusal {
         Self::new(405, "MethodNotAllowed", message)
     }
 
-    fn for_object(code: u16, reason: &'static str, message: String, kind: &Kind, name: &str) -> Self {
+    fn for_object(
+        code: u16,
+        reason: &'static str,
+        message: String,
+        kind: &Kind,
+        name: &str,
+    ) -> Self {
         let details = json!({"name": name, "group": kind.group, "kind": kind.resource});
         Self { details, ..Self::new(code, reason, message) }
     }

@@ -75,7 +75,8 @@ impl ServerState {
         (selector, form): (Selector, Form),
         options: &ListOptions,
     ) -> WatchState {
-        let (current_version, oldest_version) = (self.store.version(), self.store.compacted_version());
+        let (current_version, oldest_version) =
+            (self.store.version(), self.store.compacted_version());
         let ListOptions { version, send_initial_events: initial, bookmarks, timeout, .. } =
             *options;
         let version = version.filter(|version| *version != 0);

@@ -150,7 +150,8 @@ impl ServerState {
             return Ok(old);
         }
         let is_deleted = new["metadata"]["deletionTimestamp"].is_string() && !has_finalizers(&new);
-        let object = self.store.insert(kind, id.clone(), Entry { object: new, applied_configs: applied });
+        let object =
+            self.store.insert(kind, id.clone(), Entry { object: new, applied_configs: applied });
         if is_deleted {
             self.store.remove(group_resource(kind), id);
         }
@@ -186,7 +187,8 @@ impl ServerState {
         }
         let warnings = strict::check(kind, &new, request)?;
         let new = read(kind, new)?;
-        let object = self.replace(kind, id, (part, new), Entry { object: old, applied_configs: applied })?;
+        let object =
+            self.replace(kind, id, (part, new), Entry { object: old, applied_configs: applied })?;
         Ok(PatchResult { code: 200, object, warnings })
     }
 
@@ -229,7 +231,11 @@ impl ServerState {
             if marked["metadata"]["deletionTimestamp"].is_null() {
                 marked["metadata"]["deletionTimestamp"] = shape::now().into();
                 marked["metadata"]["deletionGracePeriodSeconds"] = 0.into();
-                marked = self.store.insert(kind, id.clone(), Entry { object: marked, applied_configs: applied });
+                marked = self.store.insert(
+                    kind,
+                    id.clone(),
+                    Entry { object: marked, applied_configs: applied },
+                );
             }
             return Ok(marked);
         }

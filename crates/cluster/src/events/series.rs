@@ -119,7 +119,7 @@ fn key(report: &Report) -> (DeviceId, String) {
     (report.device.clone(), report.note.clone())
 }
 
-// === impl Write ===
+// === impl EventWrite ===
 
 impl EventWrite {
     pub(super) fn name(&self) -> &str {

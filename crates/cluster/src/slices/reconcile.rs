@@ -212,7 +212,8 @@ impl SliceReconciler {
             (self.observations.refusals(), self.observations.dropped_fields().clone());
         self.state.send_if_modified(|state| {
             let errors = state.error_count;
-            let current = PublishState { pools, error, error_count: errors, omitted, dropped_fields };
+            let current =
+                PublishState { pools, error, error_count: errors, omitted, dropped_fields };
             if **state == current {
                 return false;
             }

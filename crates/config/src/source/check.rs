@@ -119,7 +119,8 @@ impl<'a> Checker<'a> {
             DiscoveryRule::Class(name) => {
                 self.check_name("class", name);
                 self.add_danger(
-                    (name == "block").then(|| format!("class block: {}", denylist::BLOCK_DEVICE_DANGER)),
+                    (name == "block")
+                        .then(|| format!("class block: {}", denylist::BLOCK_DEVICE_DANGER)),
                 );
             }
             DiscoveryRule::Nodes(list) | DiscoveryRule::Endpoints(list) if list.is_empty() => {

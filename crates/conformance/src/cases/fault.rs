@@ -50,7 +50,9 @@ fn unhealthy(node: &NodeStatus) -> BTreeSet<String> {
 
 /// Makes a device fail and waits until the kubelet lists it as unhealthy. Returns the resources before the fault, and
 /// the id of the device.
-async fn fail_one_device(testbed: &mut Testbed) -> Result<(Vec<ServedResource>, String), CheckError> {
+async fn fail_one_device(
+    testbed: &mut Testbed,
+) -> Result<(Vec<ServedResource>, String), CheckError> {
     let fail = require_hook(testbed.subject.hooks.fail.as_ref(), "--fail")?;
     let before = testbed.start_with_devices().await?;
     let unhealthy_before = unhealthy(&testbed.kubelet.status());

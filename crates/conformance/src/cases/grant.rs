@@ -82,7 +82,9 @@ async fn check_responses(testbed: &mut Testbed, check: ResponseCheck) -> CheckRe
     }
 }
 
-async fn allocate_each_device(testbed: &mut Testbed) -> Result<Vec<ContainerAllocateResponse>, CheckError> {
+async fn allocate_each_device(
+    testbed: &mut Testbed,
+) -> Result<Vec<ContainerAllocateResponse>, CheckError> {
     let (resources, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     let mut responses = Vec::new();
     for served in &resources {

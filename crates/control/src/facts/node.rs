@@ -149,7 +149,14 @@ fn without_duplicates(devices: Vec<NodeDevice>, errors: &mut Vec<String>) -> Vec
             continue;
         }
         let (id, has_failed) = (Some(id), failed);
-        gpus.push(GpuFacts { id, model, memory_mib, obstacle, has_failed, restricted_to: only_for });
+        gpus.push(GpuFacts {
+            id,
+            model,
+            memory_mib,
+            obstacle,
+            has_failed,
+            restricted_to: only_for,
+        });
     }
     if gpus.len() > MAX_GPUS {
         let count = gpus.len();

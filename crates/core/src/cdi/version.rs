@@ -114,7 +114,9 @@ mod tests {
 
     #[test]
     fn versions_have_an_order() {
-        assert!(release_index("0.5.0") < release_index("v1.0.0") && release_index("0.5.0").is_some());
+        assert!(
+            release_index("0.5.0") < release_index("v1.0.0") && release_index("0.5.0").is_some()
+        );
         assert_eq!(release_index("0.9.0"), None);
     }
 }

@@ -43,7 +43,10 @@ impl Remaining {
             Evaluator::Approximate(Neighbours::of(problem, Affinity::data_path))
         };
         let pcie = || Neighbours::of(problem, |affinity| affinity.pcie);
-        Self { by_affinity: evaluator, pcie: problem.terms.contains(&Term::RemainingPcie).then(pcie) }
+        Self {
+            by_affinity: evaluator,
+            pcie: problem.terms.contains(&Term::RemainingPcie).then(pcie),
+        }
     }
 
     /// Usefulness by affinity of the devices that remain after taking `counts` of each class.

@@ -43,7 +43,8 @@ impl AllocationGroup {
     }
 
     fn is_joined_by(&self, resource: &ResourceName, now: Instant) -> bool {
-        let is_recent = self.last_allocation.is_some_and(|last| now.duration_since(last) < GROUP_WINDOW);
+        let is_recent =
+            self.last_allocation.is_some_and(|last| now.duration_since(last) < GROUP_WINDOW);
         is_recent && !self.devices.contains_key(resource)
     }
 }

@@ -57,7 +57,8 @@ impl DeviceBuilder<'_> {
         let ambiguity =
             || group.ambiguity.clone().map(|ambiguity| (Reason::NodeMissing, ambiguity));
         let failure = failure.or_else(ambiguity);
-        let mut built_device = BuiltDevice { device, failure, missing_nodes: group.missing.clone() };
+        let mut built_device =
+            BuiltDevice { device, failure, missing_nodes: group.missing.clone() };
         built_device.device.withheld =
             group.members.iter().find_map(|member| member.withheld.clone());
         self.add_found_nodes(&mut built_device, group);

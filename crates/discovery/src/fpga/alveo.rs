@@ -199,7 +199,8 @@ impl BoardReader<'_> {
             return not_ready("its driver reports it as not ready");
         }
         let functions = [Some(user), board.management.as_ref()];
-        let firewall = functions.into_iter().flatten().find_map(|function| self.firewall_failure(function));
+        let firewall =
+            functions.into_iter().flatten().find_map(|function| self.firewall_failure(function));
         let power = || self.power_failure(&folder);
         let overheating = || {
             self.overheating(&folder).or_else(|| failure::overheating_failure(self.host, &folder))

@@ -110,8 +110,9 @@ fn interface(function: &Function) -> Vec<NamedValue> {
 }
 
 fn virtualization(function: &Function) -> Vec<NamedValue> {
-    let physical = function.physical_function.as_ref();
-    let physical_value = |read: fn(&PhysicalFunction) -> Option<AttributeValue>| physical.and_then(read);
+    let physical = function.pf.as_ref();
+    let physical_value =
+        |read: fn(&PhysicalFunction) -> Option<AttributeValue>| physical.and_then(read);
     let vdpa = function.vdpa.first();
     let vfs = function.virtual_functions.map(|(_, vfs)| AttributeValue::Int(vfs.into()));
     vec![

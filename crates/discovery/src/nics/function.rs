@@ -49,7 +49,7 @@ pub(super) struct Function {
     pub(super) rdma: Vec<RdmaDevice>,
     pub(super) vdpa: Vec<Vdpa>,
     /// Physical function of a virtual function.
-    pub(super) physical_function: Option<PhysicalFunction>,
+    pub(super) pf: Option<PhysicalFunction>,
     /// Maximum and current number of virtual functions.
     pub(super) virtual_functions: Option<(u32, u32)>,
     /// Number of a subfunction, chosen by the administrator.
@@ -113,7 +113,7 @@ pub(super) fn find_functions(host: &Host, ports: &mut PortReader) -> FunctionLis
     ports.end_scan();
     let physical = physical_functions(host, &list.functions);
     for function in &mut list.functions {
-        function.physical_function = physical.get(&function.name).cloned();
+        function.pf = physical.get(&function.name).cloned();
     }
     list
 }
@@ -179,7 +179,7 @@ impl Reader<'_> {
             interfaces: interface::read_interfaces(host, self.limits, &folder),
             rdma: rdma::read_rdma_devices(host, self.ports, &folder),
             vdpa: self.vdpa.of_device(host, &folder),
-            physical_function: None,
+            pf: None,
             virtual_functions: virtual_functions
                 .map(|total| (total, number("sriov_numvfs").unwrap_or(0))),
             subfunction_number: number("sfnum"),

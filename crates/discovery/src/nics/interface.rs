@@ -28,7 +28,11 @@ pub(super) struct Interface {
 const IFF_UP: u32 = 1;
 
 /// Interfaces of a device, without representors. A virtio interface is in the folder of a child device.
-pub(super) fn read_interfaces(host: &Host, limits: &mut EntryLimits, folder: &Path) -> Vec<Interface> {
+pub(super) fn read_interfaces(
+    host: &Host,
+    limits: &mut EntryLimits,
+    folder: &Path,
+) -> Vec<Interface> {
     let folders = net_folders(host, folder);
     let read = |net: &PathBuf| {
         let names = limits.entry_names(host, net, MAX_LISTED).into_iter();

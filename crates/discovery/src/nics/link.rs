@@ -18,7 +18,7 @@ impl NicScan<'_> {
             return Observation::Failed(*reason, detail.clone());
         }
         let own_failure = unresponsive(function);
-        failure::observation(own_failure.or_else(|| match &function.physical_function {
+        failure::observation(own_failure.or_else(|| match &function.pf {
             None => link_down(function),
             Some(physical) => {
                 let physical = self.physical_functions.get(&physical.address)?;

@@ -41,7 +41,11 @@ pub(super) fn folder(function: impl AsRef<Path>, name: &str) -> PathBuf {
     function.as_ref().join("infiniband").join(name)
 }
 
-pub(super) fn read_rdma_devices(host: &Host, ports: &mut PortReader, function: &Path) -> Vec<RdmaDevice> {
+pub(super) fn read_rdma_devices(
+    host: &Host,
+    ports: &mut PortReader,
+    function: &Path,
+) -> Vec<RdmaDevice> {
     let mut names = host.entry_names(function.join("infiniband"));
     names.retain(|name| !is_software(host, &folder(function, name)));
     names.sort_by_key(|name| (name.len(), name.clone()));

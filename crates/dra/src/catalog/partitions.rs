@@ -26,8 +26,8 @@ use windlass_core::{
 use windlass_resources::{NodeState, offers::present_parts};
 
 use super::{
-    CatalogEntry, Counters, DeviceName, Taint, attributes, unhealthy_taint, device_plugin_taint, label_value, obstacle_taint,
-    unclean_taint, unknown_claims,
+    CatalogEntry, Counters, DeviceName, Taint, attributes, device_plugin_taint, label_value,
+    obstacle_taint, unclean_taint, unhealthy_taint, unknown_claims,
 };
 
 /// Taint of a placement that overlaps a MIG instance without a claim; the value is the instance's profile.
@@ -101,9 +101,13 @@ impl PartitionableGpu<'_> {
     fn taints(&self, device: &Device, excludes: impl Fn(&Partition) -> bool) -> Vec<Taint> {
         let holder = device_plugin_taint(self.state, self.ledger, device);
         let holder = holder.or_else(|| self.unclaimed_instance(excludes));
-        let (unclean, obstacle) = (unclean_taint(self.state, self.gpu), obstacle_taint(self.state, self.gpu));
+        let (unclean, obstacle) =
+            (unclean_taint(self.state, self.gpu), obstacle_taint(self.state, self.gpu));
         let unknown = unknown_claims(self.ledger);
-        [unhealthy_taint(device), holder, unknown, unclean, obstacle].into_iter().flatten().collect()
+        [unhealthy_taint(device), holder, unknown, unclean, obstacle]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     fn entry(&self, device: &Device, possible: &PossiblePartition) -> CatalogEntry {

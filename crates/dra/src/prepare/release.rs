@@ -4,7 +4,7 @@ use tokio::sync::oneshot;
 use windlass_host::blocking;
 
 use super::{
-    WatchOutcome, Preparer,
+    Preparer, WatchOutcome,
     environment::{Environment, OrphanCandidate},
     partitions::placements,
 };

@@ -37,8 +37,13 @@ impl Environment {
         let set_error = |reason: String| {
             format!("cannot set the time slice of {device} to {interval:?}: {reason}")
         };
-        let arguments =
-            ["compute-policy", "-i", device.as_str(), "--set-timeslice", interval.nvidia_smi_value()];
+        let arguments = [
+            "compute-policy",
+            "-i",
+            device.as_str(),
+            "--set-timeslice",
+            interval.nvidia_smi_value(),
+        ];
         match deadline::timeout(NVIDIA_SMI_TIMEOUT, self.partitions.nvidia_smi().run(&arguments))
             .await
         {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use windlass_allocations::ledger::{ClaimHolds, ClaimRef, Conflict, Ledger};
 use windlass_host::{causes, deadline::Deadline};
 
-use super::{Input, WatchOutcome, Preparer, State, slot::TrackedClaim};
+use super::{Input, Preparer, State, WatchOutcome, slot::TrackedClaim};
 use crate::plan::Refusal;
 
 /// Reason why a claim cannot be planned.
@@ -40,7 +40,9 @@ impl From<Refusal> for PlanError {
 impl From<Conflict> for PlanError {
     fn from(conflict: Conflict) -> Self {
         let blocker = match &conflict {
-            Conflict::AmountExceeded { .. } | Conflict::NoShareLeft { .. } => Some(Blocker::ShareHolders),
+            Conflict::AmountExceeded { .. } | Conflict::NoShareLeft { .. } => {
+                Some(Blocker::ShareHolders)
+            }
             _ => conflict.holder().cloned().map(Blocker::Claim),
         };
         Self { reason: conflict.to_string(), blocker }

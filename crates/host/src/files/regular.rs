@@ -110,7 +110,11 @@ fn size(bytes: u64) -> String {
 }
 
 fn check(metadata: &Metadata) -> Result<(), FileRefusal> {
-    if metadata.is_file() { Ok(()) } else { Err(FileRefusal::NotRegular(kind(metadata.file_type()))) }
+    if metadata.is_file() {
+        Ok(())
+    } else {
+        Err(FileRefusal::NotRegular(kind(metadata.file_type())))
+    }
 }
 
 fn kind(file_type: FileType) -> &'static str {

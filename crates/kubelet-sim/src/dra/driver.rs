@@ -94,7 +94,7 @@ fn quoted(strings: &[String]) -> String {
 
 impl Driver {
     /// An endpoint. The first call opens the connection. `timeout` is the deadline of each call but
-    /// [`watch`](Self::watch).
+    /// [`watch_resources`](Self::watch_resources).
     pub(crate) fn new(
         name: String,
         endpoint: PathBuf,
@@ -165,7 +165,9 @@ impl Driver {
     }
 
     /// `NodeWatchResources`, even if the driver's list of services lacks the health service.
-    pub(crate) async fn watch_resources(&self) -> Result<Streaming<NodeWatchResourcesResponse>, RpcError> {
+    pub(crate) async fn watch_resources(
+        &self,
+    ) -> Result<Streaming<NodeWatchResourcesResponse>, RpcError> {
         let mut client = DraResourceHealthClient::new(self.channel.clone());
         self.call(client.node_watch_resources(NodeWatchResourcesRequest {})).await
     }

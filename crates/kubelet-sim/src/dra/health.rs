@@ -98,7 +98,8 @@ impl HealthReport {
             HealthStatus::Unknown => ResourceHealthStatus::Unknown,
         };
         let seconds = u64::try_from(device.health_check_timeout_seconds).unwrap_or_default();
-        let timeout = if seconds == 0 { DEFAULT_HEALTH_TIMEOUT } else { Duration::from_secs(seconds) };
+        let timeout =
+            if seconds == 0 { DEFAULT_HEALTH_TIMEOUT } else { Duration::from_secs(seconds) };
         let id = device.device.unwrap_or_default();
         let message = truncate_message(device.message);
         let health = DeviceHealth { health, message };

@@ -315,7 +315,10 @@ mod tests {
         manager.stream_ended(&client, stopped);
         assert!(manager.remove_expired(stopped + grace, grace).is_empty());
         assert_eq!(manager.unhealthy[GPU], ids("a"));
-        assert_eq!(manager.remove_expired(stopped + grace + Duration::from_millis(1), grace), [GPU]);
+        assert_eq!(
+            manager.remove_expired(stopped + grace + Duration::from_millis(1), grace),
+            [GPU]
+        );
         assert_eq!(manager.counts()[GPU], (0, 0));
         assert!(!manager.is_known(GPU) && manager.next_expiry(grace).is_none());
     }

@@ -49,7 +49,12 @@ impl Manager {
     }
 
     /// Merges the hints of all resources, and stores the affinity for each of the containers.
-    fn store_merged_affinity(&mut self, pod: &str, containers: &[&str], hints: &[Hints]) -> Alignment {
+    fn store_merged_affinity(
+        &mut self,
+        pod: &str,
+        containers: &[&str],
+        hints: &[Hints],
+    ) -> Alignment {
         let all_nodes = NumaMask::of(self.numa_nodes.iter().copied());
         let decision = merge(self.policy, all_nodes, hints);
         if !decision.admitted {

@@ -36,7 +36,9 @@ pub(super) fn allocatable(manager: &Manager) -> Vec<wire::ContainerDevices> {
             match &device.numa_nodes {
                 None => devices.push(container_devices(resource, id, None)),
                 Some(nodes) => {
-                    devices.extend(nodes.iter().map(|node| container_devices(resource, id, Some(*node))));
+                    devices.extend(
+                        nodes.iter().map(|node| container_devices(resource, id, Some(*node))),
+                    );
                 }
             }
         }

@@ -111,7 +111,11 @@ impl Connection {
     }
 
     /// Removes the client from the manager's table, and logs the failure as an event.
-    async fn remove_failed(&self, client: Client, error: &ConnectError) -> Result<(), KubeletEnded> {
+    async fn remove_failed(
+        &self,
+        client: Client,
+        error: &ConnectError,
+    ) -> Result<(), KubeletEnded> {
         let resource = self.resource.clone();
         let message = error.to_string();
         let fail = move |task: &mut crate::manager_task::ManagerTask| {

@@ -142,7 +142,8 @@ fn better_hint(current: Hint, candidate: Hint, best_count: u32) -> Hint {
     if current.preferred {
         return narrower(current, candidate);
     }
-    let (current_count, candidate_count) = (affinity_of(current).count(), affinity_of(candidate).count());
+    let (current_count, candidate_count) =
+        (affinity_of(current).count(), affinity_of(candidate).count());
     match (current_count.cmp(&best_count), candidate_count.cmp(&best_count)) {
         (Greater, _) | (Equal, Equal) => narrower(current, candidate),
         (Equal, _) | (Less, Greater) => current,

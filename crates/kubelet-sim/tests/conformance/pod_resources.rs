@@ -14,7 +14,7 @@ use windlass_kubelet_sim::{ClaimId, Container, Pod, PodClaim};
 use super::{
     dra::{DRIVER, driver::Driver, pod_of},
     plugin::Plugin,
-    support::{GPU, Node, device, devices, device_on_nodes},
+    support::{GPU, Node, device, device_on_nodes, devices},
 };
 
 async fn client(node: &Node) -> PodResourcesListerClient<Channel> {

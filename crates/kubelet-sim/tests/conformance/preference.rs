@@ -6,7 +6,7 @@ use windlass_kubelet_sim::{Container, Pod, TopologyPolicy};
 
 use super::{
     plugin::{Call, Plugin},
-    support::{GPU, Node, devices, ids, device_on_nodes, pod},
+    support::{GPU, Node, device_on_nodes, devices, ids, pod},
 };
 
 /// Registers a plugin whose options include `GetPreferredAllocation`.

@@ -5,7 +5,7 @@ use windlass_kubelet_sim::{Rejection, RejectionReason, TopologyPolicy, TopologyS
 
 use super::{
     plugin::Plugin,
-    support::{GPU, Node, ids, device_on_nodes, pod},
+    support::{GPU, Node, device_on_nodes, ids, pod},
 };
 
 /// A kubelet with this policy, and a plugin with two devices on each of two NUMA nodes.
@@ -38,7 +38,10 @@ async fn a_pod_gets_devices_of_one_numa_node_if_possible() {
 async fn restricted_rejects_devices_of_two_nodes_if_one_node_could_have_enough() {
     let half_unhealthy = || {
         [("d0", 0, "Healthy"), ("d1", 0, "Unhealthy"), ("d2", 1, "Healthy"), ("d3", 1, "Unhealthy")]
-            .map(|(id, node, health)| Device { health: health.to_owned(), ..device_on_nodes(id, &[node]) })
+            .map(|(id, node, health)| Device {
+                health: health.to_owned(),
+                ..device_on_nodes(id, &[node])
+            })
     };
     let pair = async |policy| {
         let (node, plugin) = node(policy).await;

@@ -261,7 +261,9 @@ impl DevicePlugin for Service {
         let device_i_ds = match self.record_call(call) {
             Behaviour::PreferenceFails => return Err(Status::unavailable("no preference today")),
             Behaviour::PrefersUnknown => vec!["unknown".to_owned()],
-            _ => choose_preferred(usize::try_from(size).expect("not negative"), required, available),
+            _ => {
+                choose_preferred(usize::try_from(size).expect("not negative"), required, available)
+            }
         };
         let response = wire::ContainerPreferredAllocationResponse { device_i_ds };
         Ok(Response::new(wire::PreferredAllocationResponse { container_responses: vec![response] }))

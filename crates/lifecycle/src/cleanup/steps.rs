@@ -49,7 +49,7 @@ pub(super) struct StepContext {
 pub(super) enum StepError {
     #[error("GET {0}")]
     Get(String, #[source] GetError),
-    #[error("{what}: not done within {limit:?}")]
+    #[error("{action}: not done within {limit:?}")]
     Timeout { action: String, limit: Duration },
     #[error(transparent)]
     Program(#[from] ProgramError),

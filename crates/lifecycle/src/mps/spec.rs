@@ -46,7 +46,7 @@ pub(super) struct ClientLimits {
 pub(super) enum MpsRefusal {
     #[error("the GPU is in MIG mode; turn MIG off, or share its instances")]
     MigMode,
-    #[error("{replicas} replicas: MPS serves at most {max} clients on this GPU{why}")]
+    #[error("{replicas} replicas: MPS serves at most {max} clients on this GPU{reason}")]
     TooMany { replicas: u32, max: u32, reason: &'static str },
 }
 

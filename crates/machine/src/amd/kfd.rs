@@ -107,7 +107,10 @@ impl Topology<'_> {
         let number = |number: u64| number.to_string();
         lines(&[
             ("cpu_cores_count", number(0)),
-            ("simd_count", number((card.compute_units * dies / card.dies * SIMDS_PER_COMPUTE_UNIT).into())),
+            (
+                "simd_count",
+                number((card.compute_units * dies / card.dies * SIMDS_PER_COMPUTE_UNIT).into()),
+            ),
             ("mem_banks_count", number(1)),
             ("io_links_count", number(io_links as u64)),
             ("p2p_links_count", number(p2p_links as u64)),

@@ -66,7 +66,8 @@ impl Model {
     /// Applies a fault.
     pub fn apply(&mut self, fault: &Fault) -> Result<(), FaultError> {
         if let Fault::Device { name, event } = fault {
-            let device_error = |reason| FaultError::DeviceUnchangeable { fault: fault.clone(), reason };
+            let device_error =
+                |reason| FaultError::DeviceUnchangeable { fault: fault.clone(), reason };
             return self.apply_device_event(name, event).map_err(device_error);
         }
         let count = self.gpus.len();

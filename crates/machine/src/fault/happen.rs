@@ -112,7 +112,10 @@ impl Model {
         self.happened.entry(name).or_default()
     }
 
-    fn slot_changes_mut(&mut self, target: DeviceTarget) -> Result<&mut DeviceChanges, DeviceEventError> {
+    fn slot_changes_mut(
+        &mut self,
+        target: DeviceTarget,
+    ) -> Result<&mut DeviceChanges, DeviceEventError> {
         match target {
             DeviceTarget::Function(..) => Err(DeviceEventError::NotPluggable),
             _ => Ok(self.changes_mut(target)),
@@ -138,7 +141,9 @@ impl Model {
 
     fn nic(&mut self, target: DeviceTarget) -> Result<&mut Nic, DeviceEventError> {
         match target {
-            DeviceTarget::Nic(index) | DeviceTarget::Function(index, _) => Ok(&mut self.nics[index]),
+            DeviceTarget::Nic(index) | DeviceTarget::Function(index, _) => {
+                Ok(&mut self.nics[index])
+            }
             DeviceTarget::Device(_) => Err(DeviceEventError::NotANic),
         }
     }

@@ -24,8 +24,8 @@ macro_rules! option {
 macro_rules! faults {
     ($($word:literal $(: $field:ident like $example:literal)? => $variant:ident, $meaning:literal;)*) => {
         /// Every GPU fault except MIG instance faults and faults without a GPU.
-        pub(super) const ROWS: &[Row] = &[
-            $(Row { word: $word, argument: option!($($example)?), meaning: $meaning }),*
+        pub(super) const ROWS: &[FaultRow] = &[
+            $(FaultRow { keyword: $word, argument: option!($($example)?), meaning: $meaning }),*
         ];
 
         /// Parses a word and its argument.

@@ -69,7 +69,10 @@ const BLACKWELL: &[ResourceRow] = &[
 ];
 
 /// Resources of a card's profiles, one row for each profile.
-pub(super) fn resource_rows(architecture: Architecture, capability: MigCapability) -> &'static [ResourceRow] {
+pub(super) fn resource_rows(
+    architecture: Architecture,
+    capability: MigCapability,
+) -> &'static [ResourceRow] {
     match architecture {
         _ if capability.slices == QUARTER_SLICES => &AMPERE_QUARTERS,
         Architecture::Hopper => HOPPER,

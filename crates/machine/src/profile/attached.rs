@@ -165,7 +165,8 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, files);
         for (name, text) in ALL {
-            let parsed: Result<SimulatedDevices, _> = serde_saphyr::from_str(&text.replace(NUMBER, "0"));
+            let parsed: Result<SimulatedDevices, _> =
+                serde_saphyr::from_str(&text.replace(NUMBER, "0"));
             parsed.unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }

@@ -238,7 +238,12 @@ fn check_card(card: &Card) -> Result<(), ValidationErrorKind> {
     }
 }
 
-fn check_range(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), ValidationErrorKind> {
+fn check_range(
+    what: &'static str,
+    value: u64,
+    min: u64,
+    max: u64,
+) -> Result<(), ValidationErrorKind> {
     if (min..=max).contains(&value) {
         return Ok(());
     }
@@ -293,12 +298,15 @@ fn pci_functions(profile: &MachineProfile) -> Vec<(ProfileEntry, PciPath, Option
         functions.push((ProfileEntry::Gpu(n), gpu.path.clone(), gpu.numa));
     }
     for (n, switch) in profile.switches.iter().enumerate() {
-        functions
-            .extend(switch.path.iter().map(|path| (ProfileEntry::Switch(n), path.clone(), switch.numa)));
+        functions.extend(
+            switch.path.iter().map(|path| (ProfileEntry::Switch(n), path.clone(), switch.numa)),
+        );
     }
     for (n, nic) in profile.nics.iter().enumerate() {
         functions.push((ProfileEntry::Nic(n), nic.path.clone(), nic.numa));
-        functions.extend(nic.virtual_functions().map(|(path, _)| (ProfileEntry::Nic(n), path, nic.numa)));
+        functions.extend(
+            nic.virtual_functions().map(|(path, _)| (ProfileEntry::Nic(n), path, nic.numa)),
+        );
     }
     for (n, gpu) in profile.amd.iter().flat_map(|amd| &amd.gpus).enumerate() {
         functions.push((ProfileEntry::Amd(n), gpu.path.clone(), gpu.numa));

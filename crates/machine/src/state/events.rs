@@ -56,7 +56,12 @@ impl EventLog {
     }
 
     /// Appends an event.
-    pub(crate) fn push_for_instance(&mut self, gpu: u32, instance: Option<(u32, u32)>, kind: EventKind) {
+    pub(crate) fn push_for_instance(
+        &mut self,
+        gpu: u32,
+        instance: Option<(u32, u32)>,
+        kind: EventKind,
+    ) {
         self.last += 1;
         if self.newest.len() == Self::CAPACITY {
             self.newest.pop_front();

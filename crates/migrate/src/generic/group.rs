@@ -53,7 +53,11 @@ impl Group {
     }
 
     /// Converts the group to parts of a source; `None` with a diagnostic if it has no equivalent.
-    pub(super) fn into_parts(self, line: u64, diagnostics: &mut Diagnostics) -> Option<SourceParts> {
+    pub(super) fn into_parts(
+        self,
+        line: u64,
+        diagnostics: &mut Diagnostics,
+    ) -> Option<SourceParts> {
         let (paths, usb) = (items(self.paths), items(self.usb));
         match (paths.is_empty(), usb.is_empty()) {
             (false, false) => diagnostics.error(line, "a group has paths or usb, not both"),

@@ -53,7 +53,7 @@ impl ResourcesEntry {
     }
 }
 
-// === impl Names ===
+// === impl ResourceNames ===
 
 impl ResourceNames {
     pub(super) fn new(entry: ResourcesEntry, mig: MigStrategy) -> Self {

@@ -127,10 +127,14 @@ fn exclusive(resource: &NamedResource) -> SpannedRule {
     Spanned { line, value: ResourceRule::new(name, devices, Sharing::Exclusive) }
 }
 
-// === impl Method ===
+// === impl SharingSection ===
 
 impl<'a> SharingSection<'a> {
-    fn shared_resources(&self, names: &ResourceNames, diagnostics: &mut Diagnostics) -> Vec<SharedResource<'a>> {
+    fn shared_resources(
+        &self,
+        names: &ResourceNames,
+        diagnostics: &mut Diagnostics,
+    ) -> Vec<SharedResource<'a>> {
         let mut shared_resources: Vec<SharedResource<'a>> = Vec::new();
         for resource in &self.entry.resources {
             let name = &resource.name.value.0;

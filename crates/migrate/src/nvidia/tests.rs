@@ -299,9 +299,11 @@ fn flags_override_the_file_before_resources_are_named() {
 
 #[test]
 fn a_converted_file_is_equivalent() {
-    for text in
-        [FULL_EXAMPLE, "version: v1\n", &slices("mixed", "{name: gpu, devices: 2, replicas: 3}", "")]
-    {
+    for text in [
+        FULL_EXAMPLE,
+        "version: v1\n",
+        &slices("mixed", "{name: gpu, devices: 2, replicas: 3}", ""),
+    ] {
         let config = loaded(text).expect("valid").config;
         let yaml = to_yaml(&config);
         let reparsed = parse(Path::new("w.yaml"), &yaml, &NvidiaPluginFlags::default());

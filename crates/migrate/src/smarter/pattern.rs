@@ -54,27 +54,29 @@ fn flag(ast: &Ast) -> Option<String> {
 }
 
 /// Splits an expression into alternatives without their anchors: `^(a|b)$` and `(^a$)|(^b$)` each have two.
-fn alternatives(ast: &Ast, from_start: bool, to_end: bool) -> Vec<Alternative<'_>> {
+fn alternatives(ast: &Ast, is_start_anchored: bool, is_end_anchored: bool) -> Vec<Alternative<'_>> {
     let parts = match ast {
         Ast::Empty(_) => &[],
-        Ast::Group(group) => return alternatives(&group.ast, from_start, to_end),
+        Ast::Group(group) => return alternatives(&group.ast, is_start_anchored, is_end_anchored),
         Ast::Alternation(alternation) => {
             let each = alternation.asts.iter();
-            return each.flat_map(|ast| alternatives(ast, from_start, to_end)).collect();
+            return each
+                .flat_map(|ast| alternatives(ast, is_start_anchored, is_end_anchored))
+                .collect();
         }
         Ast::Concat(concat) => concat.asts.as_slice(),
         _ => std::slice::from_ref(ast),
     };
-    let (from_start, parts) = match parts {
+    let (is_start_anchored, parts) = match parts {
         [Ast::Assertion(it), rest @ ..] if it.kind == AssertionKind::StartLine => (true, rest),
-        _ => (from_start, parts),
+        _ => (is_start_anchored, parts),
     };
-    let (to_end, parts) = match parts {
+    let (is_end_anchored, parts) = match parts {
         [rest @ .., Ast::Assertion(it)] if it.kind == AssertionKind::EndLine => (true, rest),
-        _ => (to_end, parts),
+        _ => (is_end_anchored, parts),
     };
     match parts {
-        [group @ Ast::Group(_)] => alternatives(group, from_start, to_end),
+        [group @ Ast::Group(_)] => alternatives(group, is_start_anchored, is_end_anchored),
         _ => vec![Alternative { parts, is_start_anchored, is_end_anchored }],
     }
 }
@@ -84,10 +86,14 @@ fn alternatives(ast: &Ast, from_start: bool, to_end: bool) -> Vec<Alternative<'_
 impl Alternative<'_> {
     fn nodes(&self, regex: &str) -> Result<NodePattern, String> {
         let exact_name: Option<String> = self.parts.iter().map(literal_char).collect();
-        let exact_name =
-            exact_name.filter(|name| self.is_start_anchored && self.is_end_anchored && !name.is_empty());
+        let exact_name = exact_name
+            .filter(|name| self.is_start_anchored && self.is_end_anchored && !name.is_empty());
         if let Some(name) = exact_name {
-            return Ok(NodePattern { path: format!("/dev/{name}"), expression: None, name: Some(name) });
+            return Ok(NodePattern {
+                path: format!("/dev/{name}"),
+                expression: None,
+                name: Some(name),
+            });
         }
         let body = match self.parts {
             [] => "",

@@ -13,8 +13,10 @@ use crate::nics;
 
 /// Policy for interfaces. An option of any resource applies to all resources.
 pub(super) fn nic_policy(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) -> NicPolicy {
-    let vhost_net = requested_by_any(entries, line, VHOST_WARNING, Entry::needs_vhost_net, diagnostics);
-    let no_hints = requested_by_any(entries, line, TOPOLOGY_WARNING, Entry::excludes_topology, diagnostics);
+    let vhost_net =
+        requested_by_any(entries, line, VHOST_WARNING, Entry::needs_vhost_net, diagnostics);
+    let no_hints =
+        requested_by_any(entries, line, TOPOLOGY_WARNING, Entry::excludes_topology, diagnostics);
     let has_rdma = gives_rdma_nodes(entries, line, diagnostics);
     let all_nodes = nics::with_all_nodes();
     NicPolicy {

@@ -125,7 +125,7 @@ impl fmt::Display for Standby {
     }
 }
 
-// === impl Report ===
+// === impl ProbeReport ===
 
 impl ProbeReport {
     pub(super) fn is_ok(&self) -> bool {

@@ -489,7 +489,8 @@ impl Wiring<'_> {
             tasks.spawn("events", events);
         }
         let policy = self.policy.clone();
-        let apply = windlass_cluster::labels::run(labels, policy, client.clone(), tasks.stop_token());
+        let apply =
+            windlass_cluster::labels::run(labels, policy, client.clone(), tasks.stop_token());
         tasks.spawn("labels in the cluster", apply);
         let (sender, devices) = watch::channel(Arc::default());
         tasks.spawn("devices of the Node", devices::run(state.clone(), sender, tasks.stop_token()));

@@ -41,7 +41,7 @@ pub(super) struct ShareSize {
 /// All memory of a GPU.
 const FULL_MEMORY: ShareMemory = ShareMemory::Percent(100);
 
-// === impl Size ===
+// === impl ShareSize ===
 
 impl ShareSize {
     /// Amounts of one GPU.

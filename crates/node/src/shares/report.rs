@@ -96,7 +96,7 @@ pub fn shares_of(places: &HostPaths, node: &NodeState, pod: &PodHoldings) -> Vec
     shares
 }
 
-// === impl Facts ===
+// === impl ShareSources ===
 
 impl ShareSources<'_> {
     fn by_amounts(&self, pod: &PodHoldings) -> Vec<PodShare> {

@@ -64,7 +64,7 @@ const REPEAT_DELAY: Duration = Duration::from_secs(45);
 
 const MIB: u64 = 1 << 20;
 
-// === impl Accounts ===
+// === impl MemoryAccounts ===
 
 impl MemoryAccounts {
     /// Drops holders without a limit.

@@ -189,7 +189,11 @@ impl GpuStates {
     }
 }
 
-fn containers(device: &DeviceId, accounts: &MemoryAccounts, tenants: &Tenants) -> Vec<ContainerUse> {
+fn containers(
+    device: &DeviceId,
+    accounts: &MemoryAccounts,
+    tenants: &Tenants,
+) -> Vec<ContainerUse> {
     let usages = accounts.usages().filter(|(measured_device, ..)| *measured_device == device);
     let mut use_by_container: BTreeMap<_, (u64, Option<u32>)> = BTreeMap::new();
     for process in usages.flat_map(|(.., usage)| &usage.processes) {

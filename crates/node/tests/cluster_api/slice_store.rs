@@ -32,7 +32,15 @@ pub(crate) const PATH: &str = "/resourceslices";
 impl Default for SliceStore {
     fn default() -> Self {
         let (all, history, refused) = Default::default();
-        Self { slices: all, history, is_served: true, has_feature_gates: true, refused, version: 0, conflicts: 0 }
+        Self {
+            slices: all,
+            history,
+            is_served: true,
+            has_feature_gates: true,
+            refused,
+            version: 0,
+            conflicts: 0,
+        }
     }
 }
 

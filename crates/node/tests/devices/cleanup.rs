@@ -210,7 +210,8 @@ async fn no_container_starts_with_a_board_while_its_owner_is_unknown() {
     start(&kubelet, "a").await.expect("started");
     deploy(&gateway.boards[0]);
     gateway.boards[0].take_events();
-    let record = gateway.node.config.places.kubelet_dir.join(PLUGIN_DIR).join(checkpoint::FILE_NAME);
+    let record =
+        gateway.node.config.places.kubelet_dir.join(PLUGIN_DIR).join(checkpoint::FILE_NAME);
     let moved = record.with_extension("away");
     fs::rename(&record, &moved).expect("there");
     fs::create_dir(&record).expect("created");

@@ -16,8 +16,10 @@ const GROUP: &str = "resource.k8s.io";
 /// Permissions that the requests so far required.
 fn required(world: &World) -> BTreeSet<Permission> {
     let log = world.api.objects().requests();
-    let mut required: BTreeSet<_> =
-        log.iter().filter_map(|it| Permission::required_by(&it.method, &it.path, &it.query)).collect();
+    let mut required: BTreeSet<_> = log
+        .iter()
+        .filter_map(|it| Permission::required_by(&it.method, &it.path, &it.query))
+        .collect();
     let status = required.iter().find(|it| it.resource == "resourceclaims/status").cloned();
     // Kubernetes 1.36 demands the second permission with the first.
     required.extend(status.map(|it| Permission {

@@ -37,7 +37,9 @@ fn active_links(rig: &TestMachine, index: u32) -> usize {
 fn common_ancestor(rig: &TestMachine, one: u32, other: u32) -> u32 {
     let (one, other) = (rig.gpu(one), rig.gpu(other));
     // SAFETY: a pointer to a valid number.
-    rig.read_number(|nvml, level| unsafe { nvml.nvmlDeviceGetTopologyCommonAncestor(one, other, level) })
+    rig.read_number(|nvml, level| unsafe {
+        nvml.nvmlDeviceGetTopologyCommonAncestor(one, other, level)
+    })
 }
 
 #[test]

@@ -62,7 +62,10 @@ impl TestMachine {
     }
 
     /// Number that a call returns.
-    pub(crate) fn read_number(&self, call: impl Fn(&NvmlLib, *mut c_uint) -> nvmlReturn_t) -> c_uint {
+    pub(crate) fn read_number(
+        &self,
+        call: impl Fn(&NvmlLib, *mut c_uint) -> nvmlReturn_t,
+    ) -> c_uint {
         let mut number = 0;
         assert_eq!(call(&self.nvml, &raw mut number), 0);
         number

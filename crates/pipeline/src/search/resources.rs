@@ -69,7 +69,8 @@ impl FreeResources {
             let class = (free_capacity, link, admitted, sizes.collect::<Vec<_>>());
             let next_class = classes.len();
             let class = *classes.entry(class).or_insert(next_class);
-            let groups = groups.into_values().map(|devices| Group { devices, allocated: 0 }).collect();
+            let groups =
+                groups.into_values().map(|devices| Group { devices, allocated: 0 }).collect();
             nodes.push(FreeNode {
                 groups,
                 allocatable: node.free,
@@ -96,12 +97,7 @@ impl FreeResources {
     }
 
     /// True if the place is free, and its node is not a duplicate of an earlier one.
-    pub(super) fn is_candidate(
-        &self,
-        pipeline: &Pipeline,
-        stage: usize,
-        place: Replica,
-    ) -> bool {
+    pub(super) fn is_candidate(&self, pipeline: &Pipeline, stage: usize, place: Replica) -> bool {
         self.is_free(pipeline, stage, place) && !self.is_duplicate(place.node)
     }
 
@@ -112,7 +108,10 @@ impl FreeResources {
             let group = &node.groups[group];
             group.allocated < group.devices.len()
         });
-        has_device && node.allocatable.fits_both(node.requested, place.alternative(pipeline, stage).request)
+        has_device
+            && node
+                .allocatable
+                .fits_both(node.requested, place.alternative(pipeline, stage).request)
     }
 
     /// True for an empty node if an earlier node of the same class is empty too.
@@ -176,8 +175,10 @@ impl FreeResources {
                     time = time.min(alternative.time.0 + alternative.batch_time.0);
                     let node = &self.nodes[place.node];
                     let devices = place.device.map(|group| node.groups[group].devices.len());
-                    let count =
-                        node.allocatable.fit_count(alternative.request).min(devices.unwrap_or(usize::MAX));
+                    let count = node
+                        .allocatable
+                        .fit_count(alternative.request)
+                        .min(devices.unwrap_or(usize::MAX));
                     let count = count.min(spec.max_replicas as usize);
                     rates.extend(std::iter::repeat_n(
                         alternative.rate(spec.batch, batch_gap),

@@ -70,7 +70,7 @@ struct FreeCounts {
 impl NodeLosses {
     /// The losses by the devices that [`Claims::choose`](super::Claims::choose) has chosen from these pools.
     pub fn of(pools: &Pools, allocated: &AllocatedDevices, chosen: &[ChosenDevice]) -> Self {
-        let holdings = allocated.of_pools(&pools.pools);
+        let holdings = allocated.of_pools(&pools.members);
         let mut availabilities =
             [&[], chosen].map(|chosen| Availability::of(pools, &holdings, chosen));
         Self {
@@ -231,7 +231,7 @@ impl Pools {
     /// device that is no partition.
     fn partition(&self, device: usize) -> Option<(usize, usize, u32)> {
         let candidate = &self.candidates[device];
-        let State::Ready(contents) = &self.pools[candidate.pool].state else { return None };
+        let State::Ready(contents) = &self.members[candidate.pool].state else { return None };
         let set = contents.counter_sets.set_of(&candidate.consumptions)?;
         Some((
             candidate.pool,
@@ -249,7 +249,7 @@ impl<'a> Availability<'a> {
         holdings: &'a [Option<&'a Holdings>],
         chosen: &'a [ChosenDevice],
     ) -> Self {
-        let counters = Counters::of(&pools.pools, holdings);
+        let counters = Counters::of(&pools.members, holdings);
         let mut availability = Self { pools, holdings, counters, chosen: &[] };
         for (index, ChosenDevice { device, .. }) in chosen.iter().enumerate() {
             let candidate = &pools.candidates[*device];

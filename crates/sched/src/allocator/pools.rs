@@ -27,7 +27,7 @@ use super::{
 pub struct Pools {
     pub(super) node: Option<String>,
     /// Pools with devices for the node, and pools that are incomplete or invalid.
-    pub(super) pools: Vec<Pool>,
+    pub(super) members: Vec<Pool>,
     /// Devices in the order of the search: pools without binding conditions first, then by pool and slice.
     pub(super) candidates: Vec<Candidate>,
 }
@@ -54,11 +54,11 @@ impl Pools {
             by_pool.entry(key(slice)).or_default().push(slice);
         }
         let pools = by_pool.into_values().filter_map(|slices| Pool::of(&slices, node));
-        let (with_conditions, mut pools): (Vec<_>, Vec<_>) =
+        let (with_conditions, mut members): (Vec<_>, Vec<_>) =
             pools.partition(Pool::has_binding_conditions);
-        pools.extend(with_conditions);
+        members.extend(with_conditions);
         let mut candidates = Vec::new();
-        for (index, Pool { state, .. }) in pools.iter().enumerate() {
+        for (index, Pool { state, .. }) in members.iter().enumerate() {
             let State::Ready(contents) = state else { continue };
             for slice in &contents.slices {
                 let devices = 0..slice.spec.devices.as_ref().map_or(0, Vec::len);
@@ -66,7 +66,7 @@ impl Pools {
                 candidates.extend(devices.map(device));
             }
         }
-        Self { node: node.metadata.name.clone(), pools, candidates }
+        Self { node: node.metadata.name.clone(), members, candidates }
     }
 
     /// Gathers the pools of a node from all slices of the cluster.
@@ -89,7 +89,7 @@ impl Pools {
         &'a self,
         allocated: &'a AllocatedDevices,
     ) -> impl Iterator<Item = &'a PreparedDevice> {
-        let holdings = allocated.of_pools(&self.pools);
+        let holdings = allocated.of_pools(&self.members);
         self.candidates.iter().filter_map(move |candidate| {
             let has_holder = holdings[candidate.pool]
                 .is_some_and(|holdings| holdings.contains_key(&candidate.device().name));

@@ -77,7 +77,7 @@ impl Search<'_> {
     ) -> DeviceRequestAllocationResult {
         let candidate = &self.pools.candidates[choice.candidate];
         let (device, PoolId { driver, name }) =
-            (candidate.device(), &self.pools.pools[candidate.pool].id);
+            (candidate.device(), &self.pools.members[candidate.pool].id);
         let alternative =
             &self.claims[claim].requests[choice.request].alternatives[choice.alternative];
         DeviceRequestAllocationResult {

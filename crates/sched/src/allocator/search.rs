@@ -93,14 +93,14 @@ impl<'a> Search<'a> {
         if selections.0.len() > MAX_SELECTIONS {
             selections.0.clear();
         }
-        let holdings = allocated.of_pools(&pools.pools);
+        let holdings = allocated.of_pools(&pools.members);
         let mut search = Self {
             claims,
             pools,
             chosen: vec![Vec::new(); claims.len()],
             alternatives: BTreeMap::new(),
             constraints: claims.iter().map(|claim| claim.constraints.clone()).collect(),
-            counters: Counters::of(&pools.pools, &holdings),
+            counters: Counters::of(&pools.members, &holdings),
             holdings,
             chosen_whole: BTreeMap::new(),
             chosen_shares: BTreeMap::new(),
@@ -153,7 +153,7 @@ impl<'a> Search<'a> {
         if let DeviceCount::Exactly(count) = self.alternative(index).device_count {
             return Ok(count);
         }
-        for Pool { id, state } in &self.pools.pools {
+        for Pool { id, state } in &self.pools.members {
             let state = match state {
                 State::Ready(_) => continue,
                 State::Incomplete => "being updated",

@@ -92,10 +92,10 @@ impl NodeSignature {
     ) -> Self {
         let (mut encoder, mut device_encoder, mut numbers) =
             (Encoder::default(), Encoder::default(), Vec::new());
-        let holdings = allocated.of_pools(&pools.pools);
-        let counters = Counters::of(&pools.pools, &holdings);
-        encoder.number(pools.pools.len());
-        for (index, pool) in pools.pools.iter().enumerate() {
+        let holdings = allocated.of_pools(&pools.members);
+        let counters = Counters::of(&pools.members, &holdings);
+        encoder.number(pools.members.len());
+        for (index, pool) in pools.members.iter().enumerate() {
             encoder.pool(pool, counters.of_pool(index));
         }
         for candidate in &pools.candidates {

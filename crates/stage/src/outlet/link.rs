@@ -160,7 +160,8 @@ impl Link {
         self.unacknowledged_bytes += bytes;
         self.last_sent = now;
         let ahead = u32::try_from(self.pending.len()).unwrap_or(u32::MAX - 1);
-        let pending = Pending { outgoing, sent: now, items_ahead: ahead, unacknowledged_bytes: Some(bytes) };
+        let pending =
+            Pending { outgoing, sent: now, items_ahead: ahead, unacknowledged_bytes: Some(bytes) };
         self.pending.insert(sequence, pending);
     }
 

@@ -65,7 +65,9 @@ async fn processor_time(action: &str) -> Result<Duration> {
         ),
     )?;
     let serving_agent = testbed.serve(&["--config".as_ref(), config.as_ref()]).await?;
-    serving_agent.wait_for(|node| node.counts(MEMORY_RESOURCE).is_some_and(|(_, free)| free > 0)).await?;
+    serving_agent
+        .wait_for(|node| node.counts(MEMORY_RESOURCE).is_some_and(|(_, free)| free > 0))
+        .await?;
     for number in 0..PODS {
         start(&serving_agent, &api, number).await?;
     }

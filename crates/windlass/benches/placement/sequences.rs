@@ -97,7 +97,8 @@ impl Evaluator {
     fn of(machine: &Machine) -> Self {
         let pairs = PairValues::from_machine(machine, affinity);
         let unlinked = |connection| Connection { nvlink: None, xgmi_mbps: None, ..connection };
-        let pcie_pairs = PairValues::from_machine(machine, |connection| affinity(unlinked(connection)));
+        let pcie_pairs =
+            PairValues::from_machine(machine, |connection| affinity(unlinked(connection)));
         let devices = pairs.devices();
         let mut aligned = Aligned::on(machine);
         let reference = SIZES.map(|(size, _)| {
@@ -150,7 +151,7 @@ impl Evaluator {
     }
 }
 
-// === impl Tally ===
+// === impl ScoreSum ===
 
 impl ScoreSum {
     fn add(&mut self, score: Option<JobScore>) {

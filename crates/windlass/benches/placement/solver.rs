@@ -97,10 +97,12 @@ fn random_requests(machine: &Machine) -> Result<Row> {
     let mut medians = Samples::default();
     for _ in 0..RANDOM_REQUESTS {
         let count = 1 + random.below(devices);
-        let free = random.subset(lowest_bits(devices), count);
+        let free = random.random_subset(lowest_bits(devices), count);
         let size = 1 + random.below(count);
         let policy = POLICIES[random.below(POLICIES.len())];
-        medians.push(SolverRequest { machine, free, size, policy }.time(RANDOM_REQUEST_RUNS)?.median());
+        medians.push(
+            SolverRequest { machine, free, size, policy }.time(RANDOM_REQUEST_RUNS)?.median(),
+        );
     }
     let row = Row::with_samples(
         format!("{}: random requests, {devices} devices", machine.name),
@@ -126,7 +128,7 @@ fn topology(machine: &Machine) -> Row {
     Row::with_samples(label, &samples).with_comparison("once for each inventory")
 }
 
-// === impl Question ===
+// === impl SolverRequest ===
 
 impl SolverRequest<'_> {
     fn time(self, runs: usize) -> Result<Samples> {

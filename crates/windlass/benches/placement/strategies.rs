@@ -66,7 +66,8 @@ impl Strategy for Aligned<'_> {
 impl NvidiaBestEffort {
     /// `None` if NVIDIA's plugin ignores connections on this machine.
     pub(crate) fn on(machine: &Machine, sizes: &[usize]) -> Option<Self> {
-        let by_size = sizes.iter().map(|&size| Some((size, BestEffort::for_machine(machine, size)?)));
+        let by_size =
+            sizes.iter().map(|&size| Some((size, BestEffort::for_machine(machine, size)?)));
         by_size.collect::<Option<_>>().map(Self)
     }
 }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     cli::{CdiCommand, GenerateArgs},
-    screen::{Paint, print_line, pluralized},
+    screen::{Paint, pluralized, print_line},
 };
 
 pub(crate) async fn run(command: CdiCommand) -> Result<()> {

@@ -82,7 +82,11 @@ fn report(file: &Path, loaded: &LoadedConfig) -> Result<()> {
 
 fn convert(file: &Path) -> Result<()> {
     let loaded = read(file).map_err(|error| UsageError(error.into()))?;
-    print_line(format!("# Converted from {}, in {}.", display_path(file).display(), loaded.format))?;
+    print_line(format!(
+        "# Converted from {}, in {}.",
+        display_path(file).display(),
+        loaded.format
+    ))?;
     for Diagnostic { line: number, text } in &loaded.warnings {
         print_line(format!("# line {number}: {text}"))?;
     }

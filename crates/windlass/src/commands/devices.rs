@@ -26,7 +26,7 @@ pub(crate) use table::{DeviceStatus, Width, device_tables};
 
 use self::table::DeviceOffers;
 use super::{
-    group_by_reason, clock, config_with_state_paths, print_origin_notice, print_output,
+    clock, config_with_state_paths, group_by_reason, print_origin_notice, print_output,
     require_driver_answers,
 };
 use crate::{

@@ -110,7 +110,10 @@ fn report(dir: &Path, recording: &Snapshot, inventory: &Inventory) -> Result<()>
         .map(|text| format!("  {text}"))
         .try_for_each(print_line)?;
     if !recording.omissions.is_empty() {
-        print_line(format!("left out {}: manifest.json has the reasons", recording.omissions.len()))?;
+        print_line(format!(
+            "left out {}: manifest.json has the reasons",
+            recording.omissions.len()
+        ))?;
     }
     print_line("")?;
     print_line("Use it, on any machine:")?;

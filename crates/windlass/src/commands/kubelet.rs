@@ -16,7 +16,7 @@ use windlass_kubelet_sim::{Config, Event, Kubelet};
 use crate::{
     cli::KubeletArgs,
     exit::UsageError,
-    screen::{print_line, pluralized},
+    screen::{pluralized, print_line},
     stop::StopSignals,
 };
 use session::{Flow, Session};
@@ -32,8 +32,14 @@ pub(crate) async fn run(args: KubeletArgs) -> Result<()> {
     let mut signals = StopSignals::listen()?;
     let kubelet = Kubelet::start(config).context("cannot start the embedded kubelet")?;
     print_line(format!("EMBEDDED kubelet, not a real one, in {}", args.dir.display()))?;
-    print_line(format!("plugins register at {}", kubelet.config().registration_socket().display()))?;
-    print_line(format!("pod resources at    {}", kubelet.config().pod_resources_socket().display()))?;
+    print_line(format!(
+        "plugins register at {}",
+        kubelet.config().registration_socket().display()
+    ))?;
+    print_line(format!(
+        "pod resources at    {}",
+        kubelet.config().pod_resources_socket().display()
+    ))?;
     print_line("type `help` for the commands; `quit`, Ctrl-D or Ctrl-C ends it")?;
     let mut session = Session::new(&kubelet);
     let serving = async {

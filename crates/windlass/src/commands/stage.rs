@@ -98,7 +98,9 @@ fn with_work(builder: Builder, args: WorkArgs, limits: LimitArgs) -> Result<Buil
         return Ok(builder.blocking(move |payload| pictures.work(payload)));
     }
     if let Some(boards) = darwin3::Darwin3::of(&args.darwin3, limits)? {
-        return Ok(builder.workers(boards.board_count()).blocking(move |payload| boards.run(payload)));
+        return Ok(builder
+            .workers(boards.board_count())
+            .blocking(move |payload| boards.run(payload)));
     }
     if let Some(command) = args.exec {
         return Ok(builder.work(move |payload: Bytes| exec::run(command.clone(), payload)));

@@ -10,7 +10,8 @@ use windlass_page::{DeviceView, Document, Health, HolderView, Summary};
 use crate::{
     cli::NodeTopArgs,
     screen::{
-        FullScreen, Paint, Style, Table, print_line, replace_control_chars, terminal_width, truncated,
+        FullScreen, Paint, Style, Table, print_line, replace_control_chars, terminal_width,
+        truncated,
     },
     stop::StopSignals,
 };

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     commands::{DeviceStatus, Topology, Width, device_tables, source_lines},
-    screen::{Paint, Style, print_line, pluralized, wrapped},
+    screen::{Paint, Style, pluralized, print_line, wrapped},
 };
 
 /// Folder of DRM device nodes.
@@ -52,7 +52,9 @@ impl Reporter {
     pub(super) fn report(&self, event: &impl Render) -> Result<()> {
         match self {
             Self::Json => print_line(serde_json::to_string(event)?)?,
-            Self::Text(paint) => event.lines(Renderer(*paint)).into_iter().try_for_each(print_line)?,
+            Self::Text(paint) => {
+                event.lines(Renderer(*paint)).into_iter().try_for_each(print_line)?;
+            }
             Self::Paged(pager) => pager.push(event.lines(Renderer(Paint::for_stdout()))),
         }
         Ok(())

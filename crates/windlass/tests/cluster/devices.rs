@@ -139,8 +139,10 @@ async fn a_hanging_probe_withholds_its_own_device_only() {
     let machine_node = Node::of_this_machine(&config_with_hanging_probe());
     let agent = machine_node.start_agent();
     eventually(NODE_STATUS_LIMIT, Some(3), async || allocatable(FUSE).await).await;
-    eventually(NODE_STATUS_LIMIT, "1".to_owned(), async || node_status("capacity", EXCLUSIVE)).await;
-    eventually(NODE_STATUS_LIMIT, "0".to_owned(), async || node_status("allocatable", EXCLUSIVE)).await;
+    eventually(NODE_STATUS_LIMIT, "1".to_owned(), async || node_status("capacity", EXCLUSIVE))
+        .await;
+    eventually(NODE_STATUS_LIMIT, "0".to_owned(), async || node_status("allocatable", EXCLUSIVE))
+        .await;
     let mut pods = Pods::new();
     pods.run("windlass-e2e-fuse", FUSE, 1).await;
     assert!(can_open("windlass-e2e-fuse", "/dev/fuse"), "/dev/fuse cannot be opened");

@@ -152,7 +152,7 @@ pub(crate) const ALL: &[MachineCases] = &[
     },
 ];
 
-// === impl Question ===
+// === impl PlacementCase ===
 
 impl PlacementCase {
     pub(crate) const fn new(size: usize, free: &'static str) -> Self {

@@ -10,7 +10,7 @@ use super::{check_unchanged, driver_with_claim};
 use crate::{
     case::{Case, CheckError, CheckResult, failed, not_applicable},
     cases::{again::restart_kubelet, cdi},
-    testbed::{ClaimRequest, Driver, Testbed, prepared_devices, pod},
+    testbed::{ClaimRequest, Driver, Testbed, pod, prepared_devices},
 };
 
 pub(crate) const CASES: &[Case] = &[

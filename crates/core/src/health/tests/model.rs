@@ -53,7 +53,9 @@ impl History {
         let failure = match observation {
             Observation::Failed(reason, _) | Observation::Fault(reason, _) => Some(*reason),
             // The first probe may wake a device.
-            Observation::TimedOut(_) if before != HealthState::Unknown => Some(Reason::Unresponsive),
+            Observation::TimedOut(_) if before != HealthState::Unknown => {
+                Some(Reason::Unresponsive)
+            }
             _ => None,
         };
         match (failure, observation) {

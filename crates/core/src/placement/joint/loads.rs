@@ -32,7 +32,6 @@ impl Loads {
 
     /// True if these numbers of devices can be paired among themselves.
     pub(super) fn can_be_paired(self, gpus: usize, nics: usize) -> bool {
-        gpus * self.gpu.min <= nics * self.nic.max
-            && nics * self.nic.min <= gpus * self.gpu.max
+        gpus * self.gpu.min <= nics * self.nic.max && nics * self.nic.min <= gpus * self.gpu.max
     }
 }

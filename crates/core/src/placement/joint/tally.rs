@@ -92,7 +92,13 @@ impl PairCounter {
         self.spare.resize(required, 1);
         self.spare.extend(&smaller_kind.state.counts);
         let extra = problem.loads.extra;
-        distribute_extra(&self.paths, &mut self.spare, &larger_kind.per_junction, &mut self.slots, extra);
+        distribute_extra(
+            &self.paths,
+            &mut self.spare,
+            &larger_kind.per_junction,
+            &mut self.slots,
+            extra,
+        );
         let mut far = [count(problem.loads.pairs); LEVELS.len()];
         for (junction, &level) in problem.junctions.levels.iter().enumerate() {
             far[level] -= count(larger_kind.per_junction[junction].min(self.slots[junction]));
@@ -107,8 +113,9 @@ pub(super) fn remaining_pair_affinity(problem: &JointProblem, gpus: &Chosen, nic
     let pair_count = problem.gpus.remaining.min(problem.nics.remaining);
     let mut near_pairs = [0; LEVELS.len()];
     for (junction, &level) in problem.junctions.levels.iter().enumerate() {
-        let remaining =
-            |kind: &KindProblem, chosen: &Chosen| kind.available[junction] - chosen.per_junction[junction];
+        let remaining = |kind: &KindProblem, chosen: &Chosen| {
+            kind.available[junction] - chosen.per_junction[junction]
+        };
         near_pairs[level] += remaining(&problem.gpus, gpus).min(remaining(&problem.nics, nics));
     }
     let mut farther = pcie(PcieLevel::Sys);

@@ -19,14 +19,18 @@ pub(in crate::placement) struct PartialSet {
     pub(in crate::placement) group_counts: Vec<i64>,
 }
 
-// === impl Partial ===
+// === impl PartialSet ===
 
 impl PartialSet {
     /// The required devices.
     pub(in crate::placement) fn new(problem: &Problem) -> Self {
         Self {
             counts: vec![0; problem.classes.len()],
-            affinities: problem.classes.iter().map(|class| class.properties.fixed_affinity).collect(),
+            affinities: problem
+                .classes
+                .iter()
+                .map(|class| class.properties.fixed_affinity)
+                .collect(),
             weight: problem.base.weight,
             group_counts: problem.groups.iter().map(|group| group.required).collect(),
         }

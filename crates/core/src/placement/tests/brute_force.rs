@@ -185,7 +185,11 @@ pub(in crate::placement) fn usefulness(
     score: &dyn Fn(usize, usize) -> i64,
 ) -> i64 {
     let weighted = |size, weight| weight * best_division(remaining, size, score);
-    if is_few { weighted(2, 21) + weighted(4, 7) + weighted(8, 3) } else { partners(remaining, score) }
+    if is_few {
+        weighted(2, 21) + weighted(4, 7) + weighted(8, 3)
+    } else {
+        partners(remaining, score)
+    }
 }
 
 /// Best affinity of a division into as many sets of one size as fit.
@@ -193,8 +197,11 @@ fn best_division(remaining: &[usize], size: usize, score: &dyn Fn(usize, usize) 
     let Some((&first, others)) = remaining.split_first().filter(|_| remaining.len() >= size) else {
         return 0;
     };
-    let mut best =
-        if remaining.len().is_multiple_of(size) { i64::MIN } else { best_division(others, size, score) };
+    let mut best = if remaining.len().is_multiple_of(size) {
+        i64::MIN
+    } else {
+        best_division(others, size, score)
+    };
     for mask in 0..1_u32 << others.len() {
         if mask.count_ones() as usize + 1 == size {
             let is_chosen = |(bit, _): &(usize, &usize)| mask & (1 << bit) != 0;

@@ -40,7 +40,8 @@ pub(crate) fn gpu_in_mig_mode(machine: &str, index: u32) -> Device {
             capacity: capacity.clone().into(),
         })
     };
-    let partitions: Vec<_> = GpuInstanceProfile::all_of(capability).iter().flat_map(possible).collect();
+    let partitions: Vec<_> =
+        GpuInstanceProfile::all_of(capability).iter().flat_map(possible).collect();
     let mut gpu = gpu(id.as_str(), index);
     let generation = AttributeValue::version(&String::from(card.compute_capability));
     gpu.attributes.insert(name("cudaComputeCapability"), generation);

@@ -136,9 +136,8 @@ impl RegistrationAttempt {
     ) -> Result<PluginInfo, RegistrationError> {
         let mut request = Request::new(InfoRequest {});
         request.set_timeout(self.config.dra.get_info_timeout);
-        let response = client.get_info(request).await.map_err(|status| RegistrationError::GetInfo {
-            socket: self.socket_text(),
-            error: RpcError::from(status),
+        let response = client.get_info(request).await.map_err(|status| {
+            RegistrationError::GetInfo { socket: self.socket_text(), error: RpcError::from(status) }
         })?;
         Ok(response.into_inner())
     }

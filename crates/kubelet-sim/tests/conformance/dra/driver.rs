@@ -159,8 +159,12 @@ impl Driver {
             endpoint: endpoint.to_str().expect("UTF-8 text").to_owned(),
             supported_versions: SERVICES.map(str::to_owned).to_vec(),
         };
-        let script =
-            Script { info, prepare: AnswerKind::Correct, unprepare: AnswerKind::Correct, devices: 1 };
+        let script = Script {
+            info,
+            prepare: AnswerKind::Correct,
+            unprepare: AnswerKind::Correct,
+            devices: 1,
+        };
         let state = Arc::new(State {
             name: name.to_owned(),
             script: Mutex::new(script),

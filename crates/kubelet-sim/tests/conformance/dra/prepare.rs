@@ -123,7 +123,10 @@ async fn the_pods_event_has_the_defect_of_the_drivers_answer() {
             "NodePrepareResources failed for ResourceClaim claim: no such device",
         ),
         (AnswerKind::NoClaims, "NodePrepareResources skipped 1 ResourceClaims"),
-        (AnswerKind::ExtraClaim, "NodePrepareResources returned result for unknown claim UID stranger"),
+        (
+            AnswerKind::ExtraClaim,
+            "NodePrepareResources returned result for unknown claim UID stranger",
+        ),
         (
             AnswerKind::Hang,
             "NodePrepareResources: rpc error: code = DeadlineExceeded desc = context deadline \

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{ProfileEntry, MachineProfile, ValidationError, ValidationErrorKind, check_range};
+use super::{MachineProfile, ProfileEntry, ValidationError, ValidationErrorKind, check_range};
 use crate::profile::Nic;
 
 /// Checks that adapters have unique interfaces and RDMA devices, and that members of bonds exist.

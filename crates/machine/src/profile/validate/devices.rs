@@ -5,14 +5,17 @@ use std::{
     path::{Component, Path},
 };
 
-use super::{ProfileEntry, MAX_CARD_MIB, MachineProfile, ValidationError, ValidationErrorKind, check_range};
+use super::{
+    MAX_CARD_MIB, MachineProfile, ProfileEntry, ValidationError, ValidationErrorKind, check_range,
+};
 
 /// Checks partition modes and xGMI peers of AMD GPUs.
 pub(super) fn check_amd(profile: &MachineProfile) -> Result<(), ValidationError> {
     let Some(amd) = &profile.amd else { return Ok(()) };
     let machine_problem = |kind| ValidationError { entry: ProfileEntry::Machine, kind };
     check_range("number of amd dies", amd.card.dies.into(), 1, 8).map_err(machine_problem)?;
-    check_range("amd memory_mib", amd.card.memory_mib, 1024, MAX_CARD_MIB).map_err(machine_problem)?;
+    check_range("amd memory_mib", amd.card.memory_mib, 1024, MAX_CARD_MIB)
+        .map_err(machine_problem)?;
     check_range("amd compute_units", amd.card.compute_units.into(), 1, 10_000)
         .map_err(machine_problem)?;
     for (index, gpu) in amd.gpus.iter().enumerate() {

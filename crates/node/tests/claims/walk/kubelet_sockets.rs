@@ -60,7 +60,8 @@ impl KubeletSockets {
         let serving = registrar.serve_with_incoming(plugins);
         tasks.spawn(async move { serving.await.expect("it serves") });
         let clients = connections(podresources::SOCKET_DIR, podresources::SOCKET_NAME);
-        let lister = server().add_service(PodResourcesListerServer::new(PodResourcesServer(Arc::clone(node))));
+        let lister = server()
+            .add_service(PodResourcesListerServer::new(PodResourcesServer(Arc::clone(node))));
         let serving = lister.serve_with_incoming(clients);
         tasks.spawn(async move { serving.await.expect("it serves") });
         tasks.spawn(read_all(Arc::clone(node), registrations));

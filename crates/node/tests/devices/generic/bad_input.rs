@@ -284,6 +284,7 @@ sources:
 fn the_resource_names_of_sources_are_known_before_a_scan() {
     let policy: Policy =
         crate::devices::world::policy(&source_with("resource: a.com/x, find: {nodes: /dev/kvm}"));
-    let names: Vec<_> = policy.resource_names().iter().map(|name| name.as_str().to_owned()).collect();
+    let names: Vec<_> =
+        policy.resource_names().iter().map(|name| name.as_str().to_owned()).collect();
     assert_eq!(names, ["nvidia.com/gpu", "a.com/x"]);
 }

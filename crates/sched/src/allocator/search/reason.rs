@@ -44,7 +44,7 @@ impl Search<'_> {
     /// Number of devices found for each unsatisfied request, and the pools that were skipped.
     pub(super) fn reason(&self) -> String {
         let total = self.pools.len();
-        let pools = self.pools.pools.iter().filter_map(|Pool { id, state }| match state {
+        let pools = self.pools.members.iter().filter_map(|Pool { id, state }| match state {
             State::Ready(_) => None,
             State::Incomplete => Some(format!("pool {id} is incomplete")),
             State::Invalid(reason) => Some(format!("pool {id} is invalid: {reason}")),

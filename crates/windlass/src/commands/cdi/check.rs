@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     cli::{CheckArgs, paths_or_default},
-    screen::{print_line, pluralized},
+    screen::{pluralized, print_line},
 };
 
 /// Mount options that make the source a path of the host.

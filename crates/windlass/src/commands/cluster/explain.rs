@@ -8,7 +8,7 @@ use crate::{
     cli::ExplainPodArgs,
     commands::print_output,
     exit::UsageError,
-    screen::{Paint, Style, Table, print_line, pluralized},
+    screen::{Paint, Style, Table, pluralized, print_line},
 };
 
 /// Maximum number of fitting nodes to print.

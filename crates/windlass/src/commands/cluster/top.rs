@@ -19,7 +19,7 @@ use crate::{
         top::{REFRESH_INTERVAL, first_holders},
     },
     logging::{self, LogFormat},
-    screen::{FullScreen, Paint, Style, Table, print_line, pluralized, terminal_width},
+    screen::{FullScreen, Paint, Style, Table, pluralized, print_line, terminal_width},
     stop::StopSignals,
 };
 

@@ -10,7 +10,7 @@ use windlass_core::{
 use crate::{
     cli::OutputArg,
     commands::print_output,
-    screen::{Paint, Style, print_line, pluralized, wrapped},
+    screen::{Paint, Style, pluralized, print_line, wrapped},
 };
 
 /// All findings of a diagnosis.
@@ -103,13 +103,18 @@ fn print_finding(finding: &Finding, paint: Paint) -> Result<()> {
     for (position, text) in wrapped(&lead, text.split_whitespace()).into_iter().enumerate() {
         match text.strip_prefix(&lead).filter(|_| position == 0) {
             Some(first_line) => {
-                print_line(format!("  {} {first_line}", paint.styled(style, format!("{word:<8}"))))?;
+                print_line(format!(
+                    "  {} {first_line}",
+                    paint.styled(style, format!("{word:<8}"))
+                ))?;
             }
             None => print_line(text)?,
         }
     }
     if let Some(remedy) = &finding.remedy {
-        wrapped("           -> ", remedy.split_whitespace()).into_iter().try_for_each(print_line)?;
+        wrapped("           -> ", remedy.split_whitespace())
+            .into_iter()
+            .try_for_each(print_line)?;
     }
     Ok(())
 }

@@ -178,7 +178,9 @@ impl PodDocument<'_> {
         let paint = Paint::for_stdout();
         print_origin_notice(&node.inventory, paint)?;
         for share in &self.shares {
-            print_line(paint.styled(Style::Heading, format!("{}, {}", self.pod, share.title(node))))?;
+            print_line(
+                paint.styled(Style::Heading, format!("{}, {}", self.pod, share.title(node))),
+            )?;
             share.lines().into_iter().try_for_each(print_line)?;
         }
         for (nth, ContainerDevices { container, resource, ids, past }) in

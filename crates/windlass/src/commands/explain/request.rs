@@ -215,7 +215,9 @@ impl FreeDevices<'_> {
                 && (named.replica.is_none() || named.replica == replica)
         };
         match self {
-            Self::Named(named) => (!named.iter().any(is_member)).then(|| NOT_IN_FREE_LIST.to_owned()),
+            Self::Named(named) => {
+                (!named.iter().any(is_member)).then(|| NOT_IN_FREE_LIST.to_owned())
+            }
             Self::Observed(kubelet) => kubelet.obstacle(resource, member, replica),
         }
     }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     commands::{Topology, group_by_reason, print_origin_notice, sorted_by_inventory},
-    screen::{Paint, Style, Table, print_line, pluralized, wrapped},
+    screen::{Paint, Style, Table, pluralized, print_line, wrapped},
 };
 
 type ResourceReport<'a> = Report<'a, PlacementRequest, ResourceAnswer>;

@@ -12,7 +12,7 @@ use crate::{
     cli::OutputArg,
     commands::{Origin, clock, print_origin_notice, print_output, require_sources, source_lines},
     exit::UsageError,
-    screen::{Paint, Style, Table, print_line, pluralized},
+    screen::{Paint, Style, Table, pluralized, print_line},
 };
 
 /// Maximum number of candidates in the output; a bus may have thousands.

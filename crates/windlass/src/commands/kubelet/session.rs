@@ -163,10 +163,16 @@ fn print_admission(name: &str, admission: &Admission) -> Result<()> {
             }
             for device in &grant.devices {
                 let (path, host_path) = (&device.container_path, &device.host_path);
-                print_line(format!("    device {path} (host {host_path}, {})", device.permissions))?;
+                print_line(format!(
+                    "    device {path} (host {host_path}, {})",
+                    device.permissions
+                ))?;
             }
             for mount in &grant.mounts {
-                print_line(format!("    mount  {} (host {})", mount.container_path, mount.host_path))?;
+                print_line(format!(
+                    "    mount  {} (host {})",
+                    mount.container_path, mount.host_path
+                ))?;
             }
             for cdi in &grant.cdi_devices {
                 print_line(format!("    cdi    {cdi}"))?;

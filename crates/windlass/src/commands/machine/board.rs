@@ -9,7 +9,7 @@ use windlass_machine::{Board, BoardAddresses, BoardEvent};
 use crate::{
     cli::BoardArgs,
     runtime::block_on,
-    screen::{print_line, pluralized},
+    screen::{pluralized, print_line},
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

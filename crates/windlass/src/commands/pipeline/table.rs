@@ -4,7 +4,7 @@ use anyhow::Result;
 use windlass_pipeline::quantity::{Bytes, Seconds};
 
 use super::report::{LayoutReport, PlanReport, PredictedFigures, StageReport};
-use crate::screen::{Paint, Style, Table, print_line, pluralized, wrapped};
+use crate::screen::{Paint, Style, Table, pluralized, print_line, wrapped};
 
 /// Prints the layouts side by side, then each placement.
 pub(super) fn print(report: &PlanReport) -> Result<()> {

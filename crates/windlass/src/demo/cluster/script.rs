@@ -199,7 +199,12 @@ impl<'a> ClusterScript<'a> {
         let total = u64::try_from(windlass.gpus())? * 1000;
         let arrivals = pods::arrivals(total * LOAD_PERCENT / 100);
         let (pods, gpus, nodes) = (arrivals.len(), windlass.gpus(), windlass.nodes());
-        self.reporter.report(&ClusterEvent::Arriving { pods, gpus, nodes, asked_percent: LOAD_PERCENT })?;
+        self.reporter.report(&ClusterEvent::Arriving {
+            pods,
+            gpus,
+            nodes,
+            asked_percent: LOAD_PERCENT,
+        })?;
         let progress = Progress::new();
         let (mut requested_milli, mut reports, mut pending_pods) =
             (0, REPORT_PERCENTS.into_iter().peekable(), Vec::new());

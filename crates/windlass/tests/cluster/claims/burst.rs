@@ -40,7 +40,8 @@ async fn a_burst_of_pods_is_served_while_the_agent_is_killed_repeatedly() {
     let start = Instant::now();
     apply(&(0..PODS).map(|number| logs.pod(&short_pod(number))).collect::<Vec<_>>().join("---\n"));
     for kill in 1..=KILLS {
-        eventually(BURST_LIMIT, true, async || succeeded_count(&logs) >= PODS * kill / (KILLS + 1)).await;
+        eventually(BURST_LIMIT, true, async || succeeded_count(&logs) >= PODS * kill / (KILLS + 1))
+            .await;
         rig.replace_agent();
         rig.wait_for_published(16).await;
         trigger_sync(&["-l", &logs.label]);

@@ -120,7 +120,8 @@ mod tests {
 
     #[test]
     fn a_job_without_figures_is_reported_with_its_output() {
-        let error_text = |log: &str| windlass_host::causes(&*parse_figures(log).expect_err("no figures"));
+        let error_text =
+            |log: &str| windlass_host::causes(&*parse_figures(log).expect_err("no figures"));
         assert!(error_text("windlass: no stage serves\n").ends_with("windlass: no stage serves"));
         assert!(error_text(" ").contains("without output"));
         assert!(error_text("{\"layouts\": [{}]}").contains("another version"));

@@ -80,7 +80,9 @@ fn print_layout(layout: &MeasuredLayout, paint: Paint) -> Result<()> {
     let measured = &layout.measured;
     let name = layout.layout.unwrap_or("pipeline");
     let at = measured.at_items_per_second;
-    print_line(paint.styled(Style::Heading, format!("{name}: p50, p95 and p99 at {at:.1} items/s")))?;
+    print_line(
+        paint.styled(Style::Heading, format!("{name}: p50, p95 and p99 at {at:.1} items/s")),
+    )?;
     let mut table = Table::new(["STAGE", "LINK IN", "WAITED", "WORKED", "BLOCKED BY NEXT"]);
     for stage in &measured.stages {
         let link = measured.links.iter().find(|link| link.to == stage.stage);
@@ -96,7 +98,9 @@ fn print_layout(layout: &MeasuredLayout, paint: Paint) -> Result<()> {
         print_line(paint.styled(Style::Error, format!("{count} failed at {reason}")))?;
     }
     if account.unheard > 0 {
-        print_line(paint.styled(Style::Error, format!("{} have an unknown outcome", account.unheard)))?;
+        print_line(
+            paint.styled(Style::Error, format!("{} have an unknown outcome", account.unheard)),
+        )?;
     }
     Ok(())
 }
