@@ -39,7 +39,7 @@ pub struct Workloads {
     /// The cluster half.
     pub deployments: Vec<Deployment>,
     /// Reasons for which the API server refused an agent's pod, such as Pod Security, by `namespace/name` of the
-    /// DaemonSet.
+    /// `DaemonSet`.
     pub refused_pods: BTreeMap<String, String>,
 }
 
@@ -121,7 +121,7 @@ async fn workloads(client: kube::Client) -> kube::Result<Workloads> {
     })
 }
 
-/// Messages of the events about pods that DaemonSets could not create. Empty without the right to list events: the
+/// Messages of the events about pods that `DaemonSet`s could not create. Empty without the right to list events: the
 /// finding then refers to `kubectl describe`.
 async fn refused_pods(client: kube::Client) -> BTreeMap<String, String> {
     let selector =
