@@ -130,7 +130,10 @@ async fn refused_pods(client: kube::Client) -> BTreeMap<String, String> {
     let messages = events.into_iter().flatten().filter_map(|event| {
         let object = event.involved_object;
         let name = workloads::namespaced_name(object.namespace.as_ref(), object.name.as_ref());
-        Some((name, event.message?))
+        let message = event.message?;
+        // Repeated events have another text before it.
+        let reason = message.split_once("Error creating: ").map(|(_, reason)| reason.to_owned());
+        Some((name, reason.unwrap_or(message)))
     });
     messages.collect()
 }
