@@ -6,9 +6,9 @@
 //!  bound <── status: allocation, reservedFor <── first node that fits <── allocate
 //! ```
 //!
-//! The cluster also acts as the claim controller: it deallocates a claim without users, and deletes a claim that was
-//! made for a pod with the pod. Nodes are tried in the order of their names. Not modelled: taints of nodes, resources
-//! other than devices, and preemption.
+//! The cluster also acts as the claim controller: it deallocates a claim without users. If a pod is deleted,
+//! the claims that were generated for it are deleted too. Nodes are tried in the order of their names. Not modelled:
+//! taints of nodes, resources other than devices, and preemption.
 
 mod claims;
 mod extended;
@@ -48,7 +48,7 @@ pub enum SchedulingError {
     MissingObject {
         /// `namespace/name`.
         pod: String,
-        /// Missing object.
+        /// Kind and name of the missing object.
         reason: String,
     },
     /// The claims have an error that does not depend on the node.
@@ -64,7 +64,7 @@ pub enum SchedulingError {
     NoNode {
         /// `namespace/name`.
         pod: String,
-        /// Reason of each node.
+        /// Reasons of the nodes, each as `name: reason`.
         nodes: Vec<String>,
     },
     /// The API server refused a write.
@@ -81,7 +81,7 @@ pub enum SchedulingError {
 #[derive(Debug)]
 struct NodeAllocation {
     node: String,
-    /// Claims without devices, with their new allocation.
+    /// Claims that had no devices yet, each with its new allocation.
     allocations: Vec<(ResourceClaim, AllocationResult)>,
     /// Claim for extended resources, which was not created in the API yet.
     extended_resource_claim: Option<(ResourceClaim, AllocationResult)>,

@@ -1,4 +1,4 @@
-//! Watch of the pods of this node that are being deleted.
+//! Watch of the terminating pods of this node: pods that are being deleted.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,15 +11,15 @@ use super::{
     metadata_watch::{EventHandler, MetadataWatch},
 };
 
-/// By UID of a pod that is being deleted: the latest time at which its containers end.
+/// By UID of a terminating pod: the latest time at which its containers end.
 pub type TerminatingPods = BTreeMap<String, Timestamp>;
 
-/// Watches the pods of this node. Returns those that are being deleted, and the task of the watch.
+/// Watches the pods of this node. Returns the terminating ones, and the task of the watch.
 pub fn watch(
     client: Client,
 ) -> (watch::Receiver<Arc<TerminatingPods>>, impl Future<Output = ()> + Send) {
     let (sender, pods) = watch::channel(Arc::default());
-    let watcher = MetadataWatch::of_node("ending pods", client);
+    let watcher = MetadataWatch::of_node("terminating pods", client);
     (pods, watcher.run(Publisher { pods: sender }))
 }
 
@@ -58,8 +58,9 @@ impl EventHandler for Publisher {
     }
 }
 
-/// The pod's UID and the time of its end. The API server adds the grace period to the time of the request.
+/// UID and deletion timestamp of a terminating pod. The timestamp is the time of the delete request plus the grace
+/// period, at which the kubelet kills the containers.
 fn termination(object: &ObjectMeta) -> Option<(String, Timestamp)> {
-    // A mirror pod has another UID than its static pod, and is deleted after the static pod. Its entry has no effect.
+    // A mirror pod's entry has no effect: processes have the UID of its static pod, which differs and is deleted first.
     Some((object.uid.clone()?, object.deletion_timestamp.as_ref()?.0))
 }

@@ -3,7 +3,7 @@
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "a test program that exits on purpose, and ends all its tasks"
+    reason = "a test program that blocks and exits on purpose; its exit ends the tasks that it spawns"
 )]
 
 mod claims;

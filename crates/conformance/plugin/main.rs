@@ -1,11 +1,12 @@
 //! Device plugin of the tests. `plugin-with-defects KUBELET SCRATCH DEFECT` conforms, except for the defect that its
-//! last argument names. The plugin offers `example.com/one` with four devices and `example.com/two` with two. While
-//! `SCRATCH/fail` exists, the first device of `example.com/one` is unhealthy.
+//! last argument names. `KUBELET` is the kubelet's folder, and `SCRATCH` a folder of the test. The plugin offers
+//! `example.com/one` with four devices and `example.com/two` with two. While `SCRATCH/fail` exists, the first device of
+//! `example.com/one` is unhealthy.
 
 #![expect(
     clippy::disallowed_methods,
     clippy::exit,
-    reason = "a test program that exits on purpose, and ends all its tasks"
+    reason = "a test program that exits on purpose; its exit ends the tasks that it spawns"
 )]
 
 mod connections;

@@ -5,10 +5,13 @@ mod pods;
 mod slices;
 mod workloads;
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use kube::Api;
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, Deployment},
+    core::v1::Event,
+};
+use kube::{Api, api::ListParams};
 use windlass_core::finding::{Finding, Severity};
 
 use crate::{
@@ -35,6 +38,9 @@ pub struct Workloads {
     pub daemon_sets: Vec<DaemonSet>,
     /// The cluster half.
     pub deployments: Vec<Deployment>,
+    /// Reasons for which the API server refused an agent's pod, such as Pod Security, by `namespace/name` of the
+    /// `DaemonSet`.
+    pub refused_pods: BTreeMap<String, String>,
 }
 
 const AREA: &str = "API server";
@@ -105,13 +111,28 @@ impl Evidence {
 }
 
 async fn workloads(client: kube::Client) -> kube::Result<Workloads> {
-    let selector = kube::api::ListParams::default().labels(&labels::windlass_selector());
+    let selector = ListParams::default().labels(&labels::windlass_selector());
     let daemon_sets: Api<DaemonSet> = Api::all(client.clone());
-    let deployments: Api<Deployment> = Api::all(client);
+    let deployments: Api<Deployment> = Api::all(client.clone());
     Ok(Workloads {
         daemon_sets: daemon_sets.list(&selector).await?.items,
         deployments: deployments.list(&selector).await?.items,
+        refused_pods: refused_pods(client).await,
     })
+}
+
+/// Messages of the events about pods that `DaemonSet`s could not create. Empty without the right to list events: the
+/// finding then refers to `kubectl describe`.
+async fn refused_pods(client: kube::Client) -> BTreeMap<String, String> {
+    let selector =
+        ListParams::default().fields("involvedObject.kind=DaemonSet,reason=FailedCreate");
+    let events = Api::<Event>::all(client).list(&selector).await;
+    let messages = events.into_iter().flatten().filter_map(|event| {
+        let object = event.involved_object;
+        let name = workloads::namespaced_name(object.namespace.as_ref(), object.name.as_ref());
+        Some((name, event.message?))
+    });
+    messages.collect()
 }
 
 #[cfg(test)]

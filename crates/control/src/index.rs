@@ -69,8 +69,8 @@ pub struct Index {
     deleted_nodes: DeletedNodes,
     /// Nodes to rebuild.
     changed: BTreeSet<NodeIndex>,
-    /// By node: value of `rebuild_count` at the node's last rebuild. A change of the node's object, pods, slices or claims
-    /// rebuilds the node.
+    /// By node: value of `rebuild_count` at the node's last rebuild. A change of the node's object, pods, slices or
+    /// claims rebuilds the node.
     versions: Vec<u64>,
     /// Number of node rebuilds so far.
     rebuild_count: u64,

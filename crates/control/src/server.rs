@@ -64,39 +64,31 @@ pub(crate) type HttpResponse = Response<Full<Bytes>>;
 
 impl Handler for ExtenderHandler {
     async fn respond(&self, request: Request<Incoming>) -> HttpResponse {
-        respond(&self.state, self.served_paths, request).await
+        let response = respond(&self.state, self.served_paths, request).await;
+        response.unwrap_or_else(|refusal| refusal)
     }
 }
 
+/// The response to a request, or the refusal of its body.
 async fn respond(
     state: &HandlerState,
     served: ServedPaths,
     request: Request<Incoming>,
-) -> HttpResponse {
+) -> Result<HttpResponse, HttpResponse> {
     let path = request.uri().path().trim_end_matches('/').to_owned();
     let (parent, last) = path.rsplit_once('/').unwrap_or(("", &path));
     let extender = &state.extender;
     let is_public = ["healthz", "readyz", "metrics"].contains(&last);
     if served == ServedPaths::Metrics && !is_public {
-        return plain(StatusCode::NOT_FOUND, "only health and metrics are served here\n");
+        return Ok(plain(StatusCode::NOT_FOUND, "only health and metrics are served here\n"));
     }
-    match (request.method(), last) {
-        (&Method::POST, "filter") => match read_body(request).await {
-            Ok(args) => json(&extender.filter(&args)),
-            Err(response) => response,
-        },
-        (&Method::POST, "prioritize") => match read_body(request).await {
-            Ok(args) => json(&extender.prioritize(&args).await),
-            Err(response) => response,
-        },
-        (&Method::POST, "preempt") => match read_body(request).await {
-            Ok(args) => json(&extender.preempt(&args)),
-            Err(response) => response,
-        },
-        (&Method::POST, "bind") => match read_body(request).await {
-            Ok(args) => json(&extender.bind(args).await),
-            Err(response) => response,
-        },
+    Ok(match (request.method(), last) {
+        (&Method::POST, "filter") => json(&extender.filter(&read_body(request).await?)),
+        (&Method::POST, "prioritize") => {
+            json(&extender.prioritize(&read_body(request).await?).await)
+        }
+        (&Method::POST, "preempt") => json(&extender.preempt(&read_body(request).await?)),
+        (&Method::POST, "bind") => json(&extender.bind(read_body(request).await?).await),
         (&Method::GET, "healthz") => plain(StatusCode::OK, "ok\n"),
         (&Method::GET, "readyz") => match unready_reason(state) {
             None => plain(StatusCode::OK, "ok\n"),
@@ -111,7 +103,7 @@ async fn respond(
             json(&state.index.with_lock(|it| Inspection::of(it, Some(node))))
         }
         _ => plain(StatusCode::NOT_FOUND, "no such page: see `windlass cluster extend --help`\n"),
-    }
+    })
 }
 
 /// Reason why the extender is not ready.
@@ -122,8 +114,8 @@ fn unready_reason(state: &HandlerState) -> Option<String> {
     })
 }
 
-/// Reads the body of a verb. A body above `MAX_BODY_BYTES` is refused, but read up to `MAX_DISCARDED_BYTES`: a client that is still
-/// sending would miss an early answer.
+/// Reads the body of a verb. A body above `MAX_BODY_BYTES` is refused, but read up to `MAX_DISCARDED_BYTES`: a client
+/// that is still sending would miss an early answer.
 async fn read_body<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, HttpResponse> {
     let (mut body, mut bytes, mut length) = (request.into_body(), Vec::new(), 0);
     while let Some(frame) = body.frame().await {

@@ -1,4 +1,4 @@
-//! Bind: one write under the Lease, and each device allocated once.
+//! Bind: one write per pod, by the replica that holds the Lease, and no device allocated twice.
 
 use k8s_openapi::api::{
     coordination::v1::Lease,
@@ -46,8 +46,9 @@ async fn a_restarted_extender_reads_placements_and_frees_those_of_ended_pods() {
     extender.stop().await;
     let extender = cluster.extender("two").await;
     let next = cluster.add_pod("next", json!({"nvidia.com/gpu": "1"}));
-    assert_eq!(extender.filter(&next, &["a"]).await.1["a"], "1 whole GPU requested, 0 free");
-    // A pod that is being deleted holds its GPU until its containers have ended.
+    let (_, reasons) = extender.filter(&next, &["a"]).await;
+    assert_eq!(reasons["a"], "1 whole GPU requested, 0 free");
+    // The phase says that the containers have ended. Until then, even a terminating pod holds its GPU.
     let objects = cluster.server.objects();
     let mut ended: Pod = objects.get("default", "p").expect("the object exists");
     ended.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
@@ -83,7 +84,7 @@ async fn a_refused_bind_frees_its_gpu() {
     assert!(error.starts_with("the API server refused: "), "{error}");
     let next = cluster.add_pod("next", json!({"nvidia.com/gpu": "1"}));
     assert_eq!(extender.bind(&next, "a").await, "");
-    assert!(!extender.bind(&pod, "a").await.is_empty());
+    assert!(!extender.bind(&pod, "a").await.is_empty(), "the GPU is the next pod's");
     extender.stop().await;
 }
 
@@ -150,11 +151,8 @@ async fn a_bind_with_an_unknown_outcome_keeps_its_gpu_and_is_retried_on_the_same
     let extender = cluster.extender("one").await;
     let [pod, next] =
         ["p", "next"].map(|name| cluster.add_pod(name, json!({"nvidia.com/gpu": "1"})));
-    assert_eq!(
-        extender.bind(&cluster.add_pod("first", json!({})), "a").await,
-        "",
-        "the Lease is held"
-    );
+    // A bind without devices makes this replica acquire the Lease before the API server goes offline.
+    assert_eq!(extender.bind(&cluster.add_pod("first", json!({})), "a").await, "");
     cluster.server.go_offline().await;
     let error = extender.bind(&pod, "a").await;
     assert!(error.starts_with("the API server "), "{error}");
@@ -170,7 +168,7 @@ async fn a_bind_with_an_unknown_outcome_keeps_its_gpu_and_is_retried_on_the_same
 }
 
 #[tokio::test]
-async fn gpushares_index_is_read_if_gpus_have_no_ids() {
+async fn the_index_of_gpushare_is_read_if_gpus_have_no_ids() {
     let cluster = TestCluster::start();
     cluster.server.objects().put::<Node>(
         &serde_json::from_value(json!({
@@ -197,6 +195,7 @@ async fn gpushares_index_is_read_if_gpus_have_no_ids() {
         let index: usize = annotations["ALIYUN_COM_GPU_MEM_IDX"].parse().expect("an index");
         free[index] -= gib;
     }
+    // Another replica knows only from the index how much is free on the GPU with the most free memory.
     let largest = free[0].max(free[1]);
     let extender = cluster.extender("two").await;
     let fits = cluster.add_pod("fits", memory(&largest.to_string()));
@@ -225,7 +224,10 @@ async fn a_share_of_another_scheduler_counts_on_a_healthy_gpu() {
     cluster.server.objects().put::<Pod>(&serde_json::from_value(share).expect("a Pod"));
     let extender = cluster.extender("one").await;
     let whole = cluster.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
-    assert!(extender.filter(&whole, &["a"]).await.0.is_empty(), "the share's GPU looks free");
+    assert!(
+        extender.filter(&whole, &["a"]).await.0.is_empty(),
+        "the share occupies the healthy GPU"
+    );
     let rest = cluster.add_pod("rest", json!({"windlass.dev/gpu-memory": "12"}));
     assert_eq!(extender.filter(&rest, &["a"]).await.0, ["a"]);
     extender.stop().await;

@@ -110,7 +110,7 @@ async fn bad_requests_are_refused_with_their_reason() {
 }
 
 #[tokio::test]
-async fn gpushares_inspect_shows_the_holders_of_each_gpu() {
+async fn the_inspect_document_of_gpushare_shows_the_holders_of_each_gpu() {
     let cluster = TestCluster::start();
     cluster.add_node("a", 2);
     let extender = cluster.extender("one").await;

@@ -7,7 +7,7 @@ use crate::name::{MAX_LABEL, MAX_SUBDOMAIN, is_label_name, is_subdomain};
 /// An extended resource name such as `nvidia.com/gpu`.
 ///
 /// Rules of `IsExtendedResourceName` (Kubernetes, `pkg/apis/core/v1/helper`): a qualified name outside
-/// Kubernetes' domains. With the prefix `requests.` it is still a qualified name.
+/// Kubernetes' domains. It must be short enough to stay one with the prefix `requests.`, which quotas put before it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceName(String);
 

@@ -17,7 +17,6 @@ mod nodes;
 mod probe;
 mod sysfs;
 mod unit;
-mod usb;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +32,7 @@ use windlass_core::{
     health::{Observation, Reason},
     inventory::SourceState,
 };
-use windlass_host::Host;
+use windlass_host::{Host, usb::Serials};
 
 pub use diagnose::{CandidateVerdict, SourceDiagnosis, diagnose};
 pub(super) use nodes::matching_nodes;
@@ -44,7 +43,6 @@ use self::{
     find::{Candidate, FindResult},
     nodes::Nodes,
     probe::{ProbeHandle, ProbeSpec, ProbeSpecs, Prober},
-    usb::Serials,
 };
 use super::{
     facts::count_text,

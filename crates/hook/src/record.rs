@@ -1,4 +1,5 @@
-//! Reads the agent's record and the hook's note. Only the hook's user may own and write these files.
+//! Reads the agent's record of an allocation's memory limits, and the hook's note of the limits that it set. Only the
+//! hook's user may own and write these files.
 
 use std::{fs::Metadata, io, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -10,7 +11,8 @@ use crate::{HookError, MAX_DOCUMENT};
 /// Write permission of group and others.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Reads a record, and multiplies its limits by the number of replicas. Fails if other users own or may write the file.
+/// Reads a record, and multiplies its limits by the number of the container's replicas. Fails if other users own or
+/// may write the file.
 pub(crate) fn read(path: &Path, replicas: u32) -> Result<MemoryLimitRecord, HookError> {
     read_document(path, |text| MemoryLimitRecord::parse(text)?.times(replicas))
 }

@@ -70,7 +70,7 @@ impl Node {
         node.write("proc/self/cgroup", "0::/system.slice/containerd.service\n");
         node.create_cgroup();
         node.write("cgroup/system.slice/containerd.service/cgroup.controllers", "memory\n");
-        node.record(&node.gpus(&[4096, 1024]));
+        node.write_record(&node.gpu_limits(&[4096, 1024]));
         node
     }
 
@@ -105,18 +105,19 @@ impl Node {
     }
 
     /// Limits for the first GPUs, from their values in MiB.
-    fn gpus(&self, limits: &[u64]) -> Vec<GpuMemoryLimit> {
+    fn gpu_limits(&self, limits: &[u64]) -> Vec<GpuMemoryLimit> {
         let limits = limits.iter().enumerate();
         let limit =
             |(gpu, &hard_mib)| GpuMemoryLimit { uuid: self.uuid(gpu), region: None, hard_mib };
         limits.map(limit).collect()
     }
 
-    fn record(&self, gpus: &[GpuMemoryLimit]) {
-        self.record_with(&self.machine.nvml_library(), gpus);
+    /// Writes the agent's record.
+    fn write_record(&self, gpus: &[GpuMemoryLimit]) {
+        self.write_record_with(&self.machine.nvml_library(), gpus);
     }
 
-    fn record_with(&self, library: &Path, gpus: &[GpuMemoryLimit]) {
+    fn write_record_with(&self, library: &Path, gpus: &[GpuMemoryLimit]) {
         let record = MemoryLimitRecord::new(Some(library.into()), gpus.to_vec());
         let record = record.and_then(|record| record.with_cgroup_root(self.path("cgroup")));
         fs::create_dir_all(self.path("state")).expect("created");
@@ -137,7 +138,7 @@ impl Node {
     }
 
     /// OCI state as a runtime writes it.
-    fn state(&self) -> String {
+    fn oci_state(&self) -> String {
         let (id, pid, bundle) = (&self.id, self.pid(), self.path("bundle"));
         format!(
             r#"{{"ociVersion":"1.2.0","id":"{id}","status":"creating","pid":{pid},"bundle":"{}","annotations":{{"gpu-memory":"1"}}}}"#,
@@ -146,7 +147,7 @@ impl Node {
     }
 
     fn limit(&self) -> Result<PathBuf, HookError> {
-        limit(&self.record_path(), 1, self.state().as_bytes(), &self.path("proc"))
+        limit(&self.record_path(), 1, self.oci_state().as_bytes(), &self.path("proc"))
     }
 
     fn clear(&self) -> Result<(), HookError> {
@@ -164,7 +165,10 @@ impl Node {
         for (gpu, limits) in gpus.iter().enumerate().map(|(index, gpu)| (index, &gpu.memory_limits))
         {
             for (cgroup, limits) in limits.iter().filter(|(_, limits)| limits.hard != u64::MAX) {
-                assert_eq!(limits.soft, 0, "the driver propagates others to the ancestors");
+                assert_eq!(
+                    limits.soft, 0,
+                    "the driver would propagate another soft limit to the ancestors of the cgroup"
+                );
                 hard_limits.insert((gpu, cgroup.into()), limits.hard / MIB);
             }
         }
@@ -195,7 +199,7 @@ impl Node {
     fn run(&self, arguments: &[&str]) -> Output {
         let mut child = self.hook(arguments).spawn().expect("the hook starts");
         // A program that fails may end before it reads.
-        let _ = child.stdin.take().expect("a pipe").write_all(self.state().as_bytes());
+        let _ = child.stdin.take().expect("a pipe").write_all(self.oci_state().as_bytes());
         child.wait_with_output().expect("the hook ends")
     }
 }
@@ -291,7 +295,7 @@ fn an_invalid_state_fails_the_hook() {
     for (from, to) in
         [("creating", "running"), ("\"pid\"", "\"pod\""), ("{", ""), (ID, "../escaped"), (ID, "")]
     {
-        let state = node.state().replace(from, to);
+        let state = node.oci_state().replace(from, to);
         let error = limit(&node.record_path(), 1, state.as_bytes(), &node.path("proc"));
         assert!(matches!(error, Err(HookError::InvalidState(_))), "{from} -> {to}: {error:?}");
     }
@@ -301,11 +305,11 @@ fn an_invalid_state_fails_the_hook() {
 #[test]
 fn a_driver_or_gpu_without_memory_limits_fails_the_hook() {
     let node = Node::new();
-    node.record_with(&node.path("gone/libnvidia-ml.so.1"), &node.gpus(&[1]));
+    node.write_record_with(&node.path("gone/libnvidia-ml.so.1"), &node.gpu_limits(&[1]));
     node.check_fails("cannot load");
-    node.record(&[GpuMemoryLimit { uuid: "GPU-gone".to_owned(), region: None, hard_mib: 1 }]);
+    node.write_record(&[GpuMemoryLimit { uuid: "GPU-gone".to_owned(), region: None, hard_mib: 1 }]);
     node.check_fails("GPU-gone cannot be used");
-    node.record(&node.gpus(&[4096, 1024]));
+    node.write_record(&node.gpu_limits(&[4096, 1024]));
     node.inject("lost@1");
     node.check_fails(&format!("{} cannot be used", node.uuid(1)));
     node.inject("recover@1");
@@ -327,6 +331,7 @@ fn a_mismatch_at_read_back_fails_the_hook() {
 
 #[test]
 fn limits_are_lifted_after_a_failure() {
+    // 17 is `NVML_ERROR_OPERATING_SYSTEM`.
     for fault in ["limit:ignored@1", "limit:17@1"] {
         let node = Node::new();
         node.inject(fault);
@@ -430,13 +435,13 @@ fn the_program_fails_with_one_line_and_an_exit_code() {
         assert!(stderr.starts_with("windlass-hook: ") && stderr.contains(&reason), "{stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
-    let program = Command::new(env!("CARGO_BIN_EXE_windlass-hook")).arg("--help").output();
-    let program = program.expect("the hook starts");
-    assert!(program.status.success() && program.stdout.starts_with(b"Limits the GPU memory"));
+    let help = Command::new(env!("CARGO_BIN_EXE_windlass-hook")).arg("--help").output();
+    let help = help.expect("the hook starts");
+    assert!(help.status.success() && help.stdout.starts_with(b"Limits the GPU memory"));
 }
 
 /// Environment variable with the number of containers in the next test: 10,000 take minutes.
-const CONTAINERS_VARIABLE: &str = "WINDLASS_HOOK_LIVES";
+const CONTAINERS_VARIABLE: &str = "WINDLASS_HOOK_CONTAINERS";
 
 /// Runs containers one after another. For some the driver rejects the limit, and for some the hook is killed at an
 /// arbitrary instruction.
@@ -460,8 +465,8 @@ fn no_limit_remains_after_failed_and_killed_hooks() {
             }
             1 => {
                 let mut hook = node.hook(&["--record", &record]).spawn().expect("the hook starts");
-                let _ = hook.stdin.take().expect("a pipe").write_all(node.state().as_bytes());
-                // The delay grows with the number, until the hook ends before the kill.
+                let _ = hook.stdin.take().expect("a pipe").write_all(node.oci_state().as_bytes());
+                // The delay grows from container to container, so that later hooks end before the kill.
                 (0..number % 400 * 20).for_each(|_| std::thread::yield_now());
                 let _ = hook.kill();
                 hook.wait().expect("the hook ends");

@@ -30,6 +30,7 @@ pub mod state_file;
 pub mod state_folder;
 pub mod template;
 pub mod uevents;
+pub mod usb;
 pub mod watch;
 
 mod access_log;

@@ -1,4 +1,4 @@
-//! Checkpoint files of both managers: read at start, replaced atomically.
+//! Checkpoint files of the device manager and the DRA manager: read at start, replaced atomically.
 
 use std::{
     fs::{self, OpenOptions},
@@ -127,7 +127,7 @@ impl StateFile {
     }
 
     /// Writes a temporary file, syncs it and renames it, as the kubelet's file store does. The call
-    /// blocks on purpose: the file is small, and no other command may run before it is written.
+    /// blocks on purpose: the file is small, and the manager task handles no other command before it is written.
     fn write(&self, text: &str) -> io::Result<()> {
         let mut file = OpenOptions::new()
             .create(true)

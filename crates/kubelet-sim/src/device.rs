@@ -7,7 +7,7 @@ use windlass_kubelet_api::deviceplugin::{self as wire, HEALTHY};
 /// Device ids of one resource.
 pub type DeviceIds = BTreeSet<String>;
 
-/// Node number of devices without a NUMA node, where devices are grouped by node
+/// Group of the devices without a NUMA node, where devices are grouped by the number of their node
 /// (`nodeWithoutTopology`).
 pub(crate) const NO_NODE: i64 = -1;
 

@@ -33,7 +33,7 @@ pub(crate) struct ManagerHandle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KubeletEnded;
 
-/// State of both managers, their checkpoint files, and the tasks of their connections.
+/// State of the device manager and the DRA manager, their checkpoint files, and the tasks of their connections.
 #[derive(Debug)]
 pub(crate) struct ManagerTask {
     /// The device manager's state.

@@ -89,7 +89,7 @@ pub enum StartError {
     /// The path of a socket is too long.
     #[error("cannot serve a resource")]
     Socket(#[from] SocketError),
-    /// The kubelet's folder cannot be watched.
+    /// The kubelet's folder or that of the configuration cannot be watched.
     #[error("cannot watch {0}")]
     Watch(PathBuf, #[source] io::Error),
 }

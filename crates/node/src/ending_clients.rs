@@ -1,8 +1,8 @@
-//! MPS clients of ending pods: the MPS daemons terminate them shortly before the kubelet kills the pod's containers.
-//! Killing a client while it uses the GPU can end the programs of the daemon's other clients.
+//! MPS clients of terminating pods: the MPS daemons terminate them shortly before the kubelet kills the pod's
+//! containers. Killing a client while it uses the GPU can end the programs of the daemon's other clients.
 //!
 //! ```text
-//!  API server ── pods that are being deleted ─┐
+//!  API server ── terminating pods ────────────┐
 //!  driver, /proc ── programs and their pods ──┴─> terminate_client, shortly before the end of the grace period
 //! ```
 //!
@@ -40,14 +40,14 @@ pub(crate) struct Deps {
     pub(crate) clock: Clock,
 }
 
-/// Time from the termination of a client to the kubelet's kill of its containers. Before the termination, a program can
-/// end by itself on SIGTERM.
+/// Time from the termination of a client to the time at which the kubelet kills the pod's containers. Before the
+/// termination, a program can end by itself on SIGTERM.
 const TERMINATION_LEAD: Duration = Duration::from_secs(2);
 
 /// Timeout of the driver's process list.
 const PROCESS_LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Terminates the MPS clients of ending pods while an MPS daemon is ready, until stopped.
+/// Terminates the MPS clients of terminating pods while an MPS daemon is ready, until stopped.
 pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
     let running = async {
         loop {
@@ -121,23 +121,23 @@ impl Deps {
             Ok(GpuUse { processes, .. }) => processes,
             Err(error) => {
                 let error = causes(&error);
-                tracing::debug!(%device, error, "MPS clients of ending pods unknown");
+                tracing::debug!(%device, error, "MPS clients of terminating pods unknown");
                 return;
             }
         };
-        let of_ending_pods =
+        let of_these_pods =
             processes.iter().filter(|process| pods.contains(&process.container.pod));
-        let clients: Vec<_> = of_ending_pods.collect();
+        let clients: Vec<_> = of_these_pods.collect();
         let ended =
             self.clients.terminate(device, self.driver.host(), &clients, TERMINATION_LEAD).await;
         match ended {
             Ok(()) if clients.is_empty() => {}
             Ok(()) => {
                 let count = clients.len();
-                tracing::info!(%device, count, "MPS clients of ending pods terminated");
+                tracing::info!(%device, count, "MPS clients of terminating pods terminated");
             }
             Err(error) => {
-                tracing::debug!(%device, error, "MPS clients of ending pods not terminated");
+                tracing::debug!(%device, error, "MPS clients of terminating pods not terminated");
             }
         }
     }

@@ -15,7 +15,7 @@ macro_rules! export {
     ) => {
         $(#[$meta])*
         // SAFETY: the name is NVML's or CUDA's. A process loads this library in place of NVIDIA's, so the symbol
-        // replaces the intended one.
+        // takes the place of NVIDIA's.
         #[unsafe(no_mangle)]
         extern "C" fn $name($($parameter: $type),*) -> $crate::status::Code {
             $crate::status::run_call(|| $body)

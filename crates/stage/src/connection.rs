@@ -1,4 +1,4 @@
-//! A peer's connection that fails once the stage is dropped, so that its peers see a dead process.
+//! A peer's connection that fails once the stage is dropped, so that the peer treats the stage as dead.
 
 use std::{
     fmt, io,

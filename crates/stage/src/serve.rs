@@ -5,8 +5,8 @@
 //!                             └──────────────(drain_timeout)──────────────────────────────────────────^
 //! ```
 //!
-//! A drain ends the tasks in this order: readers, join, queue, publisher, outlets, and last the server, whose streams
-//! carry the receipts.
+//! A drain ends the tasks in this order: readers, join, queue, publisher, outlets, and last the server: its streams
+//! carry the receipts that tell the senders about their items.
 
 use std::io;
 
@@ -95,8 +95,8 @@ impl BoundStage {
         &self.address
     }
 
-    /// Serves until `shutdown` is cancelled, then drains for at most `drain_timeout`. If the stage is dropped, its
-    /// peers see a dead process.
+    /// Serves until `shutdown` is cancelled, then drains for at most `drain_timeout`. If the future is dropped,
+    /// its connections fail, so that the peers treat the stage as dead.
     pub async fn serve(self, shutdown: CancellationToken) -> Result<(), ServeError> {
         let (name, settings) = (self.builder.name.clone(), self.builder.settings.clone());
         let mut tasks =

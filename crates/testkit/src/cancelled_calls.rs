@@ -70,7 +70,7 @@ impl Caller {
     }
 
     /// Sends this number of calls, and cancels each at once. Other tasks of the thread run only while the socket is
-    /// full.
+    /// full, so a server on this thread reads each call together with its cancellation.
     pub async fn send_cancelled_calls(&mut self, path: &str, calls: usize) {
         let mut bytes = Vec::new();
         for _ in 0..calls {

@@ -24,7 +24,7 @@ pub(crate) enum LogFormat {
 
 /// Target under which kube logs each failed request. The callers in this project log the failure too, once and with its
 /// purpose.
-const EACH_FAILED_REQUEST: &str = "kube_client::client::builder";
+const FAILED_REQUEST_TARGET: &str = "kube_client::client::builder";
 
 pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
     let filter = without_repeated_errors(filter);
@@ -52,11 +52,11 @@ pub(crate) fn to_file(path: &std::path::Path, filter: Targets) -> io::Result<()>
     Ok(())
 }
 
-/// Mutes kube's messages unless the filter requests them.
+/// Mutes kube's message about each failed request, unless the filter names kube or enables debug messages there.
 fn without_repeated_errors(filter: Targets) -> Targets {
     let names_kube = filter.iter().any(|(target, _)| target.starts_with("kube"))
-        || filter.would_enable(EACH_FAILED_REQUEST, &tracing::Level::DEBUG);
-    if names_kube { filter } else { filter.with_target(EACH_FAILED_REQUEST, LevelFilter::OFF) }
+        || filter.would_enable(FAILED_REQUEST_TARGET, &tracing::Level::DEBUG);
+    if names_kube { filter } else { filter.with_target(FAILED_REQUEST_TARGET, LevelFilter::OFF) }
 }
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
     fn failed_requests_of_kube_are_logged_only_if_the_filter_names_them() {
         let enables = |levels: &str| {
             let filter = without_repeated_errors(levels.parse().expect("levels"));
-            filter.would_enable(EACH_FAILED_REQUEST, &tracing::Level::ERROR)
+            filter.would_enable(FAILED_REQUEST_TARGET, &tracing::Level::ERROR)
         };
         assert!(!enables("info") && !enables("windlass_dra=debug,info"));
         assert!(enables("kube_client=debug,info") && enables("kube=info") && enables("debug"));

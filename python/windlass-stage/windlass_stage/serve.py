@@ -3,8 +3,8 @@
      serving ──(SIGTERM)──> closing ──(senders end their streams)──> finishing ──(all items passed)──> ended
                                └──────────────(drain_timeout)────────────────────────────────────────────^
 
-A drain ends the tasks in this order: readers, join, queue, outlets, and last the server, whose streams carry the
-receipts.
+A drain ends the tasks in this order: readers, join, queue, outlets, and last the server: its streams carry the
+receipts that tell the senders about their items.
 """
 
 from __future__ import annotations

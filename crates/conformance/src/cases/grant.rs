@@ -76,7 +76,7 @@ async fn check_responses(testbed: &mut Testbed, check: ResponseCheck) -> CheckRe
         }
     }
     if count == 0 {
-        not_applicable("no response has one")
+        not_applicable("no response has an item of this kind")
     } else {
         Ok(format!("{count} responses"))
     }
@@ -153,15 +153,15 @@ fn annotations(response: &ContainerAllocateResponse) -> Option<Result<(), String
 fn is_annotation_key(key: &str) -> bool {
     let (prefix, name) =
         key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let is_alphanumeric = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     let is_name = name.len() <= 63
-        && is_end(name.chars().next())
-        && is_end(name.chars().last())
+        && is_alphanumeric(name.chars().next())
+        && is_alphanumeric(name.chars().last())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     let is_prefix = |prefix: &str| {
         let is_label = |part: &str| {
-            is_end(part.chars().next())
-                && is_end(part.chars().last())
+            is_alphanumeric(part.chars().next())
+                && is_alphanumeric(part.chars().last())
                 && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
         };
         prefix.len() <= 253 && prefix.split('.').all(is_label)

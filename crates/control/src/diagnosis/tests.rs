@@ -30,7 +30,7 @@ fn agents(desired: i32, ready: i32) -> Workloads {
             "currentNumberScheduled": desired, "numberMisscheduled": 0},
     });
     let daemon_sets = vec![serde_json::from_value(daemon_set).expect("a DaemonSet")];
-    Workloads { daemon_sets, deployments: Vec::new() }
+    Workloads { daemon_sets, ..Workloads::default() }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "calls read better without a reference")]
@@ -70,6 +70,22 @@ fn an_agent_that_is_not_ready_and_a_node_without_one_are_named_with_the_reason()
         "Warning node a: has GPUs, but no ready agent",
     ];
     assert_eq!(actionable_findings(&evidence(items, agents(2, 1))), expected);
+}
+
+#[test]
+fn a_refused_agent_pod_has_its_reason_and_a_command_as_the_remedy() {
+    let mut workloads = agents(1, 0);
+    let reason = r#"pods "windlass-node-x" is forbidden: violates PodSecurity "baseline:latest""#;
+    let daemon_set = "windlass-system/windlass-node".to_owned();
+    workloads.refused_pods.insert(daemon_set, reason.to_owned());
+    let evidence = evidence(json!([]), workloads);
+    let expected =
+        format!("Problem windlass-system/windlass-node: 0 of 1 agents are ready: {reason}");
+    assert_eq!(actionable_findings(&evidence), [expected]);
+    let remedies: Vec<_> = evidence.findings().into_iter().filter_map(|it| it.remedy).collect();
+    let label =
+        "`kubectl label namespace windlass-system pod-security.kubernetes.io/enforce=privileged`";
+    assert!(remedies.contains(&label.to_owned()), "{remedies:?}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Checks of agents and the cluster half, and of nodes whose devices no agent serves.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
     core::v1::{Node, Pod},
@@ -27,7 +29,9 @@ pub(super) fn check(workloads: Option<&Workloads>, objects: &Objects) -> Vec<Fin
     let Some(workloads) = workloads else {
         return vec![Finding::skipped(AREA, "workloads", "DaemonSets and Deployments are unknown")];
     };
-    let mut findings: Vec<_> = workloads.daemon_sets.iter().map(check_agents).collect();
+    let daemon_sets = workloads.daemon_sets.iter();
+    let mut findings: Vec<_> =
+        daemon_sets.map(|it| check_agents(it, &workloads.refused_pods)).collect();
     if workloads.daemon_sets.is_empty() {
         findings.push(
             Finding::problem(AREA, "agents", "no DaemonSet of Windlass")
@@ -43,12 +47,13 @@ pub(super) fn check(workloads: Option<&Workloads>, objects: &Objects) -> Vec<Fin
     findings
 }
 
-fn namespaced_name(namespace: Option<&String>, name: Option<&String>) -> String {
+/// `namespace/name` of an object.
+pub(super) fn namespaced_name(namespace: Option<&String>, name: Option<&String>) -> String {
     let text = |text: Option<&String>| text.cloned().unwrap_or_default();
     format!("{}/{}", text(namespace), text(name))
 }
 
-fn check_agents(daemon_set: &DaemonSet) -> Finding {
+fn check_agents(daemon_set: &DaemonSet, refused_pods: &BTreeMap<String, String>) -> Finding {
     let subject =
         namespaced_name(daemon_set.metadata.namespace.as_ref(), daemon_set.metadata.name.as_ref());
     let status = daemon_set.status.as_ref();
@@ -60,10 +65,28 @@ fn check_agents(daemon_set: &DaemonSet) -> Finding {
             .with_remedy(
                 "check its nodeSelector, and whether it tolerates the taints of your nodes",
             ),
-        (desired, ready) if ready < desired => Finding::problem(AREA, subject, detail).with_remedy(
-            "the pods below, and `kubectl describe` of the DaemonSet, have the reason",
-        ),
+        (desired, ready) if ready < desired => match refused_pods.get(&subject) {
+            Some(reason) => {
+                let remedy = refusal_remedy(daemon_set, reason);
+                Finding::problem(AREA, subject, format!("{detail}: {reason}")).with_remedy(remedy)
+            }
+            None => Finding::problem(AREA, subject, detail).with_remedy(
+                "the pods below, and `kubectl describe` of the DaemonSet, have the reason",
+            ),
+        },
         _ => Finding::ok(AREA, subject, detail),
+    }
+}
+
+/// Remedy for an agent's pod that the API server refuses.
+fn refusal_remedy(daemon_set: &DaemonSet, reason: &str) -> String {
+    let namespace = daemon_set.metadata.namespace.as_deref().unwrap_or_default();
+    if reason.contains("PodSecurity") {
+        format!(
+            "`kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=privileged`"
+        )
+    } else {
+        "permit the pod in the cluster's policy that the reason names, and look again".to_owned()
     }
 }
 

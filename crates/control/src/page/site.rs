@@ -35,8 +35,8 @@ pub(crate) enum AccessPolicy {
 pub(crate) struct PageHandler {
     pub(crate) feed: Arc<Feed>,
     pub(crate) access_policy: AccessPolicy,
-    /// Access to agents, for details of a node; `Some` only in `windlass cluster page`. The requests use the rights of
-    /// this process, and there the reader is the user who started the process.
+    /// Access to agents, for details of a node; `Some` only in `windlass cluster page`. Requests to agents use the
+    /// rights of this process, and only that command serves the user who started the process.
     pub(crate) agents: Option<AgentClient>,
     pub(crate) stop: CancellationToken,
 }
@@ -104,6 +104,7 @@ impl PageHandler {
         }
     }
 
+    /// The cluster's state document: complete, or the changes after a revision. With a revision, waits for a change.
     async fn state(&self, headers: &HeaderMap, after: Option<&str>) -> HttpResponse {
         if let AccessPolicy::BearerToken(authorizer) = &self.access_policy
             && let Err(error) = authorizer.check(bearer(headers)).await

@@ -85,7 +85,7 @@ const RULES: &[XidRule] = &[
     rule(54, Critical, CheckBoard, "auxiliary power is not connected", "the board is not powered as it must be"),
     rule(61, Critical, ContactSupport, "internal micro-controller breakpoint", "firmware stopped; needs a reset"),
     rule(62, Critical, ResetGpu, "internal micro-controller halt", "firmware halted; needs a reset"),
-    rule(63, Informational, Ignore, "ECC page retirement or row remapping recorded", "the bad row is already out of use; takes effect at the next reset"),
+    rule(63, Informational, Ignore, "ECC page retirement or row remapping recorded", "the bad memory is out of use already; the next reset completes the change"),
     rule(64, Critical, ResetGpu, "ECC page retirement or row remapping failed", "the bad row stays in use"),
     rule(68, Application, RestartProgram, "video processor exception", "a stream that the decoder could not take"),
     rule(69, Application, RestartProgram, "graphics engine class error", "a wrong method or value from the program"),
@@ -111,7 +111,7 @@ const RULES: &[XidRule] = &[
     rule(148, Critical, CheckLinks, "NVLink error", "fifth generation, power and link control"),
     rule(149, Critical, CheckLinks, "NVLink error", "fifth generation, network interface"),
     rule(150, Critical, CheckLinks, "NVLink error", "fifth generation, switch or memory engine"),
-    rule(154, Informational, Ignore, "GPU recovery action changed", "the probe reads the action"),
+    rule(154, Informational, Ignore, "GPU recovery action changed", "the health probe reads the new action"),
     rule(156, Informational, ResetGpu, "resource retirement recorded", "the bad part is out of use, or will be after a reset"),
     rule(157, Critical, Ignore, "resource retirement failed", "the bad part stays in use"),
 ];

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use windlass_config::{DiscoveryRule, HostPaths, SourceRule};
 use windlass_core::device::DeviceId;
+use windlass_host::usb::Serials;
 
 use super::{
     builder::DeviceBuilder,
@@ -11,7 +12,6 @@ use super::{
     identity::id,
     nodes::Nodes,
     unit,
-    usb::Serials,
 };
 
 /// Diagnosis of a source.

@@ -11,13 +11,12 @@ use windlass_core::{
     device::{DeviceNode, Location},
     health::Reason,
 };
-use windlass_host::Host;
+use windlass_host::{Host, usb::Serials};
 
 use super::{
     endpoints, files,
     nodes::{self, Nodes},
     sysfs::{self, Sysfs},
-    usb::Serials,
 };
 
 /// Domain of attributes that Kubernetes does not define.

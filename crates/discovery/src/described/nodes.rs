@@ -17,12 +17,12 @@ use windlass_core::device::DeviceNode;
 use windlass_host::{
     Host,
     glob::{escaped, is_pattern, name_matches, wildcard_texts},
+    usb::Serials,
 };
 
 use super::{
     find::{Candidate, FindResult, MAX_ENTRIES, entries, natural_sort_key},
     sysfs::{Sysfs, number_parts},
-    usb::Serials,
 };
 
 /// Device nodes of a host during a scan.

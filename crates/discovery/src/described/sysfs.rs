@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use windlass_core::attribute::{AttributeValue, standard};
-use windlass_host::{Host, PciFunction};
-
-use super::{
-    find::{Candidate, FindResult, entries, natural_sort_key},
+use windlass_host::{
+    Host, PciFunction,
     usb::{self, Serials},
 };
+
+use super::find::{Candidate, FindResult, entries, natural_sort_key};
 use crate::facts::virtualization_attributes;
 
 /// Sysfs of a host, during a scan.
@@ -109,7 +109,9 @@ impl<'a> Sysfs<'a> {
         candidate.add_text("iommuGroup", host.link_name(device.join("iommu_group")));
         candidate.add_text("ofCompatible", host.read_line(device.join("of_node/compatible")));
         if let Some(usb) = usb {
-            usb::add_attributes(host, &usb, candidate);
+            for (name, value) in usb::attributes(host, &usb) {
+                candidate.add_text(name, value);
+            }
         }
         if candidate.folder.as_deref() == Some(device) {
             candidate.nodes.extend(host.vfio_nodes(device));

@@ -26,8 +26,8 @@ pub(super) enum AllocationStep {
 // === impl Manager, for admission ===
 
 impl Manager {
-    /// Requests of a container for the resources that the device manager knows. If there are any,
-    /// collects garbage.
+    /// Requests of a container for the resources that the device manager knows. Makes its pod the owner
+    /// of the reusable devices. Collects garbage if there are requests.
     pub(super) fn requests(&mut self, pod: &str, container: &Container) -> Vec<Request> {
         self.switch_to_pod(pod);
         let limits = container.limits.iter().filter(|(resource, _)| self.is_known(resource));
@@ -56,14 +56,15 @@ impl Manager {
         let endpoint =
             endpoint.ok_or_else(|| ManagerError::NoEndpoint(request.resource.clone()))?;
         if !endpoint.has_preferred_allocation() {
-            return self.complete(choice, &DeviceIds::new()).map(AllocationStep::Allocate);
+            let no_preference = DeviceIds::new();
+            return self.complete(choice, &no_preference).map(AllocationStep::Allocate);
         }
         let plugin = endpoint.plugin(&request.resource).map_err(ManagerError::Preferred)?;
         Ok(AllocationStep::GetPreferredAllocation(plugin, Box::new(choice)))
     }
 
-    /// The plugin to call for `Allocate`. The inner error is that of a stopped endpoint. A missing
-    /// endpoint frees the chosen devices.
+    /// The plugin to call for `Allocate`. The inner error is that of a stopped endpoint. If the
+    /// endpoint is missing, frees the chosen devices and fails.
     pub(super) fn plugin(
         &mut self,
         resource: &str,
@@ -80,7 +81,8 @@ impl Manager {
 
 impl ManagerTask {
     /// Records the plugin's answer to `Allocate`. A failed call frees the chosen devices. An answer
-    /// without a container response leaks them until a garbage collection frees a pod's devices.
+    /// without a container response leaves them in use, as in the real kubelet, until a garbage
+    /// collection frees the devices of any pod.
     pub(super) fn record(
         &mut self,
         request: &Request,
@@ -102,6 +104,7 @@ impl ManagerTask {
             Ok(()) => Event::allocated(request, devices),
             Err(error) => Event::allocate_failed(request, error.to_string()),
         });
+        // The real kubelet panics if the plugin no longer lists an allocated device.
         if let Err(ManagerError::Panic(unlisted)) = &outcome {
             self.crash(unlisted);
         }

@@ -123,7 +123,8 @@ pub(super) enum Input {
 pub(super) enum Work {
     /// Preparation steps, after the release steps if `clean_first`.
     Prepare { clean_first: bool },
-    /// Release steps. With `is_retry`, after a failure, a device without release steps runs its preparation steps instead.
+    /// Release steps. With `is_retry`, after a failure, a device without release steps runs its preparation steps
+    /// instead.
     Clean { is_retry: bool },
 }
 

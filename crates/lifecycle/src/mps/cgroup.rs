@@ -48,7 +48,7 @@ pub(super) fn move_to_own_group(host: &Host, device: &DeviceId, daemon: Pid) -> 
     fs::create_dir_all(&group)?;
     // Without the controller the daemon works too, but its memory is counted together with that of the others.
     let _ = fs::write(root.join(CGROUP_NAME).join(SUBTREE_CONTROL), ENABLE_MEMORY);
-    // The move changes the thread's cgroup namespace, so it has a thread that ends after it.
+    // The move changes the cgroup namespace of its thread, so it runs on a separate thread, which ends with the move.
     thread::scope(|scope| {
         scope.spawn(|| move_into(&group, daemon)).join().map_err(|_| io::ErrorKind::Other)?
     })
@@ -96,8 +96,12 @@ mod tests {
         move_to_own_group(&host, &device, daemon).expect("moved");
         let processes = root.join(CGROUP_NAME).join("GPU-1").join(PROCS_FILE);
         assert_eq!(fs::read_to_string(&processes).expect("written"), "71");
-        let counted = fs::read_to_string(root.join(CGROUP_NAME).join(SUBTREE_CONTROL));
-        assert_eq!(counted.expect("written"), ENABLE_MEMORY, "its memory is counted by itself");
+        let subtree_control = fs::read_to_string(root.join(CGROUP_NAME).join(SUBTREE_CONTROL));
+        assert_eq!(
+            subtree_control.expect("written"),
+            ENABLE_MEMORY,
+            "memory is counted per daemon"
+        );
         fs::remove_file(processes).expect("removed, as the kernel does with the group");
         remove(&host, &device);
         assert!(!root.join(CGROUP_NAME).join("GPU-1").exists());

@@ -23,7 +23,8 @@ impl Tree {
         for list in ["online", "possible", "has_cpu", "has_memory"] {
             self.file(nodes.join(list), &online);
         }
-        self.file("sys/devices/system/cpu/online", &model.local_cpus(None).to_string());
+        let all_cpus = model.local_cpus(None);
+        self.file("sys/devices/system/cpu/online", &all_cpus.to_string());
         let indices = 0..model.numa.len();
         for (index, node) in model.numa.iter().enumerate() {
             let distances = indices

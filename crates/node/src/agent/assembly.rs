@@ -393,7 +393,7 @@ impl Wiring<'_> {
         tasks.spawn("DRA driver", driver.run(tasks.stop_token()));
     }
 
-    /// Terminates the MPS clients of ending pods before their containers are killed. Needs an API server.
+    /// Terminates the MPS clients of terminating pods before their containers are killed. Needs an API server.
     fn terminate_mps_clients(
         &self,
         handles: &ReconcilerHandles,
@@ -409,7 +409,7 @@ impl Wiring<'_> {
             cluster,
             clock: self.clock,
         };
-        tasks.spawn("MPS clients of ending pods", ending_clients::run(deps, tasks.stop_token()));
+        tasks.spawn("termination of MPS clients", ending_clients::run(deps, tasks.stop_token()));
     }
 
     /// Enforces GPU fractions at the container runtime, if configured. Returns their limits.

@@ -1,4 +1,4 @@
-//! Source of the policy: fixed, or reloaded from its file and by the node's label.
+//! Source of the policy: fixed, or reloaded on request and on a change of its file or of the node's label.
 
 use std::sync::Arc;
 
@@ -33,7 +33,8 @@ impl PolicySource {
         let leases = config.policy.sources.iter().any(|source| source.lease);
         let devices = config.policy.labels.devices;
         let fractions = config.nv_fractions.enabled;
-        let is_used = config.policy.shares_by_mps();
+        // An optional use: the API server announces the end of pods, whose MPS clients are then terminated in time.
+        let is_useful = config.policy.shares_by_mps();
         let is_needed = uses_label
             || labels
             || devices
@@ -42,7 +43,7 @@ impl PolicySource {
             || fractions
             || config.cluster.events;
         if let Some(kubeconfig) =
-            config.cluster.kubeconfig.as_ref().filter(|_| !is_needed && !is_used)
+            config.cluster.kubeconfig.as_ref().filter(|_| !is_needed && !is_useful)
         {
             tracing::warn!(
                 path = %kubeconfig.display(),
@@ -77,11 +78,12 @@ impl PolicySource {
             _ => watch::channel(LabelValue::Unknown).1,
         };
         let triggers = ReloadTriggers { requests: source.requests, label };
-        let folder = source.folder.as_deref();
-        let reloader = Reloader::new(config.clone(), source.load, folder, triggers, clock);
-        let watched_folder = folder.unwrap_or(&config.places.kubelet_dir);
+        let folder = source.folder;
         let reloader =
-            reloader.map_err(|error| StartError::Watch(watched_folder.to_owned(), error))?;
+            Reloader::new(config.clone(), source.load, folder.as_deref(), triggers, clock);
+        // Without a folder there is no watch that can fail.
+        let reloader =
+            reloader.map_err(|error| StartError::Watch(folder.unwrap_or_default(), error))?;
         let policy = reloader.policy();
         tasks.spawn("metrics of the configuration", count_reloads(reloader.status(), metrics));
         tasks.spawn("configuration", reloader.run(tasks.stop_token()));

@@ -139,7 +139,14 @@ fn device_labels(device: &Device) -> Labels {
         ("profile", device.text_attribute(&MIG_PROFILE).map(str::to_owned)),
         ("parent", device.parent.as_ref().map(ToString::to_string)),
     ];
-    labels.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    present(labels).collect()
+}
+
+/// The labels that have a value.
+fn present<const N: usize>(
+    labels: [(&'static str, Option<String>); N],
+) -> impl Iterator<Item = (&'static str, String)> {
+    labels.into_iter().filter_map(|(key, value)| Some((key, value?)))
 }
 
 fn info_labels(device: &Device) -> Labels {
@@ -148,9 +155,7 @@ fn info_labels(device: &Device) -> Labels {
         ("numa_node", device.place.numa_node.map(|node| node.to_string())),
         ("driver_version", device.text_attribute(&DRIVER).map(str::to_owned)),
     ];
-    let location_labels =
-        location_labels.into_iter().filter_map(|(key, value)| Some((key, value?)));
-    device_labels(device).into_iter().chain(location_labels).collect()
+    device_labels(device).into_iter().chain(present(location_labels)).collect()
 }
 
 /// Labels of an unhealthy device. Their values are bounded: classes of reasons, and the operator's remedies.
@@ -162,8 +167,7 @@ fn unhealthy_labels(device: &Device) -> Option<Labels> {
         ("reason", Some(reason.class().to_owned())),
         ("action", action.map(|action| action.to_string())),
     ];
-    let failure_labels = failure_labels.into_iter().filter_map(|(key, value)| Some((key, value?)));
-    Some(device_labels(device).into_iter().chain(failure_labels).collect())
+    Some(device_labels(device).into_iter().chain(present(failure_labels)).collect())
 }
 
 /// One line per class of fault, from the first scrape on: without a preceding 0, `increase()` misses the first fault.
@@ -249,7 +253,7 @@ fn holder_labels(id: &DeviceId, holder: &Holder, names: HolderNames) -> Labels {
         ("pod", if_shown(&holder.pod)),
         ("container", if_shown(&holder.container)),
     ];
-    labels.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    present(labels).collect()
 }
 
 #[cfg(test)]

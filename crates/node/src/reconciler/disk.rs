@@ -1,4 +1,4 @@
-//! Disk worker of the reconciler: CDI documents, fingerprints of ids, and files for CNI plugins.
+//! Disk worker of the reconciler: CDI documents, fingerprints of allocated devices, and files for CNI plugins.
 //!
 //! ```text
 //!  reconciler ──DesiredFiles (newest wins)─> Disk, on a blocking thread ──> files
@@ -77,8 +77,8 @@ pub(super) struct DiskChannels {
     pub(super) busy_since: watch::Sender<Option<Instant>>,
 }
 
-/// Deadline of a pass. Until then, new devices are not published, so that they appear in one step. Afterwards the disk
-/// counts as slow, and they are published as waiting for it.
+/// Deadline of a pass. New devices are published once their files are written, and not before, as waiting for the disk.
+/// If a pass exceeds the deadline, the disk counts as slow, and new devices are published as waiting for it.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Creates the handle and the worker's end.
@@ -180,13 +180,14 @@ impl DiskState {
         self.desired.as_ref().is_some_and(|desired| *desired.policy == *policy)
     }
 
-    /// True if the device's CNI information on disk is the desired one.
+    /// True if the latest pass was to write this CNI information of the device. A failed write is in `outdated`.
     pub(super) fn has_current_info(&self, device: &Device, desired: &DesiredFiles) -> bool {
         let written = self.desired.as_ref().and_then(|written| written.infos.get(&device.id));
         written == desired.infos.get(&device.id)
     }
 
-    /// True if every file of the device is on disk as desired.
+    /// True if the latest pass was to write the device's files as they are desired now. Does not look at
+    /// failed writes, which become obstacles or warnings.
     pub(super) fn covers(&self, device: &Device, desired: &DesiredFiles) -> bool {
         let Some(written) = &self.desired else { return false };
         let is_unchanged =
@@ -200,7 +201,7 @@ impl DiskState {
     }
 }
 
-/// Waits until the pass exceeds its deadline; pending while idle.
+/// Waits until a pass exceeds its deadline. Pending while the worker is idle, and during a pass that is late already.
 pub(super) async fn wait_until_slow(mut busy_since: watch::Receiver<Option<Instant>>) {
     loop {
         let due = busy_since.borrow_and_update().map(|since| since + DEADLINE);

@@ -127,14 +127,14 @@ async fn the_environment_is_the_alternative_to_documents() {
     world.config.policy.delivery.strategies = [DeviceListStrategy::Envvar].into();
     let (kubelet, _agent) = world.start_ready(8).await;
     let admission = kubelet.admit(pod("p", 2)).await.expect("admitted");
-    let allotment = admission.allocation("main", GPU).expect("allocated");
+    let allocation = admission.allocation("main", GPU).expect("allocated");
     let visible: std::collections::BTreeSet<_> =
-        allotment.run_options.envs["NVIDIA_VISIBLE_DEVICES"]
+        allocation.run_options.envs["NVIDIA_VISIBLE_DEVICES"]
             .split(',')
             .map(str::to_owned)
             .collect();
-    assert_eq!(visible, allotment.ids());
-    assert!(allotment.run_options.cdi_devices.is_empty() && !world.config.places.cdi_dir.exists());
+    assert_eq!(visible, allocation.ids());
+    assert!(allocation.run_options.cdi_devices.is_empty() && !world.config.places.cdi_dir.exists());
 }
 
 #[tokio::test]

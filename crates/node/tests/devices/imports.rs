@@ -143,8 +143,8 @@ async fn each_node_is_a_separate_resource_as_with_smarter_device_manager() {
         until_allocatable(&kubelet, &format!("smarter-devices/{resource}"), count).await;
     }
     let admission = kubelet.admit(pod("p", "smarter-devices/video1", 1)).await.expect("admitted");
-    let allotment = admission.allocation("main", "smarter-devices/video1").expect("allocated");
-    assert_eq!(allotment.ids().len(), 1);
+    let allocation = admission.allocation("main", "smarter-devices/video1").expect("allocated");
+    assert_eq!(allocation.ids().len(), 1);
 }
 
 #[tokio::test]

@@ -366,10 +366,10 @@ fn two_shared_nics(pool: &str) -> String {
 /// The verbs nodes that a new pod gets with one of a resource, by its ids.
 async fn verbs(kubelet: &Kubelet, name: &str) -> (Vec<String>, Vec<String>) {
     let admission = kubelet.admit(pod(name, "rdma/hca", 1)).await.expect("admitted");
-    let allotment = admission.allocation("main", "rdma/hca").expect("allocated");
-    let nodes = allotment.run_options.devices.iter().map(|node| node.container_path.clone());
+    let allocation = admission.allocation("main", "rdma/hca").expect("allocated");
+    let nodes = allocation.run_options.devices.iter().map(|node| node.container_path.clone());
     let verbs = nodes.filter(|path| path.contains("uverbs")).collect();
-    (allotment.ids().into_iter().collect(), verbs)
+    (allocation.ids().into_iter().collect(), verbs)
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! A browser that a test drives by the `DevTools` protocol, over a pipe: JSON, each message ended by a zero byte.
 //!
-//! A page is read once it is ready by a condition of the test and has drawn its last frame. No clock decides, so a slow
-//! machine only takes longer.
+//! A page is read after a condition of the test holds in it and its document no longer changes. No clock decides, so a
+//! slow machine only takes longer.
 
 use std::{
     env, fs,
@@ -54,7 +54,7 @@ const WAIT_UNTIL_RENDERED: &str = "(async () => {
     return document.documentElement.outerHTML;
 })()";
 
-/// A running browser. It is killed, and its profile removed, with the value.
+/// A running browser. Dropping it kills the browser and removes its profile.
 pub(crate) struct Browser {
     child: Child,
     profile: PathBuf,
@@ -98,7 +98,8 @@ impl Browser {
         dom::parse(document.unwrap_or_else(|| panic!("{url}: {evaluated}")))
     }
 
-    /// Ends the browser. Fails with an error in a console: an uncaught one, or a part that the security policy refused.
+    /// Ends the browser. Panics if a page wrote an error to the console: an uncaught one, or the refusal of a resource
+    /// by the security policy.
     pub(crate) fn end(mut self) {
         self.child.kill().expect("chromium runs until it is ended");
         let log = self.log.recv_timeout(TIMEOUT).expect("chromium ends");
@@ -106,7 +107,7 @@ impl Browser {
         assert_eq!(errors, [""; 0]);
     }
 
-    /// Sends a request, to a page by its session, and waits for its answer.
+    /// Sends a request to the browser, or to the page of a session, and waits for the answer.
     fn call(&mut self, method: &str, params: &Value, session: Option<&Value>) -> Value {
         self.latest += 1;
         let mut request = json!({ "id": self.latest, "method": method, "params": params });

@@ -19,7 +19,7 @@ const RESERVED_CONTAINER_FIELDS: [(&str, &str); 5] = [
     ("ports", "port"),
 ];
 
-/// An optional map of a file.
+/// Kubernetes fields as the file has them, with their line; `None` if the file has none.
 pub(super) type Fields = Option<Spanned<Map<String, Value>>>;
 
 /// Validates the fields and stores them in the stage.
@@ -42,8 +42,8 @@ pub(super) fn add(stage: &mut Stage, pod: Fields, container: Fields, errors: &mu
             errors.push(Diagnostic::new(line, text));
         }
         if value.get("resources").is_some_and(|resources| !are_limits(resources)) {
-            let text = "container: resources: the plan needs requests and devices: write cpus, memory and resource \
-                        under `on`; here only limits of cpu and memory";
+            let text = "container: resources: only limits of cpu and memory are allowed here: write cpus, memory and \
+                        resource under `on`, where the plan reads them";
             errors.push(Diagnostic::new(line, text));
         }
         stage.container = value;

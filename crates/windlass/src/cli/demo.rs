@@ -48,8 +48,8 @@ pub(crate) struct DemoVariantArgs {
     /// same pods, placed by kube-scheduler without the extender, are drawn beside them.
     #[arg(long, conflicts_with_all = ["dra", "soak"])]
     pub(crate) cluster: bool,
-    /// Show a pipeline on five simulated edge boards: three layouts predicted and measured, with stages as processes and
-    /// links of the boards' rates. Then a board fails under load, and its stages move to other boards.
+    /// Show a pipeline on five simulated edge boards: three layouts predicted and measured, with stages as processes
+    /// and links of the boards' rates. Then a board fails under load, and its stages move to other boards.
     #[arg(long, conflicts_with_all = ["dra", "cluster", "soak", "machine", "device", "config", "keep"])]
     pub(crate) edge: bool,
 }

@@ -53,7 +53,8 @@ fn check(files: &[PathBuf], strict: bool) -> Result<()> {
 /// Argument that stands for stdin, as in other tools.
 const STDIN: &str = "-";
 
-/// Paths of inherited descriptors, for a shell's `<(...)`. Such a pipe is already open, so the read ends.
+/// Paths of inherited descriptors, for a shell's `<(...)`. Other paths must be regular files, because opening a named
+/// pipe can block. The pipe of a descriptor is open already.
 const DESCRIPTORS: [&str; 3] = ["/dev/fd", "/proc/self/fd", "/dev/stdin"];
 
 fn read(file: &Path) -> Result<LoadedConfig, ConfigError> {

@@ -39,6 +39,7 @@ pub(crate) async fn run(args: ExplainArgs) -> Result<()> {
         return source::run(config(host, state_paths)?, &name, output).await;
     }
     let (node, kubelet) = observe(&request_args, host, state_paths).await?;
+    // A joint request is for GPUs together with NICs.
     let nic_request = joint::take_nic_request(&node, &mut request_args)?;
     let request = request::read_request(&node, &kubelet, &request_args)?;
     if let Some(nic_request) = nic_request {
@@ -74,7 +75,7 @@ async fn observe(
     Ok((scan_host(&config).await?, kubelet))
 }
 
-/// Scans the host; a missing source would make the answer wrong.
+/// Scans the host. Fails if a source is missing, because the answer would be wrong.
 async fn scan_host(config: &Config) -> Result<NodeState> {
     let node = agent::scan_host(config, clock()).await;
     require_sources(&node.inventory)?;

@@ -23,8 +23,8 @@ pub(super) fn make_absolute(config: &mut Config) {
     }
 }
 
-/// Moves folders of the node below the root of its recording. Kubelet, runtime and agent of this machine know nothing of
-/// the recorded devices, unless a flag names their folders.
+/// Moves folders of the node below the root of its recording. Kubelet, runtime and agent of this machine know nothing
+/// of the recorded devices, unless a flag names their folders.
 pub(super) fn move_into_recording(places: &mut HostPaths) {
     let host = places.host();
     for folder in [&mut places.kubelet_dir, &mut places.cdi_dir, &mut places.state_dir] {

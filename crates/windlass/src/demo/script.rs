@@ -175,8 +175,8 @@ impl<'a> Script<'a> {
         let took_ms = elapsed_ms(start);
         self.testbed.kubelet.start_container(&uid, "main").await?;
         for (resource, size) in &limits {
-            let allotment = admission.allocation("main", resource);
-            let count = allotment.map_or(0, |allotment| allotment.ids().len());
+            let allocation = admission.allocation("main", resource);
+            let count = allocation.map_or(0, |allocation| allocation.ids().len());
             ensure!(count as u64 == *size, "{name} got {count} of {size} {resource}");
         }
         let containers = self.containers(inventory, &admission)?;
@@ -223,9 +223,9 @@ impl<'a> Script<'a> {
     fn containers(&self, inventory: &Inventory, admission: &Admission) -> Result<Vec<Container>> {
         let mut containers = Vec::new();
         for container in &admission.containers {
-            for (resource, allotment) in &container.resources {
+            for (resource, allocation) in &container.resources {
                 let name = container.name.as_str();
-                containers.push(self.container(inventory, name, resource, allotment)?);
+                containers.push(self.container(inventory, name, resource, allocation)?);
             }
         }
         Ok(containers)
@@ -236,14 +236,14 @@ impl<'a> Script<'a> {
         inventory: &Inventory,
         name: &str,
         resource: &str,
-        allotment: &ContainerAllocation,
+        allocation: &ContainerAllocation,
     ) -> Result<Container> {
         let devices =
-            sorted_by_inventory(allotment.ids().iter().filter_map(|id| inventory.get(id)));
+            sorted_by_inventory(allocation.ids().iter().filter_map(|id| inventory.get(id)));
         let state = self.testbed.state.borrow().clone();
         let policy = state.placement(&resource.parse()?);
         let ids: Vec<_> = devices.iter().map(|device| device.id.as_str()).collect();
-        let grant = &allotment.run_options;
+        let grant = &allocation.run_options;
         let mut cdi_devices = grant.cdi_devices.clone();
         cdi_devices.sort_by_key(|name| {
             devices.iter().position(|device| name.ends_with(device.id.as_str()))
@@ -256,7 +256,7 @@ impl<'a> Script<'a> {
             devices: devices.iter().map(|device| short_name(device)).collect(),
             ids: devices.iter().map(|device| device.id.to_string()).collect(),
             why: Connections::among(&state.topology, &ids).to_string(),
-            alternative: allotment
+            alternative: allocation
                 .preferred_call
                 .as_ref()
                 .and_then(|preference| alternative(inventory, &state.topology, policy, preference)),

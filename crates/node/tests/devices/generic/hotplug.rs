@@ -143,9 +143,9 @@ sources:
 async fn nodes(kubelet: &windlass_kubelet_sim::Kubelet, name: &str) -> Result<Vec<String>, String> {
     let admitted = kubelet.admit(pod(name, "example.com/card", 1)).await;
     let admission = admitted.map_err(|rejection| rejection.message)?;
-    let allotment = admission.allocation("main", "example.com/card").expect("allocated");
+    let allocation = admission.allocation("main", "example.com/card").expect("allocated");
     let nodes =
-        allotment.run_options.devices.iter().map(|node| node.container_path.clone()).collect();
+        allocation.run_options.devices.iter().map(|node| node.container_path.clone()).collect();
     kubelet.delete_pod(&format!("{name}-uid")).await;
     Ok(nodes)
 }

@@ -154,10 +154,10 @@ impl<'a> Session<'a> {
 fn print_admission(name: &str, admission: &Admission) -> Result<()> {
     print_line(format!("pod {name} admitted"))?;
     for container in &admission.containers {
-        for (resource, allotment) in &container.resources {
-            let ids = allotment.ids().into_iter().collect::<Vec<_>>().join(" ");
+        for (resource, allocation) in &container.resources {
+            let ids = allocation.ids().into_iter().collect::<Vec<_>>().join(" ");
             print_line(format!("  {} gets {resource}: {ids}", container.name))?;
-            let grant = &allotment.run_options;
+            let grant = &allocation.run_options;
             for (key, value) in &grant.envs {
                 print_line(format!("    env    {key}={value}"))?;
             }

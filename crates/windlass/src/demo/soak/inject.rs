@@ -28,15 +28,15 @@ use super::{
     stopwatch::Stopwatch,
 };
 
-/// Deadline of a recovery. The agent gives up an unanswered `Register` after 15 seconds, and a hanging driver after ten.
-/// A GPU that fails repeatedly waits up to 32 quiet periods (five doublings) of a second.
+/// Deadline of a recovery. The agent gives up an unanswered `Register` after 15 seconds, and a hanging driver after
+/// ten. A GPU that fails repeatedly waits up to 32 quiet periods (five doublings) of a second.
 pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(45);
 
 /// Duration of a short fault: a folder is missing, registrations fail.
 pub(super) const SHORT_FAULT: Duration = Duration::from_millis(500);
 
-/// Time without the API server, longer than three checks of the agent, ten seconds apart. After those, the agent frees a
-/// device that pod resources omit, unless the kubelet's checkpoint lists it.
+/// Time without the API server, longer than three checks of the agent, ten seconds apart. After those, the agent frees
+/// a device that pod resources omit, unless the kubelet's checkpoint lists it.
 const ISOLATION_TIME: Duration = Duration::from_secs(40);
 
 /// Time between removal and addition of a NIC.

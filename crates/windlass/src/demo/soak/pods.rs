@@ -14,7 +14,8 @@ use super::{
     stopwatch::Stopwatch,
 };
 
-/// Deadline of an admission while the agent runs: mostly `GetPreferredAllocation` and Allocate.
+/// Deadline of an admission while the agent runs. It consists mostly of the calls `GetPreferredAllocation` and
+/// `Allocate`.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Deadline of the agent's holder metrics: its pod resources cache lasts five seconds.
@@ -60,6 +61,7 @@ impl SoakRun {
     async fn try_admit(&mut self, gpus: usize) -> Result<(String, Result<Admission, Rejection>)> {
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
+        // The stopwatch leaves out the time in which the agent or the soak waits for a CPU.
         let stopwatch = Stopwatch::start(self.rig.agent.process.id());
         let outcome = self.rig.kubelet.admit(pod).await;
         let elapsed = stopwatch.elapsed();
@@ -83,13 +85,14 @@ impl SoakRun {
         let held = node.pods.get(uid).map(invariant::held).unwrap_or_default();
         self.tally.admitted += 1;
         self.tally.gpus_given += held.len();
-        let allotment =
+        let container_allocation =
             admission.allocation(CONTAINER, GPU_RESOURCE).context("nothing is allocated")?;
-        let allocation = Allocation { held, grant: allotment.run_options.clone() };
+        let allocation = Allocation { held, grant: container_allocation.run_options.clone() };
         self.allocations.insert(uid.to_owned(), allocation.clone());
         self.start_and_check(uid, &allocation).await
     }
 
+    /// Deletes one of the pods, with a claim or without. `which` is a random number, reduced to their count.
     pub(super) async fn delete(&mut self, which: usize) -> Result<()> {
         let count = self.allocations.len() + self.claims.len();
         let uid =
@@ -131,7 +134,7 @@ impl SoakRun {
         self.check_container_nodes(uid, &held, &allocation.grant)
     }
 
-    /// Number of GPUs without pod or claim.
+    /// Number of healthy GPUs without pod or claim.
     pub(super) fn free(&self) -> usize {
         let node = self.rig.kubelet.status();
         let (held, allocated) = (invariant::holders(&node), self.allocated());

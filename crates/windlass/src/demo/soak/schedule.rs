@@ -30,7 +30,7 @@ pub(super) enum Step {
     Admit { gpus: usize },
     /// Starts a pod with a claim.
     Claim { gpus: usize },
-    /// Deletes a pod.
+    /// Deletes a pod, chosen by a random number.
     Delete { which: usize },
     /// Compares the holders according to kubelet and agent.
     Count,

@@ -1,4 +1,5 @@
-//! USB identities: serial number if unique, else port. Bus and device numbers change at every boot and plug.
+//! USB devices by sysfs. The identity of a device is its serial number if unique, else its port. Bus and device numbers
+//! change at every boot and plug.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,9 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_host::Host;
-
-use super::find::{Candidate, MAX_ENTRIES};
+use crate::Host;
 
 /// USB devices by serial number. Cheap devices may have the same serial number.
 ///
@@ -16,7 +15,7 @@ use super::find::{Candidate, MAX_ENTRIES};
 /// number are identified by port. If both are present when the agent starts, both are identified by port. A device
 /// that a container holds under its serial number is then not allocated a second time under its port.
 #[derive(Debug, Default)]
-pub(super) struct Serials(BTreeMap<SerialKey, SerialHolders>);
+pub struct Serials(BTreeMap<SerialKey, SerialHolders>);
 
 /// Vendor, product and serial number; vendors number independently.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,32 +44,37 @@ const ATTRIBUTES: [(&str, &str); 5] = [
 ];
 
 const USB_DEVICES: &str = "/sys/bus/usb/devices";
+/// Maximum number of devices on the bus.
+const MAX_DEVICES: usize = 10_000;
 
 /// Folder of the USB device at or above a folder. Devices of other buses, `usb-serial` and `hid`, may lie
 /// between.
-pub(super) fn device_of(host: &Host, folder: &Path) -> Option<PathBuf> {
+pub fn device_of(host: &Host, folder: &Path) -> Option<PathBuf> {
     let below_devices = |folder: &&Path| folder.starts_with("/sys/devices");
     let mut ancestors = folder.ancestors().take_while(below_devices);
     ancestors.find(|folder| host.exists(folder.join("idVendor"))).map(Path::to_owned)
 }
 
-pub(super) fn add_attributes(host: &Host, device: &Path, candidate: &mut Candidate) {
-    for (attribute, file) in ATTRIBUTES {
-        candidate.add_text(attribute, host.read_line(device.join(file)));
-    }
-    candidate.add_text("usbPort", port(host, device));
+/// Attributes of a device, by name: its identity, port, and the classes and drivers of its interfaces.
+pub fn attributes(host: &Host, device: &Path) -> Vec<(&'static str, Option<String>)> {
     let interfaces = interfaces(host, device);
     let join_distinct = |read: &dyn Fn(&PathBuf) -> Option<String>| {
         let values: BTreeSet<_> = interfaces.iter().filter_map(read).collect();
         values.into_iter().collect::<Vec<_>>().join(" ")
     };
     let class = join_distinct(&|interface| host.read_line(interface.join("bInterfaceClass")));
-    candidate.add_text("usbInterfaceClass", Some(class));
     let drivers = join_distinct(&|interface| host.link_name(interface.join("driver")));
-    candidate.add_text("driver", Some(drivers));
+    let of_files = ATTRIBUTES.map(|(name, file)| (name, host.read_line(device.join(file))));
+    let others = [
+        ("usbPort", port(host, device)),
+        ("usbInterfaceClass", Some(class)),
+        ("driver", Some(drivers)),
+    ];
+    of_files.into_iter().chain(others).collect()
 }
 
-pub(super) fn identity(host: &Host, device: &Path, serials: &Serials) -> String {
+/// Identity of a device: its serial number if no other device has it, else its port.
+pub fn identity(host: &Host, device: &Path, serials: &Serials) -> String {
     let port = port_or_folder(host, device);
     serials.serial_identity(host, device, &port).unwrap_or(port)
 }
@@ -122,8 +126,8 @@ fn interfaces(host: &Host, device: &Path) -> Vec<PathBuf> {
 
 impl Serials {
     /// Reads the devices on the bus. If the bus is unreadable, the last state stays.
-    pub(super) fn refresh(&mut self, host: &Host) {
-        let Ok(names) = host.try_entry_names(USB_DEVICES, MAX_ENTRIES) else { return };
+    pub fn refresh(&mut self, host: &Host) {
+        let Ok(names) = host.try_entry_names(USB_DEVICES, MAX_DEVICES) else { return };
         let mut ports_by_key: BTreeMap<SerialKey, BTreeSet<String>> = BTreeMap::new();
         for name in names {
             let Some(device) = host.resolve_link(Path::new(USB_DEVICES).join(name)) else {
