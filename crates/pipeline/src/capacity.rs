@@ -19,7 +19,7 @@ const CPU_TOLERANCE: f64 = 1e-6;
 // === impl Capacity ===
 
 impl Capacity {
-    /// True if `taken` and `more` fit together.
+    /// True if `requested` and `additional` fit together.
     pub(crate) fn fits_both(self, requested: Self, additional: Self) -> bool {
         self.fits(Self {
             cpus: requested.cpus + additional.cpus,

@@ -77,7 +77,8 @@ impl TrackedDevices {
         self.clock
     }
 
-    /// Updates or adds a device. A new MIG instance starts with the health of its GPU.
+    /// Updates or adds a device. A new device resumes the health record of an earlier agent process. Without a record,
+    /// a MIG instance starts with the health of its GPU.
     pub(super) fn describe(&mut self, device: Device) {
         if let Some(entry) = self.devices.get_mut(&device.id) {
             entry.device = device;

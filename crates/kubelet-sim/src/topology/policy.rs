@@ -10,7 +10,7 @@ pub enum TopologyPolicy {
     /// `none`: hints are ignored.
     #[default]
     None,
-    /// `best_hint-effort`: the best merged hint applies, preferred or not.
+    /// `best-effort`: the best merged hint applies, preferred or not.
     BestEffort,
     /// `restricted`: admission requires a preferred merged hint.
     Restricted,

@@ -63,7 +63,7 @@ impl PartialSet {
         self.weight -= self.gain(problem, class, devices);
     }
 
-    /// Affinity that further devices of a class add: with the set, and among themselves.
+    /// Affinity that `devices` further devices of a class add: with the set, and among themselves.
     fn gain(&self, problem: &Problem, class: usize, devices: i64) -> i64 {
         devices * self.affinities[class]
             + devices * (devices - 1) / 2 * problem.weight(class, class)

@@ -79,7 +79,7 @@ impl<'a> FillState<'a> {
         tied
     }
 
-    /// Positions of the best set of the container's devices and `further` of the equal devices.
+    /// Positions of the best set of the container's devices and `additional` of the equal devices.
     fn best_set(&mut self, tied: &[usize], additional: usize) -> Vec<usize> {
         let chosen = self.pools.iter().filter(|pool| pool.has_chosen());
         let required: Vec<_> = chosen.clone().map(|pool| pool.position).collect();
