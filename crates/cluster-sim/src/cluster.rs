@@ -60,12 +60,12 @@ pub enum SchedulingError {
         source: AllocationError,
     },
     /// No node satisfies the pod.
-    #[error("pod {pod}: 0/{} nodes are available: {}", .nodes.len(), .nodes.join("; "))]
+    #[error("pod {pod}: 0/{} nodes are available: {}", .reasons.len(), .reasons.join("; "))]
     NoNode {
         /// `namespace/name`.
         pod: String,
         /// Reasons of the nodes, each as `name: reason`.
-        nodes: Vec<String>,
+        reasons: Vec<String>,
     },
     /// The API server refused a write.
     #[error("pod {pod}")]
@@ -174,7 +174,7 @@ fn find_node(
             }
         }
     }
-    Err(SchedulingError::NoNode { pod: namespaced_name(pod), nodes: reasons })
+    Err(SchedulingError::NoNode { pod: namespaced_name(pod), reasons })
 }
 
 /// True if the pod's `nodeName` and `nodeSelector` allow the node.

@@ -83,7 +83,7 @@ async fn pods_with_templates_get_devices_until_none_is_free() {
     let second = cluster.schedule(&from_template("p2")).expect("a node");
     assert_eq!(node(&second.pod), Some("n2"));
     match cluster.schedule(&from_template("p3")) {
-        Err(SchedulingError::NoNode { nodes, .. }) => {
+        Err(SchedulingError::NoNode { reasons, .. }) => {
             let line =
                 |node| format!("{node}: request gpu found 0 of 1 among 1 devices (1 in use)");
             assert_eq!(nodes, ["n1", "n2"].map(line));

@@ -221,7 +221,7 @@ fn page_tls(files: Option<TlsFiles>) -> Result<Option<ReloadingAcceptor>, TlsErr
 
 fn access_policy(page: Option<PageConfig>, client: &kube::Client) -> AccessPolicy {
     match page {
-        Some(PageConfig { allows_anonymous: true, .. }) => AccessPolicy::None,
+        Some(PageConfig { allows_anonymous: true, .. }) => AccessPolicy::Anonymous,
         _ => AccessPolicy::BearerToken(Box::new(Authorizer::new(client.clone()))),
     }
 }

@@ -506,7 +506,7 @@ impl Reconciler {
             policy: self.policy.clone(),
             infos: device_info::desired_files(&plan.offers, inventory),
             allocated_hardware: self.allocated_hardware.clone(),
-            replicas: offers::replica_sizes(&plan.offers, &self.allocated_hardware),
+            replica_sizes: offers::replica_sizes(&plan.offers, &self.allocated_hardware),
         };
         match trigger {
             Trigger::Change => self.disk.request(desired.clone()),

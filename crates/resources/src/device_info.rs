@@ -180,7 +180,7 @@ impl DeviceInfoFiles {
     }
 
     /// True if there is nothing to write or remove.
-    pub fn is_idle(&self, desired: &DeviceInfos) -> bool {
+    pub fn has_no_work(&self, desired: &DeviceInfos) -> bool {
         desired.is_empty() && !self.may_have_files
     }
 

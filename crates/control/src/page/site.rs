@@ -28,7 +28,7 @@ pub(crate) enum AccessPolicy {
     /// Readers whose token the API server accepts.
     BearerToken(Box<Authorizer>),
     /// All readers.
-    None,
+    Anonymous,
 }
 
 /// Request handler of the page.

@@ -29,7 +29,7 @@ impl Manager {
     /// Requests of a container for the resources that the device manager knows. Makes its pod the owner
     /// of the reusable devices. Collects garbage if there are requests.
     pub(super) fn requests(&mut self, pod: &str, container: &Container) -> Vec<Request> {
-        self.switch_to_pod(pod);
+        self.switch_reusable_devices(pod);
         let limits = container.limits.iter().filter(|(resource, _)| self.is_known(resource));
         let requests: Vec<Request> = limits
             .map(|(resource, quantity)| Request {

@@ -33,7 +33,7 @@ impl ReusableDevices {
 
 impl Manager {
     /// Makes this pod the owner of the reusable devices. Clears those of another pod.
-    pub(crate) fn switch_to_pod(&mut self, pod: &str) {
+    pub(crate) fn switch_reusable_devices(&mut self, pod: &str) {
         self.reusable.switch_to(pod);
     }
 
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn containers_that_run_on_remove_the_devices_they_reuse() {
         let mut manager = manager(vec![]);
-        manager.switch_to_pod("pod");
+        manager.switch_reusable_devices("pod");
         hold(&mut manager, "pod", "init", "a b c");
         manager.update_reusable("pod", "init", Some(InitRole::RunsToCompletion));
         assert_eq!(manager.reusable.reusable_for("pod", GPU), ids("a b c"));
@@ -86,7 +86,7 @@ mod tests {
         manager.update_reusable("pod", "app", None);
         assert_eq!(manager.reusable.reusable_for("pod", GPU), ids("c"));
 
-        manager.switch_to_pod("next");
+        manager.switch_reusable_devices("next");
         assert_eq!(manager.reusable.reusable_for("pod", GPU), ids(""));
     }
 }

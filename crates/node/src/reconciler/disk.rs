@@ -42,7 +42,7 @@ pub(super) struct DesiredFiles {
     /// Fingerprint of the hardware behind each id.
     pub(super) allocated_hardware: Fingerprints,
     /// Memory limit of replicas, by GPU.
-    pub(super) replicas: BTreeMap<DeviceId, ReplicaSize>,
+    pub(super) replica_sizes: BTreeMap<DeviceId, ReplicaSize>,
 }
 
 /// Result of the latest pass.
@@ -129,7 +129,7 @@ impl Disk {
     /// Writes the desired files. A failed write does not affect the other files.
     pub(super) fn apply(&mut self, desired: Arc<DesiredFiles>) -> DiskState {
         let check_result = self.check.run(&desired);
-        let outdated = if self.infos.is_idle(&desired.infos) {
+        let outdated = if self.infos.has_no_work(&desired.infos) {
             OutdatedFiles::default()
         } else {
             self.infos.reconcile(&desired.infos)
@@ -195,7 +195,7 @@ impl DiskState {
         is_unchanged
             && *written.policy == *desired.policy
             && self.has_current_info(device, desired)
-            && written.replicas.get(&device.id) == desired.replicas.get(&device.id)
+            && written.replica_sizes.get(&device.id) == desired.replica_sizes.get(&device.id)
             && written.allocated_hardware.get(&device.id)
                 == desired.allocated_hardware.get(&device.id)
     }

@@ -82,7 +82,7 @@ impl DiskCheck {
         let rules = LimitRules { policy, support: &limit_support };
         let gpus_on_disk = || self.cdi.gpus_on_disk();
         let WrittenLimits { devices, errors: failed } =
-            self.replicas.reconcile(&desired.replicas, gpus_on_disk, inventory, rules);
+            self.replicas.reconcile(&desired.replica_sizes, gpus_on_disk, inventory, rules);
         let result = self.check(inventory, policy, devices);
         DiskCheckResult {
             leftover_daemons,

@@ -21,7 +21,7 @@ use super::{
     super::testbed::cdi_dir,
     agent::state_dir,
     invariant::{MaybeUnhealthy, Violation},
-    pods::{ADMISSION, ANSWER_LIMIT},
+    pods::{ADMISSION, ADMISSION_LIMIT},
     rig::{AGENT_POD_UID, GPU_RESOURCE},
     run::SoakRun,
     schedule::{Fault, RegistrationFailure},
@@ -157,7 +157,7 @@ impl SoakRun {
         };
         let (outcome, ()) = tokio::join!(self.rig.kubelet.admit(pod), thaw);
         self.rig.mark_agent_started();
-        super::invariant::check_deadline(ADMISSION, stopwatch.elapsed(), duration + ANSWER_LIMIT)?;
+        super::invariant::check_deadline(ADMISSION, stopwatch.elapsed(), duration + ADMISSION_LIMIT)?;
         self.record_admission(&uid, outcome).await
     }
 

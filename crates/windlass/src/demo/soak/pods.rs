@@ -16,12 +16,12 @@ use super::{
 
 /// Deadline of an admission while the agent runs. It consists mostly of the calls `GetPreferredAllocation` and
 /// `Allocate`.
-pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+pub(super) const ADMISSION_LIMIT: Duration = Duration::from_secs(1);
 
 /// Deadline of the agent's holder metrics: its pod resources cache lasts five seconds.
 const HOLDERS_LIMIT: Duration = Duration::from_secs(8);
 
-/// Name of the action whose deadline is [`ANSWER_LIMIT`].
+/// Name of the action whose deadline is [`ADMISSION_LIMIT`].
 pub(super) const ADMISSION: &str = "the admission of a pod";
 
 pub(super) const CONTAINER: &str = "main";
@@ -66,7 +66,7 @@ impl SoakRun {
         let outcome = self.rig.kubelet.admit(pod).await;
         let elapsed = stopwatch.elapsed();
         self.tally.record_admission(elapsed);
-        invariant::check_deadline(ADMISSION, elapsed, ANSWER_LIMIT)?;
+        invariant::check_deadline(ADMISSION, elapsed, ADMISSION_LIMIT)?;
         Ok((uid, outcome))
     }
 
