@@ -86,7 +86,7 @@ async fn pods_with_templates_get_devices_until_none_is_free() {
         Err(SchedulingError::NoNode { reasons, .. }) => {
             let line =
                 |node| format!("{node}: request gpu found 0 of 1 among 1 devices (1 in use)");
-            assert_eq!(nodes, ["n1", "n2"].map(line));
+            assert_eq!(reasons, ["n1", "n2"].map(line));
         }
         result => panic!("{result:?}"),
     }

@@ -5,7 +5,6 @@
 //! request. A failure closes the connection: the next connection reads the credentials again. Each failure is logged
 //! once and retried with back-off.
 
-pub mod ending_pods;
 pub mod events;
 pub mod labels;
 pub mod leases;
@@ -13,6 +12,7 @@ pub mod node_condition;
 pub mod node_label;
 pub mod placed_pods;
 pub mod slices;
+pub mod terminating_pods;
 
 mod attempts;
 mod bound_pod;

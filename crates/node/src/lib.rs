@@ -8,11 +8,11 @@ pub mod reload;
 
 mod admin;
 mod decisions;
-mod ending_clients;
 mod metrics;
 mod nv_fractions;
 mod reconciler;
 mod shares;
+mod terminating_clients;
 mod watchdog;
 
 pub use admin::{ListenError, Probe, ProbeError, ProbeResponse, get_page, probe_agent};

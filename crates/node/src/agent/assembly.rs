@@ -34,12 +34,13 @@ use windlass_resources::NodeState;
 use super::parts::TaskSet;
 use crate::{
     admin::{self, Listeners},
-    decisions, ending_clients,
+    decisions,
     labels::{Labeller, devices},
     metrics::{Instruments, SharedGpus},
     nv_fractions::{FractionLimits, Fractions},
     reconciler::{Inputs, Outputs, Reconciler, dry_run::Snapshots, were_offered},
     shares::{self, Shares},
+    terminating_clients,
     watchdog::{self, Watchdog},
 };
 
@@ -402,14 +403,17 @@ impl Wiring<'_> {
         tasks: &mut TaskSet,
     ) {
         let Some(cluster) = cluster else { return };
-        let deps = ending_clients::Deps {
+        let deps = terminating_clients::Deps {
             daemons: handles.daemons.clone(),
             clients: MpsClients::new(&self.config.places, &self.config.mps),
             driver: driver.clone(),
             cluster,
             clock: self.clock,
         };
-        tasks.spawn("termination of MPS clients", ending_clients::run(deps, tasks.stop_token()));
+        tasks.spawn(
+            "termination of MPS clients",
+            terminating_clients::run(deps, tasks.stop_token()),
+        );
     }
 
     /// Enforces GPU fractions at the container runtime, if configured. Returns their limits.

@@ -157,7 +157,11 @@ impl SoakRun {
         };
         let (outcome, ()) = tokio::join!(self.rig.kubelet.admit(pod), thaw);
         self.rig.mark_agent_started();
-        super::invariant::check_deadline(ADMISSION, stopwatch.elapsed(), duration + ADMISSION_LIMIT)?;
+        super::invariant::check_deadline(
+            ADMISSION,
+            stopwatch.elapsed(),
+            duration + ADMISSION_LIMIT,
+        )?;
         self.record_admission(&uid, outcome).await
     }
 

@@ -20,7 +20,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_cluster::{
     Client,
-    ending_pods::{self, TerminatingPods},
+    terminating_pods::{self, TerminatingPods},
 };
 use windlass_core::device::DeviceId;
 use windlass_discovery::live_driver::LiveDriver;
@@ -54,7 +54,7 @@ pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
             while gpus_with_ready_daemon(&deps.daemons.borrow_and_update()).is_empty() {
                 changed(&mut deps.daemons).await;
             }
-            let (pods, pod_watch) = ending_pods::watch(deps.cluster.clone());
+            let (pods, pod_watch) = terminating_pods::watch(deps.cluster.clone());
             let mut daemons = deps.daemons.clone();
             let idle = async {
                 while !gpus_with_ready_daemon(&daemons.borrow_and_update()).is_empty() {
