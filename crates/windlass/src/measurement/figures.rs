@@ -168,7 +168,8 @@ fn half_interval(parts: &[f64]) -> f64 {
     STUDENT * (variance / to_f64(PARTS)).sqrt()
 }
 
-fn to_f64(items: usize) -> f64 {
+/// A number that is exact below 2^32, which no count here reaches.
+pub(crate) fn to_f64(items: usize) -> f64 {
     f64::from(u32::try_from(items).unwrap_or(u32::MAX))
 }
 

@@ -163,7 +163,7 @@ impl PlanWriter<'_> {
             links: self.links(plan),
             next_best: plan.runner_up.as_ref().map(|(placement, prediction)| NextBest {
                 figures: self.figures(prediction),
-                differs: self.differences(placement, &plan.placement),
+                differs: self.moved_stages(placement, &plan.placement),
             }),
             one_more: gains.iter().map(|gain| self.added_device(gain)).collect(),
         }
@@ -251,7 +251,7 @@ impl PlanWriter<'_> {
     }
 
     /// Stages whose placement differs in `other`, with their placement there.
-    fn differences(&self, other: &Placement, plan: &Placement) -> Vec<String> {
+    pub(crate) fn moved_stages(&self, other: &Placement, plan: &Placement) -> Vec<String> {
         let stages = self.pipeline.stages.iter().enumerate();
         let changed =
             stages.filter(|(position, _)| other.replicas[*position] != plan.replicas[*position]);

@@ -131,7 +131,8 @@ fn latency(figures: &PredictedFigures) -> String {
     figures.latency_ms.map_or_else(|| "too slow".to_owned(), format_ms)
 }
 
-fn format_ms(ms: f64) -> String {
+/// Milliseconds in a fitting unit.
+pub(super) fn format_ms(ms: f64) -> String {
     Seconds(ms / 1e3).to_string()
 }
 

@@ -157,7 +157,7 @@ impl EdgeScript {
             })?;
             let start = Instant::now();
             boards.move_stages(&new_placement).await?;
-            let stages_moved = self.moved_stages(&plan.placement, &new_placement);
+            let stages_moved = self.writer().moved_stages(&new_placement, &plan.placement);
             self.reporter
                 .report(&EdgeEvent::PlacedAnew { stages: stages_moved, took_ms: elapsed_ms(start) })
         };
@@ -206,18 +206,6 @@ impl EdgeScript {
         let stages = self.pipeline.stages.iter().enumerate();
         stages
             .map(|(position, stage)| (stage.name.clone(), writer.places(position, placement)))
-            .collect()
-    }
-
-    fn moved_stages(&self, old_placement: &Placement, new_placement: &Placement) -> Vec<String> {
-        let stages = self.pipeline.stages.iter().enumerate();
-        let changed_stages = stages.filter(|(position, _)| {
-            old_placement.replicas[*position] != new_placement.replicas[*position]
-        });
-        changed_stages
-            .map(|(position, stage)| {
-                format!("{} on {}", stage.name, self.writer().places(position, new_placement))
-            })
             .collect()
     }
 

@@ -4,7 +4,7 @@
 use std::fmt::{self, Write as _};
 
 use super::{MeasureReport, MeasuredLayout};
-use crate::measurement::figures::StageTimes;
+use crate::measurement::figures::{StageTimes, to_f64};
 
 /// Part of an item's time at a stage, with its colour.
 struct Part {
@@ -135,8 +135,4 @@ fn rectangle(out: &mut String, (x, y): (f64, f64), width: f64, colour: &str) -> 
         out,
         "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{BAR_HEIGHT}\" fill=\"{colour}\"/>"
     )
-}
-
-fn to_f64(number: usize) -> f64 {
-    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }

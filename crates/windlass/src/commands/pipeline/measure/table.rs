@@ -1,10 +1,10 @@
 //! Measured figures as tables for a terminal.
 
 use anyhow::Result;
-use windlass_pipeline::quantity::Seconds;
 
 use super::{MeasureReport, MeasuredLayout, SkippedLayout};
 use crate::{
+    commands::pipeline::table::format_ms,
     measurement::figures::{MeasuredFigures, Times},
     screen::{Paint, Style, Table, print_line},
 };
@@ -107,8 +107,4 @@ fn print_layout(layout: &MeasuredLayout, paint: Paint) -> Result<()> {
 
 fn quantiles(times: &Times) -> String {
     format!("{} {} {}", format_ms(times.p50_ms), format_ms(times.p95_ms), format_ms(times.p99_ms))
-}
-
-fn format_ms(ms: f64) -> String {
-    Seconds(ms / 1e3).to_string()
 }
