@@ -11,7 +11,9 @@ use tokio::time::Duration;
 use windlass_allocations::ledger::ClaimRef;
 use windlass_host::causes;
 
-use super::{Client, ClusterError, FIELD_MANAGER, attempts::RequestBackoff, client::Connection};
+use super::{
+    Client, ClusterError, FIELD_MANAGER, client::Connection, request_backoff::RequestBackoff,
+};
 
 /// Reader and writer of claim status.
 pub struct ClaimStatuses {

@@ -26,8 +26,8 @@ use self::{
     series::{EventWrite, Series},
 };
 use super::{
-    Client, ClusterError, FIELD_MANAGER, attempts::RequestBackoff, client::Connection,
-    create_params,
+    Client, ClusterError, FIELD_MANAGER, client::Connection, create_params,
+    request_backoff::RequestBackoff,
 };
 
 /// Namespace of events about cluster-scoped objects; the API server accepts no other.

@@ -13,7 +13,7 @@ use windlass_config::{LabelOutput, Policy};
 use windlass_host::{or_pending, watch::changed};
 
 use self::apply::Target;
-use super::{Client, ClusterError, attempts::RequestBackoff};
+use super::{Client, ClusterError, request_backoff::RequestBackoff};
 
 /// Labels or annotations by key.
 pub type Labels = BTreeMap<String, String>;

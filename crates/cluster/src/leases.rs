@@ -24,8 +24,8 @@ use windlass_resources::NodeState;
 
 use self::tracked::{Action, TrackedLease};
 use super::{
-    Client, ClusterError, attempts::RequestBackoff, client::Connection, create_params,
-    error::is_write_conflict,
+    Client, ClusterError, client::Connection, create_params, error::is_write_conflict,
+    request_backoff::RequestBackoff,
 };
 
 /// State of each device's lease.

@@ -14,7 +14,6 @@ pub mod placed_pods;
 pub mod slices;
 pub mod terminating_pods;
 
-mod attempts;
 mod bound_pod;
 mod claim_status;
 mod claims;
@@ -24,6 +23,7 @@ mod metadata_watch;
 mod pod_fields;
 mod pod_warning;
 mod pods;
+mod request_backoff;
 mod shared_connection;
 
 pub use bound_pod::BoundPod;

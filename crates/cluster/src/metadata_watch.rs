@@ -23,7 +23,9 @@ use tokio::time::sleep;
 use tokio_stream::{Stream, StreamExt as _};
 use windlass_host::deadline;
 
-use super::{Client, ClusterError, attempts::RequestBackoff, client::Connection, error::is_gone};
+use super::{
+    Client, ClusterError, client::Connection, error::is_gone, request_backoff::RequestBackoff,
+};
 
 /// Watch of the metadata of objects that a field selector matches.
 pub(super) struct MetadataWatch<K> {

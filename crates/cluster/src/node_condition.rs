@@ -17,7 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_host::{causes, clock::Clock, deadline, or_pending, watch::changed};
 
-use super::{Client, ClusterError, attempts::RequestBackoff};
+use super::{Client, ClusterError, request_backoff::RequestBackoff};
 
 /// Content of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]

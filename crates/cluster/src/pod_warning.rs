@@ -9,8 +9,8 @@ use windlass_host::abbreviate::prefix;
 
 use super::{
     BoundPod,
-    attempts::hash,
     events::{MAX_NOTE_BYTES, REPORTING_CONTROLLER, reporting_instance},
+    request_backoff::hash,
 };
 
 /// A warning about a pod, for its event.

@@ -46,7 +46,7 @@ pub use self::{
     dropped_fields::DroppedFields,
     limits::{InvalidField, check_device, check_pool, is_qualified_name},
 };
-use super::{Client, ClusterError, attempts::RequestBackoff};
+use super::{Client, ClusterError, request_backoff::RequestBackoff};
 
 /// Desired slices.
 #[derive(Clone, Debug, Default, PartialEq)]

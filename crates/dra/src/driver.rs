@@ -30,7 +30,7 @@ use super::{
     serve::{Server, Sockets},
     service::Service,
     status::{Failures, FailuresByUid, StatusWriter},
-    traces::UnrecordedClaimSearch,
+    unrecorded_claims::UnrecordedClaimSearch,
 };
 use crate::metrics::ClaimMetrics;
 

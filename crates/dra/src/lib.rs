@@ -34,7 +34,7 @@ mod service;
 mod slices;
 mod status;
 mod time_slice;
-mod traces;
+mod unrecorded_claims;
 
 pub use driver::{Deps, Driver, restore_claims};
 pub use excess::{MemoryExcess, MemoryExcesses};

@@ -2,9 +2,9 @@
 
 mod assembly;
 mod lock;
-mod parts;
 mod policy;
 mod standby;
+mod tasks;
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use std::{
 
 use assembly::Deps;
 use lock::NodeLock;
-use parts::TaskSet;
+use tasks::TaskSet;
 use tokio::sync::{Notify, watch};
 use windlass_allocations::ledger::SharedLedger;
 use windlass_cluster::InvalidNodeName;

@@ -4,10 +4,10 @@
 //! transitions are counted.
 
 mod build;
-mod counted;
 mod devices;
 mod family;
 mod format;
+mod labeled_counter;
 mod measures;
 mod node;
 mod process;

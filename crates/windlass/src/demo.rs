@@ -10,13 +10,13 @@ mod defaults;
 mod edge;
 mod event;
 mod fault;
+mod pager;
 mod pods;
 mod report;
 mod runtime;
 mod script;
 mod setup;
 mod soak;
-mod steps;
 mod testbed;
 
 use anyhow::{Context as _, Result};
@@ -31,11 +31,11 @@ use crate::{
 use claims::ClusterFixture;
 use cluster::Fleet;
 use event::Event;
+use pager::Pager;
 use report::Reporter;
 use script::Script;
 use setup::Setup;
 use soak::{AllocationApis, SoakConfig};
-use steps::Pager;
 use testbed::Testbed;
 
 pub(crate) async fn run(args: DemoArgs) -> Result<()> {

@@ -17,7 +17,7 @@ use super::{
     report::{Change, Report},
     reporting_instance,
 };
-use crate::attempts::hash;
+use crate::request_backoff::hash;
 
 /// Time in which an event may become a series. API servers delete events after an hour by default.
 const SERIES_WINDOW: Duration = Duration::from_secs(60 * 60);

@@ -31,7 +31,7 @@ use windlass_lifecycle::{
 };
 use windlass_resources::NodeState;
 
-use super::parts::TaskSet;
+use super::tasks::TaskSet;
 use crate::{
     admin::{self, Listeners},
     decisions,

@@ -7,7 +7,7 @@ use windlass_cluster::{Client, InvalidNodeName, node_label};
 use windlass_config::{Config, LabelOutput, LabelValue, Policy};
 use windlass_host::clock::Clock;
 
-use super::{StartError, parts::TaskSet};
+use super::{StartError, tasks::TaskSet};
 use crate::{
     metrics::ReloadMetrics,
     reload::{ReloadSource, ReloadStatus, ReloadTriggers, Reloader},

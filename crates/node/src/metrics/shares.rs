@@ -2,7 +2,7 @@
 
 use prometheus_client::registry::Registry;
 
-use super::counted::LabeledCounter;
+use super::labeled_counter::LabeledCounter;
 
 /// Counter of bound shares; clones share it.
 #[derive(Clone, Debug)]

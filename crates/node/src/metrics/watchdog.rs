@@ -11,8 +11,8 @@ use windlass_core::{device::DeviceId, enforcement::Enforcement};
 use windlass_host::counters::Labels;
 
 use super::{
-    counted::LabeledCounter,
     family::{FamilyDescriptor, Value},
+    labeled_counter::LabeledCounter,
 };
 
 /// Shared GPUs.

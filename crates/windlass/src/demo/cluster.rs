@@ -3,11 +3,11 @@
 //! Every node is an object of an embedded API server; one also has an agent and an embedded kubelet. The extender is
 //! the real one, called over HTTP. For comparison, the demo places the same pods as kube-scheduler does by default.
 
+mod agent_node;
 mod event;
 mod fleet;
 mod pods;
 mod policy_state;
-mod real_node;
 mod replica;
 mod script;
 mod text;

@@ -12,7 +12,7 @@ use windlass_core::inventory::Inventory;
 
 use super::{
     event::{Alternative, Arrival, Container, Event, Failure, ResolvedGrant, ResourceCounts},
-    steps::Pager,
+    pager::Pager,
 };
 use crate::{
     commands::{DeviceStatus, Topology, Width, device_tables, source_lines},

@@ -19,7 +19,7 @@ pub(super) use show::table;
 use super::{
     live::KubeletState,
     names::take_nics,
-    question::{CandidateSet, id_strs},
+    placement_request::{CandidateSet, id_strs},
     report::{Report, name},
     request::{ExplainRequest, NOT_IN_FREE_LIST, Unavailable, not_free_error},
     resource::Member,

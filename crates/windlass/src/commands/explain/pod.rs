@@ -17,7 +17,7 @@ use windlass_resources::NodeState;
 
 use super::{
     past,
-    question::PlacementRequest,
+    placement_request::PlacementRequest,
     report::{Outcome, Report, ResourceAnswer, answer_request},
     request::ExplainRequest,
     shares::{ShareInUse, shares_in_use},

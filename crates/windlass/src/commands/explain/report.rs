@@ -8,7 +8,7 @@ use windlass_core::device::DeviceId;
 use windlass_resources::NodeState;
 
 use super::{
-    question::{Answer, PlacementRequest},
+    placement_request::{Answer, PlacementRequest},
     request::{ExplainRequest, Unavailable},
 };
 use crate::commands::{Origin, short_name};

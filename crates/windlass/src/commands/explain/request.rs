@@ -9,7 +9,7 @@ use windlass_resources::NodeState;
 use super::{
     live::KubeletState,
     names::{self, NamedDevice},
-    question::{CandidateSet, PlacementRequest},
+    placement_request::{CandidateSet, PlacementRequest},
     resource::{Member, Resource},
 };
 use crate::{cli::RequestArgs, commands::short_name, exit::UsageError};

@@ -13,7 +13,7 @@ use windlass_core::{
 use windlass_resources::NodeState;
 
 use super::{
-    question::{Answer, CandidateSet, PlacementRequest},
+    placement_request::{Answer, CandidateSet, PlacementRequest},
     report::{Outcome, Report, ResourceAnswer},
     request::Unavailable,
 };

@@ -19,11 +19,11 @@ use windlass_kubelet_sim::NodeStatus;
 use windlass_sched::policy::Policy;
 
 use super::{
+    agent_node::AgentNode,
     event::{AgentPod, ClusterEvent, Summary},
     fleet::Fleet,
     pods::{self, GPU_MEMORY, NAMESPACE},
     policy_state::PolicyState,
-    real_node::AgentNode,
     replica::Replica,
 };
 use crate::{
