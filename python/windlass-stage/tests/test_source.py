@@ -67,6 +67,8 @@ class SourceTest(Case):
                     async with served(Stage("only", listen=address)):
                         sent.append(await source.send(b"2"))
                         received += ids(await receive(ends, 1))
+                        # The listener may learn of an end before the source does. Without a stage, it would wait.
+                        await with_timeout(TIMEOUT, source.finish())
             finally:
                 await ends.__aexit__()
         self.assertEqual(received, sent)
