@@ -21,6 +21,8 @@ pub struct Sample {
     pub memory_percent: Option<u32>,
     /// Temperature of the chip.
     pub temperature_celsius: Option<u32>,
+    /// Temperature of the memory.
+    pub memory_temperature_celsius: Option<u32>,
     /// Power draw.
     pub power_milliwatts: Option<u64>,
     /// Power limit in force.

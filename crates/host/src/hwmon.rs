@@ -36,6 +36,7 @@ impl<'a> Monitor<'a> {
             temperature_celsius: self
                 .first_number(["temp1_input", "temp2_input"])
                 .and_then(celsius),
+            memory_temperature_celsius: self.memory_celsius(),
             power_milliwatts: self.first_number(["power1_average", "power1_input"]).map(thousandth),
             power_limit_milliwatts: self
                 .first_number(["power1_cap", "power1_max"])
@@ -52,6 +53,14 @@ impl<'a> Monitor<'a> {
     /// Value of a clock file, in hertz.
     pub fn clock(&self, file: &str) -> Option<u64> {
         number(self.host, &self.folder.join(file))
+    }
+
+    /// AMD: the third sensor, of cards with HBM or GDDR that has one.
+    fn memory_celsius(&self) -> Option<u32> {
+        let label = self.host.read_text(self.folder.join("temp3_label"))?;
+        number(self.host, &self.folder.join("temp3_input"))
+            .filter(|_| label == "mem")
+            .and_then(celsius)
     }
 
     /// Number in the first of these files that has one.

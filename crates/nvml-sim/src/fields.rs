@@ -175,6 +175,7 @@ fn traffic_value(gpu: &GpuSnapshot, id: c_uint, scope: c_uint) -> NvmlResult<Fie
 fn power_value(gpu: &GpuSnapshot, id: c_uint) -> NvmlResult<FieldValue> {
     let limit = power::limit_mw(gpu);
     match id {
+        field_id::NVML_FI_DEV_MEMORY_TEMP => power::memory_c(gpu).map(FieldValue::Number),
         field_id::NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION => {
             Ok(FieldValue::Long(power::energy_mj(gpu)))
         }

@@ -18,6 +18,9 @@ const SLOWDOWN_C: u32 = 87;
 const SHUTDOWN_C: u32 = 92;
 const MEMORY_MAX_C: u32 = 95;
 
+/// Difference of the memory's temperature to the chip's, as on an H100.
+const MEMORY_ABOVE_CHIP_C: u32 = 10;
+
 export! {
     fn nvmlDeviceGetPowerUsage(device: Device, milliwatts: Out<c_uint>) {
         milliwatts.put(device.gpu()?.live.power_mw)
@@ -93,6 +96,12 @@ export! {
 /// Energy in mJ since the first `nvmlInit` of this process, at constant power.
 pub(crate) fn energy_mj(gpu: &GpuSnapshot) -> u64 {
     u64::from(gpu.live.power_mw) * library::seconds_in_use()
+}
+
+/// Temperature of the memory. HBM has a sensor, and every card with NVLink or MIG has HBM.
+pub(crate) fn memory_c(gpu: &GpuSnapshot) -> NvmlResult<u32> {
+    let has_hbm = gpu.card.nvlink.is_some() || gpu.card.mig.is_some();
+    has_hbm.then(|| gpu.live.temperature_c + MEMORY_ABOVE_CHIP_C).ok_or(Status::NOT_SUPPORTED)
 }
 
 /// Power limit in mW, always the card's default.

@@ -7,6 +7,7 @@ use crate::{
     error::{NvmlError, UnsupportedAsNone as _},
     gpu::Gpu,
     library::{Zeros, call},
+    telemetry::MAX_CELSIUS,
 };
 
 /// Field to read.
@@ -16,9 +17,11 @@ pub(crate) struct Field {
     scope: u32,
 }
 
-/// Event counters of a GPU since its driver was loaded.
+/// Event counters of a GPU since its driver was loaded, and the temperature of its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct FieldValues {
+    /// Temperature of the memory in degrees Celsius. HBM has a sensor.
+    pub memory_celsius: Option<u32>,
     /// Memory errors that ECC corrected.
     pub corrected_errors: Option<u64>,
     /// PCIe packets that were sent again.
@@ -62,9 +65,10 @@ impl Field {
 // === impl Gpu ===
 
 impl Gpu {
-    /// All counters that are cheap to read, in one call.
-    pub fn counters(&self) -> Result<Counters> {
+    /// All fields that are cheap to read, in one call.
+    pub fn field_values(&self) -> Result<FieldValues> {
         let fields = [
+            Field::of_gpu(id::NVML_FI_DEV_MEMORY_TEMP),
             Field::of_gpu(id::NVML_FI_DEV_ECC_SBE_VOL_TOTAL),
             Field::of_gpu(id::NVML_FI_DEV_PCIE_REPLAY_COUNTER),
             Field::of_links(id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX),
@@ -76,6 +80,7 @@ impl Gpu {
         ];
         let values = self.fields(fields).unsupported_as_none()?.unwrap_or_default();
         let [
+            memory_celsius,
             corrected_errors,
             pcie_replays,
             sent_kib,
@@ -93,7 +98,11 @@ impl Gpu {
             replays,
             recoveries,
         };
-        Ok(Counters { corrected_errors, pcie_replays, nvlink })
+        // A GPU without the sensor reports 0 under some drivers.
+        let memory_celsius = memory_celsius
+            .and_then(|celsius| u32::try_from(celsius).ok())
+            .filter(|celsius| (1..=MAX_CELSIUS).contains(celsius));
+        Ok(FieldValues { memory_celsius, corrected_errors, pcie_replays, nvlink })
     }
 
     /// Fields as unsigned numbers; `None` for one that the GPU lacks.

@@ -33,7 +33,7 @@ pub use driver::{CudaVersion, Nvml};
 pub use error::{LoadError, NvmlError};
 pub use event::{Event, EventKind, EventSet};
 pub use fabric::{Fabric, FabricHealth, FabricState};
-pub use fields::{Counters, NvLinkCounters};
+pub use fields::{FieldValues, NvLinkCounters};
 pub use gpu::{Brand, Gpu, Memory};
 pub use gpu_instance::{ComputeInstance, GpuInstance, GpuInstanceInfo};
 pub use memory_errors::RowRemapping;

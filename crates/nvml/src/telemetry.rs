@@ -19,7 +19,7 @@ pub struct Utilization {
 }
 
 /// Upper bound of temperatures.
-const MAX_CELSIUS: u32 = 1000;
+pub(crate) const MAX_CELSIUS: u32 = 1000;
 
 /// Upper bound of power: a hundred times a board's.
 const MAX_MILLIWATTS: u32 = 100_000_000;

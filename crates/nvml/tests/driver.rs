@@ -112,7 +112,9 @@ fn check_telemetry(gpu: &Gpu) {
     }
     let link = gpu.pcie_link().expect("a link, or none");
     assert!(link.is_none_or(|link| link.generation > 0 && link.width > 0), "{link:?}");
-    gpu.counters().expect("counters, each or none");
+    let fields = gpu.field_values().expect("fields, each or none");
+    let celsius = fields.memory_celsius;
+    assert!(celsius.is_none_or(|celsius| celsius < 150), "{celsius:?}");
 }
 
 #[test]
@@ -375,8 +377,9 @@ fn clocks_limits_and_counters_match_the_card() {
     assert_eq!(gpu.memory_clock_mhz(), Ok(Some(card.clocks_mhz.memory)));
     assert_eq!(gpu.power_limit_milliwatts(), Ok(Some(card.power_limit_w * 1000)));
     assert_eq!(gpu.pcie_link(), Ok(Some(PcieLink { generation: 5, width: 16 })));
-    let counters = gpu.counters().expect("an answer");
-    assert_eq!((counters.corrected_errors, counters.pcie_replays), (Some(5), Some(3)));
+    let fields = gpu.field_values().expect("an answer");
+    assert_eq!(fields.memory_celsius, Some(44), "ten degrees above the chip");
+    assert_eq!((fields.corrected_errors, fields.pcie_replays), (Some(5), Some(3)));
     let nvlink = NvLinkCounters {
         sent_kib: Some(7 << 32),
         received_kib: Some(0),
@@ -385,12 +388,12 @@ fn clocks_limits_and_counters_match_the_card() {
         replays: Some(0),
         recoveries: Some(0),
     };
-    assert_eq!(counters.nvlink, nvlink);
+    assert_eq!(fields.nvlink, nvlink);
 
     let (_folder, machine) = self::machine("l40s-pcie");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
-    let no_nvlink = nvml.gpu(0).expect("a GPU").counters().expect("an answer").nvlink;
-    assert_eq!(no_nvlink, NvLinkCounters::default());
+    let fields = nvml.gpu(0).expect("a GPU").field_values().expect("an answer");
+    assert_eq!((fields.nvlink, fields.memory_celsius), (NvLinkCounters::default(), None));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use windlass_core::{
     device::DeviceId,
     telemetry::{NvLinkSample, RemappedRows, Sample, ThrottleReason},
 };
-use windlass_nvml::{Counters, Gpu, NvLinkCounters, RowRemapping, Slowdown, SlowdownCause};
+use windlass_nvml::{FieldValues, Gpu, NvLinkCounters, RowRemapping, Slowdown, SlowdownCause};
 
 use super::{conditions::ProbeReadings, facts::InstanceFacts, probe::ProbeReport};
 use crate::{
@@ -160,12 +160,13 @@ impl ReadTarget {
             (&self.gpu, self.readings);
         let utilization = gpu.utilization().ok().flatten();
         let link = gpu.pcie_link().ok().flatten();
-        let Counters { corrected_errors, pcie_replays, nvlink } =
-            gpu.counters().unwrap_or_default();
+        let FieldValues { memory_celsius, corrected_errors, pcie_replays, nvlink } =
+            gpu.field_values().unwrap_or_default();
         Sample {
             compute_percent: utilization.map(|utilization| utilization.compute_percent),
             memory_percent: utilization.map(|utilization| utilization.memory_percent),
             temperature_celsius: gpu.temperature_celsius().ok().flatten(),
+            memory_temperature_celsius: memory_celsius,
             power_milliwatts: gpu.power_milliwatts().ok().flatten().map(u64::from),
             power_limit_milliwatts: gpu.power_limit_milliwatts().ok().flatten().map(u64::from),
             compute_clock_hertz: gpu.compute_clock_mhz().ok().flatten().map(hertz),

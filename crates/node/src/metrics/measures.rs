@@ -65,6 +65,11 @@ const MEASURES: &[Measure<Sample>] = &[
         |sample| sample.temperature_celsius.map(integer),
     ),
     gauge(
+        FamilyDescriptor::new("device_memory_temperature", "Temperature of the memory")
+            .with_unit("celsius"),
+        |sample| sample.memory_temperature_celsius.map(integer),
+    ),
+    gauge(
         FamilyDescriptor::new("device_power", "Power that the board draws").with_unit("watts"),
         |sample| sample.power_milliwatts.map(thousandths),
     ),

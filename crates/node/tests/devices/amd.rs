@@ -183,6 +183,7 @@ async fn whole_gpus_have_the_kernels_measurements_and_their_partitions_have_none
         ("windlass_device_memory_bytes", "206141652992"),
         ("windlass_device_utilization_ratio", "0.0"),
         ("windlass_device_temperature_celsius", "41"),
+        ("windlass_device_memory_temperature_celsius", "33"),
         ("windlass_device_power_watts", "142.0"),
         ("windlass_device_power_limit_watts", "750.0"),
         ("windlass_device_clock_hertz", "132000000"),

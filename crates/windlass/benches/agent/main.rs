@@ -30,10 +30,11 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, ValueEnum};
 use report::{Report, Row};
+use spawn::GpuHost;
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Benchmark to run [default: all but idle and watchdog, which take long]
+    /// Benchmark to run [default: spawn, calls, memory, fault]
     parts: Vec<Part>,
     /// End with 1 if a budget is missed.
     #[arg(long)]
@@ -52,6 +53,8 @@ struct Arguments {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Part {
     Spawn,
+    /// `spawn` with the GPUs of this host.
+    HostSpawn,
     Calls,
     Memory,
     Fault,
@@ -97,8 +100,10 @@ impl Part {
     const DEFAULT: [Self; 4] = [Self::Spawn, Self::Calls, Self::Memory, Self::Fault];
 
     async fn measure(self, arguments: &Arguments) -> Result<Vec<Row>> {
+        let peer = arguments.peer.as_deref();
         match self {
-            Self::Spawn => spawn::measure(arguments.peer.as_deref()).await,
+            Self::Spawn => spawn::measure(peer, GpuHost::Simulated).await,
+            Self::HostSpawn => spawn::measure(peer, GpuHost::This).await,
             Self::Calls => calls::measure().await,
             Self::Memory => memory::measure().await,
             Self::Fault => fault::measure().await,

@@ -32,8 +32,17 @@ struct StartTimes {
     listed: Samples,
 }
 
+/// Host whose GPUs the plugins offer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum GpuHost {
+    /// A simulated machine with eight GPUs.
+    Simulated,
+    /// This host, with its own driver.
+    This,
+}
+
 /// Measures alternately: `windlass --version`, the agent, the other plugin.
-pub(crate) async fn measure(peer: Option<&Path>) -> Result<Vec<Row>> {
+pub(crate) async fn measure(peer: Option<&Path>, gpu_host: GpuHost) -> Result<Vec<Row>> {
     let testbed = Testbed::create("dgx-h100")?;
     let has_kubelet = Path::new(KUBELET_DIR).join(PLUGIN_DIR).join(KUBELET_SOCKET).exists();
     let measured_peer = peer.filter(|_| !has_kubelet);
@@ -44,14 +53,21 @@ pub(crate) async fn measure(peer: Option<&Path>) -> Result<Vec<Row>> {
             (version_times, agent_times, peer_times) = Default::default();
         }
         run_version_command(&mut version_times)?;
-        measure_start(testbed.kubelet()?, &mut testbed.agent(&[])?, &mut agent_times).await?;
+        let mut agent = match gpu_host {
+            GpuHost::Simulated => testbed.agent(&[])?,
+            GpuHost::This => testbed.agent_on_this_host()?,
+        };
+        measure_start(testbed.kubelet()?, &mut agent, &mut agent_times).await?;
         if let Some(peer) = measured_peer {
             let kubelet = start_kubelet(Path::new(KUBELET_DIR))?;
-            measure_start(kubelet, &mut peer_command(peer, &testbed), &mut peer_times).await?;
+            let mut peer = peer_command(peer, gpu_host, &testbed);
+            measure_start(kubelet, &mut peer, &mut peer_times).await?;
         }
     }
-    let mut rows = rows(&version_times, &agent_times);
-    rows.push(system_calls::measure(&testbed).await?);
+    let mut rows = rows(&version_times, &agent_times, gpu_host);
+    if let GpuHost::Simulated = gpu_host {
+        rows.push(system_calls::measure(&testbed).await?);
+    }
     match (peer, measured_peer) {
         (None, _) => rows.push(Row::note("another plugin: name it in WINDLASS_BENCH_PEER")),
         (Some(_), None) => rows.push(Row::note(format!(
@@ -62,11 +78,15 @@ pub(crate) async fn measure(peer: Option<&Path>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn rows(version_times: &Samples, agent_times: &StartTimes) -> Vec<Row> {
+fn rows(version_times: &Samples, agent_times: &StartTimes, gpu_host: GpuHost) -> Vec<Row> {
+    let gpus = match gpu_host {
+        GpuHost::Simulated => "8 GPUs",
+        GpuHost::This => "GPUs of this host",
+    };
     let difference = agent_times.registered.median().saturating_sub(version_times.median());
     vec![
         Row::with_samples("start and end of windlass --version", version_times),
-        Row::with_samples("spawn to registered, 8 GPUs", &agent_times.registered)
+        Row::with_samples(format!("spawn to registered, {gpus}"), &agent_times.registered)
             .with_comparison(format!("{} more than --version", ShortDuration(difference)))
             .with_time_budget(agent_times.registered.median(), REGISTRATION_BUDGET),
         Row::with_samples("spawn to first device list", &agent_times.listed),
@@ -113,10 +133,12 @@ async fn measure_start(
     Ok(())
 }
 
-/// Command of the other plugin. It finds the simulated driver through the dynamic linker, as the real one.
-fn peer_command(peer: &Path, testbed: &Testbed) -> Command {
+/// Command of the other plugin. It finds a simulated driver through the dynamic linker, as the real one.
+fn peer_command(peer: &Path, gpu_host: GpuHost, testbed: &Testbed) -> Command {
     let mut command = Command::new(peer);
-    command.env_clear().env("LD_LIBRARY_PATH", testbed.machine.dir());
+    if let GpuHost::Simulated = gpu_host {
+        command.env_clear().env("LD_LIBRARY_PATH", testbed.machine.dir());
+    }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }

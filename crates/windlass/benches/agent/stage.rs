@@ -73,20 +73,26 @@ impl Testbed {
         start_kubelet(&dir)
     }
 
-    /// Command of an agent that finds no file of an earlier one. Flags name all its folders, and its environment is
-    /// that of the image.
+    /// Command of an agent on the simulated machine.
     pub(crate) fn agent(&self, flags: &[&OsStr]) -> Result<Command> {
+        let mut command = self.agent_on_this_host()?;
+        command.arg("--host-root").arg(self.machine.host_root());
+        command.arg("--host-root-on-node").arg(self.machine.host_root());
+        command.arg("--nvml-library").arg(self.machine.nvml_library());
+        command.args(flags);
+        Ok(command)
+    }
+
+    /// Command of an agent on the devices of this host. It finds no file of an earlier agent: flags name its folders.
+    /// Its environment is that of the image.
+    pub(crate) fn agent_on_this_host(&self) -> Result<Command> {
         let cdi = self.path("cdi");
         recreate_dir(&cdi)?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
         command.env_clear().env("MALLOC_ARENA_MAX", "1").arg("node");
-        command.arg("--host-root").arg(self.machine.host_root());
-        command.arg("--host-root-on-node").arg(self.machine.host_root());
-        command.arg("--nvml-library").arg(self.machine.nvml_library());
         command.arg("--kubelet-dir").arg(self.path("kubelet"));
         command.arg("--cdi-dir").arg(cdi);
         command.arg("--state-dir").arg(self.path("state"));
-        command.args(flags);
         // A file costs as much as the log of a container runtime, without its reader.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(self.log())?);
         Ok(command)
