@@ -11,6 +11,7 @@ use super::{
     refusal::Refusal,
     request::{ApiRequest, NamespacedName, Part},
     server_state::ServerState,
+    store::GroupResource,
 };
 
 /// Handle to all objects. Clones share them.
@@ -19,7 +20,7 @@ pub struct Objects {
     state: watch::Sender<ServerState>,
 }
 
-/// Timeout of a wait. The message lists all objects at that time.
+/// A wait that reached its time limit. The message lists all objects at that time.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("not within {limit:?}: {objects}")]
 pub struct WaitTimeout {
@@ -185,10 +186,8 @@ impl fmt::Debug for Objects {
     }
 }
 
-type ObjectKey = ((&'static str, &'static str), NamespacedName);
-
 /// An object with owners that are all deleted.
-fn orphan(state: &ServerState) -> Option<ObjectKey> {
+fn orphan(state: &ServerState) -> Option<(GroupResource, NamespacedName)> {
     let uids: Vec<_> =
         state.store.all_objects().map(|(_, _, object)| &object["metadata"]["uid"]).collect();
     let is_orphan = |object: &Value| {

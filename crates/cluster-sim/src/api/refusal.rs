@@ -9,7 +9,7 @@ use super::{
     request::Part,
 };
 
-/// Reason of a refusal, as a `Status`.
+/// Refusal of a request: the fields of the `Status` that answers it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
@@ -19,28 +19,35 @@ pub struct Refusal {
     pub reason: &'static str,
     /// Full message.
     pub message: String,
+    /// `details` of the `Status`; `null` if it has none.
     details: Value,
     /// Continue token for a list that has expired.
     continue_token: Option<Box<str>>,
 }
 
-/// Problem of a field.
+/// A field with its problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cause {
     pub(crate) field: String,
     pub(crate) problem: Problem,
 }
 
-/// Kinds of problems of a field, with the parts of the message.
+/// Problem of a field, with the parts of its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
+    /// The detail, which may be empty.
     Required(&'static str),
-    /// The value as JSON, and its problem.
+    /// The value as JSON, and the detail.
     Invalid(String, String),
+    /// The value, and the supported values.
     Unsupported(String, &'static [&'static str]),
+    /// The value as JSON.
     Duplicate(String),
+    /// The detail.
     Forbidden(&'static str),
+    /// The maximum in bytes.
     TooLong(usize),
+    /// The number of items, and the maximum.
     TooMany(usize, usize),
 }
 
@@ -52,13 +59,13 @@ impl Refusal {
         Self { code, reason, message: message.into(), details: Value::Null, continue_token: None }
     }
 
-    /// Service unavailable.
+    /// The server cannot serve any request at the moment.
     pub fn unavailable() -> Self {
         let message = "the server is currently unable to handle the request";
         Self::new(503, "ServiceUnavailable", message)
     }
 
-    /// Too many requests from the client.
+    /// The server throttles the client, which may try again after a second.
     pub fn too_many_requests() -> Self {
         let refusal =
             Self::new(429, "TooManyRequests", "too many requests, please try again later");
@@ -94,15 +101,17 @@ impl Refusal {
         Self::conflict(kind, name, detail)
     }
 
+    /// A watch from a version that the history no longer has.
     pub(crate) fn expired(requested: u64, oldest: u64) -> Self {
         Self::new(410, "Expired", format!("too old resource version: {requested} ({oldest})"))
     }
 
+    /// A list at a version that the history no longer has.
     pub(crate) fn expired_list() -> Self {
         Self::new(410, "Expired", "The resourceVersion for the provided list is too old.")
     }
 
-    /// Expired page of a list, with a token that continues with current objects.
+    /// A page of a list whose version the history no longer has. The token continues with current objects.
     pub(crate) fn expired_page(token: &str) -> Self {
         let message = "The provided continue parameter is too old to display a consistent list result. You can \
                        start a new list without the continue parameter, or use the continue token in this \
@@ -112,6 +121,7 @@ impl Refusal {
         Self { continue_token: Some(token.into()), ..Self::new(410, "Expired", message) }
     }
 
+    /// A list or a watch at a version that the server has not reached.
     pub(crate) fn too_large_version(requested: u64, current: u64) -> Self {
         let message =
             format!("Timeout: Too large resource version: {requested}, current: {current}");
@@ -145,12 +155,15 @@ impl Refusal {
             [line] => format!("Apply failed with 1 conflict: {line}"),
             lines => format!("Apply failed with {} conflicts: {}", lines.len(), lines.join("\n")),
         };
-        let cause = |(manager, field): &(String, String)| json!({"reason": "FieldManagerConflict", "message": conflict_with(manager), "field": field});
+        let cause = |(manager, field): &(String, String)| {
+            let message = conflict_with(manager);
+            json!({"reason": "FieldManagerConflict", "message": message, "field": field})
+        };
         let causes: Vec<_> = fields.iter().map(cause).collect();
         Self { details: json!({"causes": causes}), ..Self::new(409, "Conflict", message) }
     }
 
-    /// Apply without a field manager.
+    /// An apply without a field manager.
     pub(crate) fn no_manager() -> Self {
         let cause = Cause::required("fieldManager", "is required for apply patch");
         Self::invalid_object(("meta.k8s.io", "PatchOptions"), "", &[cause])
@@ -164,7 +177,7 @@ impl Refusal {
         Self::invalid_object((kind.group, kind.name), name, causes)
     }
 
-    /// Contradicting parameters of a list or a watch.
+    /// A list or a watch with contradicting parameters.
     pub(crate) fn invalid_options(causes: &[Cause]) -> Self {
         Self::invalid_object(("meta.k8s.io", "ListOptions"), "", causes)
     }
@@ -183,6 +196,7 @@ impl Refusal {
         Self { details, ..Self::new(422, "Invalid", message) }
     }
 
+    /// A request without permission. The server authenticates no client, so the user is always the same.
     pub(crate) fn forbidden(verb: &str, kind: &Kind, namespace: &str, name: &str) -> Self {
         let scope = match namespace {
             "" => "at the cluster scope".to_owned(),

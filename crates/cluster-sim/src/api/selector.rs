@@ -65,7 +65,7 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Sort key of an object in lists. It is the same on every page.
+    /// Key by which a list sorts an object, and at which the next page begins.
     pub(crate) fn key(&self, id: &NamespacedName) -> String {
         match (&self.namespace, id.namespace.as_str()) {
             (None, namespace) if !namespace.is_empty() => format!("{namespace}/{}", id.name),
@@ -85,6 +85,7 @@ impl Selector {
         let field = |requirement: &Requirement| {
             let path = requirement.key.split('.');
             let value = path.fold(object, |value, key| &value[key]).as_str();
+            // An unset field equals the empty text.
             requirement.condition.matches(Some(value.unwrap_or_default()))
         };
         is_in_namespace && self.labels.iter().all(label) && self.fields.iter().all(field)
@@ -98,6 +99,7 @@ impl Requirement {
         let requirement =
             |key: &str, condition: Condition| Self { key: key.trim().to_owned(), condition };
         let trimmed = |text: &str| text.trim().to_owned();
+        // `!=` precedes `=`, which it contains.
         if let Some((key, values)) = text.split_once(" notin ") {
             return requirement(key, Condition::NotIn(parse_set(values)));
         }
@@ -108,6 +110,7 @@ impl Requirement {
             return requirement(key, Condition::NotEquals(trimmed(value)));
         }
         if let Some((key, value)) = text.split_once('=') {
+            // `==` means the same as `=`.
             return requirement(key, Condition::Equals(trimmed(value.trim_start_matches('='))));
         }
         match text.strip_prefix('!') {

@@ -25,7 +25,7 @@ pub(crate) struct Store {
 }
 
 /// Group and plural of a kind.
-type GroupResource = (&'static str, &'static str);
+pub(crate) type GroupResource = (&'static str, &'static str);
 
 /// An object, with the configurations that field managers have applied.
 #[derive(Clone, Debug)]

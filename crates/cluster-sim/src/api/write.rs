@@ -27,7 +27,7 @@ pub(crate) struct PatchResult {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Length limit of a generated name without its suffix, in bytes.
+/// Maximum length of `generateName` in a generated name. The random suffix follows.
 const MAX_GENERATED_BASE: usize = 58;
 
 // === impl ServerState ===
@@ -115,17 +115,17 @@ impl ServerState {
                 "the name of the object ({name}) does not match the name on the URL ({url})"
             )));
         }
-        let Entry { object: old, applied_configs: applied } = self.find(kind, id)?.clone();
-        self.replace(kind, id, (part, new), Entry { object: old, applied_configs: applied })
+        let entry = self.find(kind, id)?.clone();
+        self.replace(kind, id, (part, new), entry)
     }
 
-    /// Replaces the old object. The entry also has the managers' applied configurations.
+    /// Replaces the old object, and stores the applied configurations that come with it.
     fn replace(
         &mut self,
         kind: &'static Kind,
         id: &NamespacedName,
         (part, new): (Part, Value),
-        Entry { object: old, applied_configs: applied }: Entry,
+        Entry { object: old, applied_configs }: Entry,
     ) -> WriteResult {
         let version = new["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         if !version.is_empty() && old["metadata"]["resourceVersion"] != version {
@@ -145,13 +145,12 @@ impl ServerState {
             strategy::prepare(&WriteContext { kind, old: Some(&old), part }, new, &disabled_gates);
         let new = read(kind, new)?;
         strategy::check(kind, &new, Some(&old))?;
-        let old_applied = self.store.get(kind, id).map(|entry| &entry.applied_configs);
-        if new == old && old_applied == Some(&applied) {
+        let stored_configs = self.store.get(kind, id).map(|entry| &entry.applied_configs);
+        if new == old && stored_configs == Some(&applied_configs) {
             return Ok(old);
         }
         let is_deleted = new["metadata"]["deletionTimestamp"].is_string() && !has_finalizers(&new);
-        let object =
-            self.store.insert(kind, id.clone(), Entry { object: new, applied_configs: applied });
+        let object = self.store.insert(kind, id.clone(), Entry { object: new, applied_configs });
         if is_deleted {
             self.store.remove(group_resource(kind), id);
         }
@@ -172,7 +171,7 @@ impl ServerState {
             let object = self.create_applied(kind, id, request)?;
             return Ok(PatchResult { code: 201, object, warnings });
         }
-        let Entry { object: old, applied_configs: mut applied } = self.find(kind, id)?.clone();
+        let Entry { object: old, mut applied_configs } = self.find(kind, id)?.clone();
         let mut new = old.clone();
         match media_type {
             "application/json-patch+json" => {
@@ -182,16 +181,16 @@ impl ServerState {
             "application/strategic-merge-patch+json" => {
                 patch::merge_strategically(&mut new, &request.body, "");
             }
-            _ if is_apply => apply((part, request), (&mut new, &mut applied))?,
+            _ if is_apply => apply((part, request), (&mut new, &mut applied_configs))?,
             _ => patch::merge(&mut new, &request.body),
         }
         let warnings = strict::check(kind, &new, request)?;
         let new = read(kind, new)?;
-        let object =
-            self.replace(kind, id, (part, new), Entry { object: old, applied_configs: applied })?;
+        let object = self.replace(kind, id, (part, new), Entry { object: old, applied_configs })?;
         Ok(PatchResult { code: 200, object, warnings })
     }
 
+    /// Creates an object by a server-side apply. A second write adds the applied configuration.
     fn create_applied(
         &mut self,
         kind: &'static Kind,
@@ -202,8 +201,8 @@ impl ServerState {
         let mut body = request.body.clone();
         body["metadata"]["name"] = id.name.clone().into();
         let object = self.create(kind, &id.namespace, body)?;
-        let applied = [(manager, request.body.clone())].into();
-        Ok(self.store.insert(kind, id.clone(), Entry { object, applied_configs: applied }))
+        let applied_configs = [(manager, request.body.clone())].into();
+        Ok(self.store.insert(kind, id.clone(), Entry { object, applied_configs }))
     }
 
     /// Deletes an object. An object with finalizers is only marked for deletion.
@@ -213,7 +212,7 @@ impl ServerState {
         id: &NamespacedName,
         options: &Value,
     ) -> WriteResult {
-        let Entry { object, applied_configs: applied } = self.find(kind, id)?.clone();
+        let Entry { object, applied_configs } = self.find(kind, id)?.clone();
         for (key, field) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
             let (expected, actual) = (&options["preconditions"][key], &object["metadata"][key]);
             if !expected.is_null() && expected != actual {
@@ -231,11 +230,8 @@ impl ServerState {
             if marked["metadata"]["deletionTimestamp"].is_null() {
                 marked["metadata"]["deletionTimestamp"] = shape::now().into();
                 marked["metadata"]["deletionGracePeriodSeconds"] = 0.into();
-                marked = self.store.insert(
-                    kind,
-                    id.clone(),
-                    Entry { object: marked, applied_configs: applied },
-                );
+                marked =
+                    self.store.insert(kind, id.clone(), Entry { object: marked, applied_configs });
             }
             return Ok(marked);
         }
@@ -270,15 +266,15 @@ impl ServerState {
 
     /// Stores an object as provided, without gates and validation. An existing object is replaced.
     pub(crate) fn put(&mut self, kind: &'static Kind, object: Value) -> WriteResult {
-        let object = read(kind, object)?;
+        let mut object = read(kind, object)?;
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
         let id = self.new_id(kind, &namespace, &object)?;
-        let mut object = object;
         let provided = object["metadata"].as_object().cloned().unwrap_or_default();
         match self.store.get(kind, &id) {
             Some(existing) => copy_server_metadata(&mut object, &existing.object),
             None => self.set_server_metadata(&mut object, &id),
         }
+        // Unlike a client, the caller may set these.
         for key in ["uid", "deletionTimestamp"] {
             if let Some(value) = provided.get(key) {
                 object["metadata"][key] = value.clone();
@@ -345,9 +341,9 @@ impl FieldManager {
     }
 }
 
+/// Reads a body as an object of this kind, without unknown fields.
 fn read(kind: &Kind, body: Value) -> WriteResult {
-    let body = if body.is_object() { body } else { Value::Object(Map::new()) };
-    let mut body = body;
+    let mut body = if body.is_object() { body } else { Value::Object(Map::new()) };
     body["apiVersion"] = kind.api_version().into();
     body["kind"] = kind.name.into();
     if kind.status == Status::Subresource && body["status"].is_null() {

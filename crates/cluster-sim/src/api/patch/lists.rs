@@ -9,8 +9,8 @@ pub(super) enum EntryIdentity {
     Set,
 }
 
-/// Merged lists (`listMapKey` and `listType` in `k8s.io/api`), by path without indices.
-const LISTS: &[(&str, EntryIdentity)] = &[
+/// All merged lists (`listMapKey` and `listType` in `k8s.io/api`), by path without indices.
+const MERGED_LISTS: &[(&str, EntryIdentity)] = &[
     ("metadata.finalizers", EntryIdentity::Set),
     ("metadata.ownerReferences", EntryIdentity::Keyed(&["uid"])),
     ("spec.containers", EntryIdentity::Keyed(&["name"])),
@@ -42,9 +42,10 @@ const APPLIED_ONLY: [&str; 3] =
 
 /// Identity of entries for server-side apply.
 pub(super) fn apply_identity(path: &str) -> Option<EntryIdentity> {
+    // All kinds of containers have the same lists.
     let path = path.replace("initContainers", "containers");
     let path = path.replace("ephemeralContainers", "containers");
-    LISTS.iter().find(|(list, _)| *list == path).map(|(_, entries)| *entries)
+    MERGED_LISTS.iter().find(|(list, _)| *list == path).map(|(_, identity)| *identity)
 }
 
 /// Identity of entries for a strategic merge patch.
