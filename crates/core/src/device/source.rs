@@ -21,9 +21,10 @@ deserialize_from_text!(SourceName);
 // === impl SourceName ===
 
 impl SourceName {
-    /// Longest name: device ids append to it.
+    /// Maximum length of a name, which leaves room in the device ids that begin with it.
     pub const MAX_CHARS: usize = 24;
 
+    /// Name of a built-in source, which is not checked.
     pub(super) const fn from_static(name: &'static str) -> Self {
         Self(Cow::Borrowed(name))
     }

@@ -10,7 +10,7 @@ use windlass_nvml::{Gpu, MigCapacities, MigProfile, NvmlError};
 
 use super::describe::attribute_name;
 
-/// Every possible partition, sorted by size, multiprocessors, profile and start.
+/// Every possible partition, sorted by size in memory slices, multiprocessors, profile and first slice.
 pub(super) fn possible_partitions(
     gpu: &Gpu,
     id: &DeviceId,

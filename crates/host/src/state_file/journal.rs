@@ -24,7 +24,7 @@ use tokio::{sync::watch, time::sleep};
 use super::StateFile;
 use crate::blocking;
 
-/// Delay of a retry, such as for a full disk.
+/// Delay of the next attempt after a failed write, such as on a full disk.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Version and content.
@@ -35,6 +35,7 @@ pub type Versioned<T> = (u64, T);
 pub struct Journal<T> {
     newest: watch::Sender<Versioned<T>>,
     written: watch::Receiver<WriteProgress>,
+    /// Number of requested checks of the file.
     checks: watch::Sender<u64>,
 }
 
@@ -62,8 +63,8 @@ struct WriteProgress {
 // === impl Journal ===
 
 impl<T: Default + PartialEq> Journal<T> {
-    /// An empty journal and its writer, which the caller runs. The writer logs `failure_message` when writes begin to
-    /// fail.
+    /// An empty journal and its writer, which the caller runs. The writer logs `failure_message` when a write fails,
+    /// unless the previous write failed with the same error.
     pub fn new(file: StateFile<T>, failure_message: &'static str) -> (Self, Writer<T>) {
         let (newest, checks) = (watch::Sender::default(), watch::Sender::default());
         let (sender, written) = watch::channel(WriteProgress::default());
@@ -77,16 +78,16 @@ impl<T: Default + PartialEq> Journal<T> {
         (Self { newest, written, checks }, writer)
     }
 
-    /// Requests a write, unless the content is unchanged and its last write did not fail.
+    /// Requests a write of new content, or of the same content if its write failed.
     pub fn write(&self, content: T) {
         let written = self.written.borrow();
         self.newest.send_if_modified(|(version, known)| {
-            let is_new = *known != content || written.has_failed(*version);
-            if is_new {
+            let needs_write = *known != content || written.has_failed(*version);
+            if needs_write {
                 *version += 1;
                 *known = content;
             }
-            is_new
+            needs_write
         });
     }
 
@@ -95,8 +96,9 @@ impl<T: Default + PartialEq> Journal<T> {
         let (version, mut written) = (self.newest.borrow().0, self.written.clone());
         async move {
             let outcome = written.wait_for(|written| written.outcome(version).is_some()).await;
-            let outcome = outcome.map(|written| written.outcome(version));
-            outcome.ok().flatten().unwrap_or_else(|| Err("the agent ends".to_owned()))
+            // A wait fails only if the writer has ended.
+            let outcome = outcome.ok().and_then(|written| written.outcome(version));
+            outcome.unwrap_or_else(|| Err("the agent ends".to_owned()))
         }
     }
 
@@ -123,14 +125,14 @@ impl<T: Default + PartialEq> Journal<T> {
 // === impl Writer ===
 
 impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> {
-    /// Writes until the journal is dropped, and then the last version.
+    /// Writes until the journal is dropped. The last version is written too: `changed` reports it before the end.
     pub async fn run(mut self) {
-        let mut error: Option<String> = None;
+        let mut last_error: Option<String> = None;
         loop {
             tokio::select! {
                 changed = self.newest.changed() => if changed.is_err() { return },
                 Ok(()) = self.checks.changed() => {}
-                () = sleep(RETRY_DELAY), if error.is_some() => {}
+                () = sleep(RETRY_DELAY), if last_error.is_some() => {}
             }
             let checks = *self.checks.borrow_and_update();
             let (file, (version, content)) =
@@ -140,15 +142,16 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
             let path = self.file.path().display();
             let write_error =
                 blocking(write).await.err().map(|error| format!("cannot write {path}: {error}"));
-            let new_error = write_error.as_ref().filter(|new| error.as_ref() != Some(new));
-            if let Some(new_error) = new_error {
-                tracing::error!(why = new_error, "{}", self.failure_message);
+            if let Some(why) = &write_error
+                && write_error != last_error
+            {
+                tracing::error!(why, "{}", self.failure_message);
             }
             self.written.send_modify(|written| {
                 written.checks = checks;
                 written.record(version, write_error.clone());
             });
-            error = write_error;
+            last_error = write_error;
         }
     }
 }
@@ -168,13 +171,13 @@ impl WriteProgress {
         matches!(self.outcome(version), Some(Err(_)))
     }
 
-    /// Outcome of a version: pending, written, or failed with the error.
+    /// Outcome of a version: written, or failed with the error; `None` while its write is pending.
     fn outcome(&self, version: u64) -> Option<Result<(), String>> {
         if self.version >= version {
             return Some(Ok(()));
         }
-        let refused = self.failed.as_ref().filter(|(refused, _)| *refused >= version);
-        refused.map(|(_, error)| Err(error.clone()))
+        let failed = self.failed.as_ref().filter(|(failed_version, _)| *failed_version >= version);
+        failed.map(|(_, error)| Err(error.clone()))
     }
 }
 

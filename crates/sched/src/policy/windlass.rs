@@ -1,8 +1,8 @@
-//! Windlass' policy: fragmentation gradient descent, minus four losses that it does not measure.
+//! Windlass' policy: the score of fragmentation gradient descent (FGD), minus four losses that FGD does not measure.
 //!
 //! All terms are in points. One GPU of fragmentation is about 25 points of FGD. The losses weigh more, so FGD decides
-//! among the placements that lose least. The weights are rounded values of those that allocate the most GPUs of the
-//! public trace. Halving or doubling one weight costs at most 0.2 percentage points there.
+//! among the placements that lose least. The weights allocate the most GPUs of the public trace, and are rounded.
+//! Halving or doubling one weight costs at most 0.2 percentage points there.
 
 use super::{Rank, RankInput, Term, best, fgd};
 use crate::{
@@ -19,12 +19,14 @@ const POINTS_PER_DESTROYED_GPU: f64 = 500.0;
 const POINTS_PER_STRANDED_GPU: f64 = 100.0;
 /// Points per GPU of a product that other requests require.
 const POINTS_PER_SCARCE_GPU: f64 = 100.0;
-/// Points per GPU of broken blocks, times the blocks' share of all demand.
+/// Points per GPU of broken blocks, times the blocks' share of all demand. A [block](crate::blocks) is a group of free
+/// GPUs on one node that a request for several GPUs needs.
 const POINTS_PER_BROKEN_GPU: f64 = 65.0;
 /// Names of the losses.
 const LOSSES: [&str; 4] =
     ["value cut from a GPU", "GPUs left without CPU", "scarce product", "broken blocks"];
 
+/// The best part of a fit, with its rank.
 pub(super) fn rank(input: &RankInput<'_>, fit: &Fit) -> (Rank, Part) {
     let (_, part) = best(input, fit, |part| rank_part(input, part).score);
     (rank_part(input, part), part)
@@ -40,11 +42,11 @@ pub(super) fn rank_part(input: &RankInput<'_>, part: Part) -> Rank {
 /// difference of two rounded partial sums.
 pub(super) fn terms(input: &RankInput<'_>, part: Part) -> Vec<Term> {
     let mut terms = vec![Term { name: "fragmentation", points: fgd::score(input, part) }];
-    let (mut sum, mut before) = (0.0, 0);
+    let (mut sum, mut points_before) = (0.0, 0);
     for (name, loss) in LOSSES.into_iter().zip(losses(input, part)) {
         sum += loss;
-        terms.push(Term { name, points: before - points(sum) });
-        before = points(sum);
+        terms.push(Term { name, points: points_before - points(sum) });
+        points_before = points(sum);
     }
     terms
 }
@@ -106,8 +108,8 @@ fn broken_block_gpus(input: &RankInput<'_>, part: Part) -> f64 {
     (input.summary.multi_gpu_value - remaining_value - request_value).max(0.0)
 }
 
-/// Prefers nodes with fewer free GPUs. Among equal nodes the first one wins, so pods concentrate on the first nodes,
-/// and the last nodes become free for pods that need many GPUs.
+/// Prefers nodes with fewer free GPUs; a node has at most 64. Among equal nodes the first one wins, so pods concentrate
+/// on the first nodes, and the last nodes become free for pods that need many GPUs.
 fn tie_breaker(input: &RankInput<'_>) -> u32 {
     64 - input.summary.free_gpus.len()
 }

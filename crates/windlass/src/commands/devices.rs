@@ -41,9 +41,11 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
     let mut node = agent::scan_host(&config, clock()).await;
     let host = config.places.host();
     let mut offers = node.device_offers();
-    let (mut owners, mut caveats) = owners::owners(&config.places, &node).await;
-    // Without --kubelet-dir, a host without a kubelet is no reason for a caveat.
-    caveats.retain(|_| has_kubelet_dir);
+    let (mut owners, mut holders_unknown) = owners::owners(&config.places, &node).await;
+    if !has_kubelet_dir {
+        // The user names no kubelet, and the host may have none.
+        holders_unknown.clear();
+    }
     apply_filter(&mut node.inventory, &args.filter)?;
     offers.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     owners.retain(|id, _| node.inventory.get(id.as_str()).is_some());
@@ -54,17 +56,16 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
         DevicesOutputArg::Yaml => (OutputArg::Yaml, Width::Normal),
     };
     let inventory = &node.inventory;
-    let lacks = node.missing_parts.problems.as_slice();
     let document = DevicesDocument {
         inventory,
         offerings: &offers,
         holders: &owners,
-        lacks,
-        holders_unknown: &caveats,
+        lacks: &node.missing_parts.problems,
+        holders_unknown: &holders_unknown,
         without_devices: &node.empty_resources,
     };
     let status = DeviceStatus { offers: &offers, owners: &owners };
-    print_output(output, &document, || show(&node, status, &caveats, &host, width))?;
+    print_output(output, &document, || show(&node, status, &holders_unknown, &host, width))?;
     require_driver_answers(inventory)
 }
 
@@ -93,10 +94,10 @@ struct DevicesDocument<'a> {
     /// Holders of each device, by API.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     holders: &'a Owners,
-    /// Missing driver files.
+    /// Missing files of the driver, and missing configured files.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     lacks: &'a [String],
-    /// Reasons for unknown holders.
+    /// Errors that make the holders incomplete.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     holders_unknown: &'a [String],
     /// Configured resources without devices, with the reason.
@@ -127,21 +128,21 @@ fn show(
     Ok(())
 }
 
-/// Facts that the table's columns do not have.
+/// Lines below the tables, such as reasons why devices are withheld.
 fn notes(node: &NodeState, status: DeviceStatus<'_>, holders_unknown: &[String]) -> Vec<String> {
     let empty = node.empty_resources.iter().flat_map(|(name, reason)| {
         let text = format!("{name} has no device on this node: {reason}");
         wrapped("", text.split_whitespace())
     });
-    // Missing driver files and unknown holders only matter if there are devices.
+    let missing = node.missing_parts.problems.iter().map(|problem| format!("note: {problem}"));
+    let unknown = holders_unknown.iter().map(|reason| format!("note: holders unknown: {reason}"));
+    // Missing files and unknown holders only matter if there are devices.
     let has_devices = !node.inventory.devices.is_empty();
-    let lacks = node.missing_parts.problems.iter().filter(|_| has_devices);
-    let lacks = lacks.map(|problem| format!("note: {problem}"));
-    let unknown = holders_unknown.iter().filter(|_| has_devices);
-    let unknown = unknown.map(|reason| format!("note: holders unknown: {reason}"));
+    let incomplete = missing.chain(unknown).filter(|_| has_devices);
     let obstacles = obstacles(&node.inventory, status.offers).into_iter();
-    let notes = obstacles.chain(withheld_from_claims(node)).chain(held_by_other_api(node, status));
-    notes.chain(empty).chain(lacks).chain(unknown).collect()
+    let withheld =
+        obstacles.chain(withheld_from_claims(node)).chain(held_by_other_api(node, status));
+    withheld.chain(empty).chain(incomplete).collect()
 }
 
 /// Devices that one API withholds because the other has allocated them.
@@ -186,7 +187,7 @@ fn obstacles(inventory: &Inventory, offers: &DeviceOffers) -> Vec<String> {
     let healthy = inventory.devices.iter().filter(|device| device.health.is_healthy());
     let device_obstacles =
         healthy.filter_map(|device| Some((device, offers.get(&device.id)?.obstacle.as_deref()?)));
-    withheld("withheld", device_obstacles)
+    sentences_by_reason("withheld", device_obstacles)
 }
 
 /// Devices that are withheld from claims although the configuration offers them.
@@ -194,22 +195,22 @@ fn withheld_from_claims(node: &NodeState) -> Vec<String> {
     let devices = node.inventory.devices.iter();
     let withheld_devices =
         devices.filter_map(|device| Some((device, node.unclaimable_reason(&device.id)?)));
-    withheld("withheld from claims", withheld_devices)
+    sentences_by_reason("withheld from claims", withheld_devices)
 }
 
-/// Sentences such as `GPU0 GPU1 are withheld: REASON`, one per reason.
-fn withheld<'a>(
-    obstacle: &str,
+/// Sentences such as `GPU0 GPU1 are withheld: REASON`, one per reason. `predicate` follows the verb.
+fn sentences_by_reason<'a>(
+    predicate: &str,
     devices: impl Iterator<Item = (&'a Device, &'a str)>,
 ) -> Vec<String> {
-    let entry = |(reason, names): (&str, Vec<String>)| {
+    let sentence = |(reason, names): (&str, Vec<String>)| {
         let verb = if names.len() == 1 { "is" } else { "are" };
-        let text = format!("{} {verb} {obstacle}: {reason}", names.join(" "));
+        let text = format!("{} {verb} {predicate}: {reason}", names.join(" "));
         wrapped("", text.split_whitespace())
     };
     group_by_reason(devices.map(|(device, reason)| (reason, name(device))))
         .into_iter()
-        .flat_map(entry)
+        .flat_map(sentence)
         .collect()
 }
 
