@@ -16,7 +16,7 @@ pub(super) struct Name<'a> {
     pub(super) device: &'a str,
 }
 
-/// Part of a spec that names devices. JSON is YAML too.
+/// Part of a spec that names devices. The YAML parser reads JSON specs too.
 #[derive(Deserialize)]
 struct Spec {
     kind: String,

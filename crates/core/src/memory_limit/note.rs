@@ -1,4 +1,4 @@
-//! Note of the hook: a container's memory limits, as read back from the driver or the kernel.
+//! Note that the hook leaves per container: the memory limits, as read back from the driver or the kernel.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::{MemoryLimitError, VERSION, check_gpus, check_path, json, read};
 use crate::dmem::DmemRegion;
 
-/// Limits that the hook set and read back for one container.
+/// Limits that `windlass-hook` set and read back for one container. The note's file is beside the record of the
+/// container's allocation ([`MemoryLimitRecord`](super::MemoryLimitRecord)).
 ///
 /// # Guarantees
 ///
@@ -38,7 +39,7 @@ pub struct LimitedGpu {
 
 /// Infix of a note's file name, between the record's stem and the container id.
 const NOTE_INFIX: &str = ".limited-";
-const JSON: &str = ".json";
+const EXTENSION: &str = ".json";
 
 /// Longest container id in a file name, in bytes. Ids of containerd and CRI-O have 64.
 const MAX_ID: usize = 128;
@@ -87,16 +88,16 @@ impl MemoryLimitNote {
         &self.gpus
     }
 
-    /// Path of a container's note beside its record; `None` for an invalid container id.
+    /// Path of a container's note, beside the record of its allocation; `None` for an invalid container id.
     pub fn path(record: &Path, container: &str) -> Option<PathBuf> {
-        let name = format!("{}{NOTE_INFIX}{container}{JSON}", stem(record)?);
+        let name = format!("{}{NOTE_INFIX}{container}{EXTENSION}", stem(record)?);
         is_id(container).then(|| record.with_file_name(name))
     }
 
-    /// Container of a note of this record, from the note's file name; `None` for other files.
+    /// Id of the container whose note beside this record has this file name; `None` for other files.
     pub fn container<'a>(record: &Path, file_name: &'a str) -> Option<&'a str> {
         let suffix = file_name.strip_prefix(stem(record)?)?.strip_prefix(NOTE_INFIX)?;
-        suffix.strip_suffix(JSON).filter(|id| is_id(id))
+        suffix.strip_suffix(EXTENSION).filter(|id| is_id(id))
     }
 
     fn checked(self) -> Result<Self, MemoryLimitError> {

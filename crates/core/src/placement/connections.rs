@@ -1,4 +1,4 @@
-//! Summary of a set's topology: pairs by connection, and NUMA nodes.
+//! Summary of the connections within a set of devices: pairs by connection, and NUMA nodes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Topology;
 
-/// Summary of a set's topology.
+/// Summary of the connections within a set of devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Connections {
@@ -57,18 +57,17 @@ impl fmt::Display for Connections {
     /// `all 6 pairs NV18 through NVSwitch, NUMA node 0`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let via_switch = if self.via_switch { " through NVSwitch" } else { "" };
-        let pairs: Vec<_> =
-            self.pairs.iter().map(|(label, count)| format!("{count} x {label}")).collect();
-        match self.pairs.iter().next() {
-            None => f.write_str("a single device")?,
-            Some((label, _)) if pairs.len() == 1 && label == SAME_DEVICE_LABEL => {
-                f.write_str("parts of one device")?;
+        let pairs: Vec<_> = self.pairs.iter().collect();
+        match pairs.as_slice() {
+            [] => f.write_str("a single device")?,
+            [(label, _)] if *label == SAME_DEVICE_LABEL => f.write_str("parts of one device")?,
+            [(label, 1)] => write!(f, "the pair over {label}{via_switch}")?,
+            [(label, count)] => write!(f, "all {count} pairs {label}{via_switch}")?,
+            several => {
+                let counts: Vec<_> =
+                    several.iter().map(|(label, count)| format!("{count} x {label}")).collect();
+                write!(f, "pairs {}{via_switch}", counts.join(", "))?;
             }
-            Some((label, 1)) if pairs.len() == 1 => write!(f, "the pair over {label}{via_switch}")?,
-            Some((label, count)) if pairs.len() == 1 => {
-                write!(f, "all {count} pairs {label}{via_switch}")?;
-            }
-            Some(_) => write!(f, "pairs {}{via_switch}", pairs.join(", "))?,
         }
         let nodes: Vec<_> = self.numa_nodes.iter().map(u32::to_string).collect();
         match nodes.as_slice() {

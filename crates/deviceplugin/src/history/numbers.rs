@@ -69,6 +69,7 @@ impl FromStr for ReplicaNumbers {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let error = || InvalidReplicaNumbers(text.to_owned());
         let mut numbers = Self::default();
+        // An empty text is the empty set, and not one empty part.
         for part in text.split(',').filter(|_| !text.is_empty()) {
             let range = parse_range(part).ok_or_else(error)?;
             if numbers.0.last().is_some_and(|last| last.end() >= range.start()) {

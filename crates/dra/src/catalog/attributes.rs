@@ -12,24 +12,24 @@ use windlass_core::{
 use super::CatalogEntry;
 use crate::published::published_name;
 
-/// Attributes that identify a board. They are not published.
+/// Attributes that are not published, because they identify a board.
 const UNPUBLISHED_ATTRIBUTES: [&str; 2] = ["serial", "serialNumber"];
 
-/// Attributes that vary with load. They are not published: each change would cost a write to the API server, and no
-/// expression selects by them.
+/// Attributes that are not published, because they vary with load: each change would cost a write to the API server,
+/// and no expression selects by them.
 const TRANSIENT_ATTRIBUTES: [&str; 2] = ["powerSlowdown", "thermalSlowdown"];
 
-/// Names of the attributes that every device has, in the driver's domain: its kind and its source.
+/// Names, in the driver's domain, of the attributes that every device has: its kind and its source.
 pub(super) const TYPE: &str = "type";
 const SOURCE: &str = "source";
 
-/// Name of an attribute of GPUs with shares by amounts, in the driver's domain.
+/// Name, in the driver's domain, of an attribute of GPUs that are shared by amounts: the enforcement of memory limits.
 const ENFORCEMENT: &str = "enforcement";
 
-/// Most attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
+/// Maximum number of attributes and capacities of a device: `ResourceSliceMaxAttributesAndCapacitiesPerDevice`.
 pub(super) const MAX_PER_DEVICE: usize = 32;
 
-/// Attributes of a device. `enforcement` is that of its containers' memory limits.
+/// Attributes of a device. The memory limits of its containers have this `enforcement`.
 pub(super) fn of(
     device: &Device,
     enforcement: Option<Enforcement>,

@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Preparer {
-    /// Undoes the steps of a claim. A claim without a record may still have devices to clean.
+    /// Undoes the steps of a claim's preparation. A claim without a record may still have devices to clean.
     pub(super) fn undo_steps(&mut self, uid: &str) {
         let (environment, owned_uid, record) =
             (self.environment.clone(), uid.to_owned(), self.record(uid).cloned());
@@ -32,6 +32,7 @@ impl Preparer {
             "devices of its earlier allocation cannot be released: {error}"
         )));
         tracked.reply_to_release(&Err(error));
+        // The write is queued; no caller waits for it.
         drop(self.save());
     }
 
@@ -44,21 +45,23 @@ impl Preparer {
         tracked.reply_to_release(&Ok(()));
     }
 
-    /// Checks for orphaned claims.
+    /// Searches for orphaned claims: the kubelet no longer knows them, and by the API server they have no device here.
+    /// Only claims with no work in progress can be orphaned.
     pub(super) fn find_orphans(&mut self) {
         let settled = self.tracked_claims.values().filter(|tracked| tracked.state.is_settled());
         let prepared =
             settled.filter_map(|tracked| Some(tracked.persisted_record()?.claim.clone()));
         let claims = prepared.chain(self.failures.refused());
-        let candidates = claims
-            .map(|claim| OrphanCandidate { request_count: self.request_count(&claim.uid), claim });
-        let (candidates, environment): (Vec<_>, _) =
-            (candidates.collect(), self.environment.clone());
-        if !candidates.is_empty() {
-            self.watches.spawn(async move {
-                WatchOutcome::Orphaned(environment.find_orphaned(candidates).await)
-            });
+        let candidates: Vec<_> = claims
+            .map(|claim| OrphanCandidate { request_count: self.request_count(&claim.uid), claim })
+            .collect();
+        if candidates.is_empty() {
+            return;
         }
+        let environment = self.environment.clone();
+        self.watches.spawn(async move {
+            WatchOutcome::Orphaned(environment.find_orphaned(candidates).await)
+        });
     }
 
     /// Releases orphaned claims, except those that were requested since the check.
@@ -75,6 +78,7 @@ impl Preparer {
         }
     }
 
+    /// Number of a claim's requests; `None` if the claim is not tracked.
     fn request_count(&self, uid: &str) -> Option<u64> {
         Some(self.tracked_claims.get(uid)?.request_count)
     }

@@ -14,7 +14,7 @@ pub struct Amd {
     pub driver: String,
     /// GPU model.
     pub card: AmdCard,
-    /// Naming scheme of the partitions after the first of a GPU.
+    /// Names of a GPU's partitions after the first one.
     #[serde(default)]
     pub partitions: PartitionNames,
     /// GPUs in PCI order.
@@ -25,7 +25,7 @@ pub struct Amd {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AmdCard {
-    /// Product name from the board's memory, `AMD Instinct MI300X OAM`.
+    /// Product name in the board's EEPROM, `AMD Instinct MI300X OAM`.
     pub name: String,
     /// PCI vendor and device id.
     pub pci: PciId,
@@ -41,7 +41,7 @@ pub struct AmdCard {
     pub gfx_target: u32,
 }
 
-/// AMD GPU.
+/// One GPU: its position, partition modes and peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AmdGpu {
@@ -61,7 +61,7 @@ pub struct AmdGpu {
     pub peers: Option<Vec<usize>>,
 }
 
-/// Compute partition mode: number of partitions of a GPU's compute dies.
+/// Compute partition mode: the number of partitions that share a GPU's compute dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum ComputePartition {
@@ -76,7 +76,7 @@ pub enum ComputePartition {
     Cpx,
 }
 
-/// Memory partition mode: number of NUMA domains of a GPU's memory.
+/// Memory partition mode: the number of NUMA domains of a GPU's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum MemoryPartition {
@@ -89,7 +89,7 @@ pub enum MemoryPartition {
     Nps4,
 }
 
-/// Naming scheme of the partitions after the first. The first partition has the GPU's name.
+/// Names of a GPU's partitions after the first one, which has the GPU's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PartitionNames {

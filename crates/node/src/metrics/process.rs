@@ -13,7 +13,7 @@ use super::family::{FamilyDescriptor, Value};
 /// Reads the process at each scrape.
 #[derive(Debug)]
 pub(super) struct ProcessCollector {
-    /// Read once, so that every scrape has the same number.
+    /// Read once: two reads may differ by a hundredth of a second.
     start_seconds: Option<f64>,
 }
 
@@ -40,11 +40,11 @@ impl ProcessCollector {
 impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let OwnProcess { cpu_seconds, resident_bytes, open_fds, max_fds } = OwnProcess::read();
-        let line = |value| (Vec::new(), value);
-        CPU.counters(&mut encoder, cpu_seconds.map(Value::Float).map(line))?;
-        RESIDENT.gauges(&mut encoder, resident_bytes.map(Value::Integer).map(line))?;
-        OPEN_FDS.gauges(&mut encoder, open_fds.map(Value::Integer).map(line))?;
-        MAX_FDS.gauges(&mut encoder, max_fds.map(Value::Integer).map(line))?;
-        START.gauges(&mut encoder, self.start_seconds.map(Value::Float).map(line))
+        let without_labels = |value| (Vec::new(), value);
+        CPU.counters(&mut encoder, cpu_seconds.map(Value::Float).map(without_labels))?;
+        RESIDENT.gauges(&mut encoder, resident_bytes.map(Value::Integer).map(without_labels))?;
+        OPEN_FDS.gauges(&mut encoder, open_fds.map(Value::Integer).map(without_labels))?;
+        MAX_FDS.gauges(&mut encoder, max_fds.map(Value::Integer).map(without_labels))?;
+        START.gauges(&mut encoder, self.start_seconds.map(Value::Float).map(without_labels))
     }
 }
