@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Failure, HealthState};
 
-/// Health of a device with the state of its quiet period.
+/// Health of a device, with the failures that decide the end of its quiet period: the time without failures before it
+/// is healthy again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthRecord {
@@ -19,7 +20,7 @@ pub struct HealthRecord {
     /// Time of the last failure.
     #[serde(rename = "lastTrouble")]
     pub last_failure: Option<Timestamp>,
-    /// Number of quick relapses after a recovery.
+    /// Number of failures soon after a recovery. Each doubles the quiet period, up to a bound.
     pub relapses: u32,
 }
 

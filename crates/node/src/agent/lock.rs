@@ -57,6 +57,7 @@ pub(super) struct NodeLock {
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
+    /// Opens the path. Creates a missing state folder or file first.
     open: fn(&Path) -> io::Result<File>,
     held: Option<(File, FileIdentity)>,
 }
@@ -87,8 +88,9 @@ pub enum LockLost {
     Deleted(PathBuf),
 }
 
-/// A dot file. A kubelet that finds any other file in the folder assumes an earlier run of its own.
-const FILE: &str = ".windlass.lock";
+/// File in the plugin folder that is locked. A leading dot hides it from a kubelet, which takes any other file in the
+/// folder for a trace of its own earlier run.
+const LOCK_FILE: &str = ".windlass.lock";
 
 // === impl NodeLock ===
 
@@ -102,7 +104,7 @@ impl NodeLock {
         let mut locks = Self {
             plugins: Lock::new(dir.to_owned(), open_folder),
             state: Lock::new(state_dir.to_owned(), make_and_open_folder),
-            file: Lock::new(dir.join(FILE), open_file),
+            file: Lock::new(dir.join(LOCK_FILE), open_file),
         };
         if locks.plugins.try_lock().map_err(folder_error)? == LockState::HeldByOther {
             return Err(StartError::KubeletInUse(dir.to_owned()));
@@ -119,7 +121,7 @@ impl NodeLock {
         match locks.file.try_lock() {
             Ok(LockState::HeldByOther) => Err(StartError::KubeletInUse(dir.to_owned())),
             Ok(_) => Ok(locks),
-            Err(source) => Err(StartError::Lock(dir.join(FILE), source)),
+            Err(source) => Err(StartError::Lock(dir.join(LOCK_FILE), source)),
         }
     }
 
@@ -156,7 +158,7 @@ impl Lock {
         Self { path, open, held: None }
     }
 
-    /// Locks the inode that the path names now, unless this lock holds it.
+    /// Locks the inode that the path names now, unless this lock has it already.
     fn try_lock(&mut self) -> io::Result<LockState> {
         let file = (self.open)(&self.path)?;
         let metadata = file.metadata()?;
@@ -164,7 +166,7 @@ impl Lock {
             return Ok(LockState::Orphaned);
         }
         let identity = (metadata.dev(), metadata.ino());
-        if self.held.as_ref().is_some_and(|(_, held_file)| *held_file == identity) {
+        if self.held.as_ref().is_some_and(|(_, held_identity)| *held_identity == identity) {
             return Ok(LockState::Held);
         }
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -239,7 +241,7 @@ mod tests {
     {
         let (root, [dir, state, other]) = folders();
         let first = NodeLock::acquire(&dir, &state).expect("free");
-        fs::remove_file(dir.join(FILE)).expect("a kubelet cleans up");
+        fs::remove_file(dir.join(LOCK_FILE)).expect("a kubelet cleans up");
         let second = NodeLock::acquire(&dir, &other).expect_err("refused");
         assert!(matches!(second, StartError::KubeletInUse(_)), "{second}");
         let second = NodeLock::acquire(&root.path().join("another kubelet's"), &state);
@@ -254,17 +256,17 @@ mod tests {
         let (_root, [dir, state, _]) = folders();
         let lock = || {
             rustix::fs::flock(
-                open_file(&dir.join(FILE)).expect("open"),
+                open_file(&dir.join(LOCK_FILE)).expect("open"),
                 FlockOperation::NonBlockingLockExclusive,
             )
         };
         let mut first = NodeLock::acquire(&dir, &state).expect("free");
         lock().expect_err("the first agent has the file");
-        fs::remove_file(dir.join(FILE)).expect("a kubelet cleans up");
+        fs::remove_file(dir.join(LOCK_FILE)).expect("a kubelet cleans up");
         first.check().expect("its own");
         lock().expect_err("the new file is locked again");
         drop(first);
-        let older = open_file(&dir.join(FILE)).expect("open");
+        let older = open_file(&dir.join(LOCK_FILE)).expect("open");
         rustix::fs::flock(&older, FlockOperation::NonBlockingLockExclusive).expect("free");
         let second = NodeLock::acquire(&dir, &state).expect_err("refused");
         assert!(matches!(second, StartError::KubeletInUse(_)), "{second}");
@@ -314,7 +316,7 @@ mod tests {
         let (_root, [dir, state, _]) = folders();
         fs::create_dir(&dir).expect("created");
         let (kind, mode) = (rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR);
-        rustix::fs::mknodat(rustix::fs::CWD, dir.join(FILE), kind, mode, 0).expect("a FIFO");
+        rustix::fs::mknodat(rustix::fs::CWD, dir.join(LOCK_FILE), kind, mode, 0).expect("a FIFO");
         let error = NodeLock::acquire(&dir, &state).expect_err("refused");
         assert!(matches!(error, StartError::Lock(..)), "{error}");
         assert!(windlass_host::causes(&error).contains("not a regular file"), "{error}");

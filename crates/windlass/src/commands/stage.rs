@@ -1,4 +1,4 @@
-//! `windlass stage`: one stage of a pipeline, with work from the command line.
+//! `windlass stage`: one stage of a pipeline, whose work the command line selects.
 
 mod call;
 mod darwin3;
@@ -6,6 +6,8 @@ mod exec;
 mod metrics;
 mod pace;
 mod picture;
+
+use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
@@ -24,7 +26,9 @@ use crate::{
 
 pub(crate) async fn run(args: StageArgs) -> Result<()> {
     check(&args).map_err(UsageError)?;
-    args.ends_with.map_or(Ok(()), die_with_parent)?;
+    if let Some(parent) = args.ends_with {
+        die_with_parent(parent)?;
+    }
     let (metrics, mut registry) = (StageMetrics::new(), Registry::default());
     metrics.register(&mut registry);
     let builder = builder(&args).map_err(UsageError)?.metrics(metrics);
@@ -37,6 +41,7 @@ pub(crate) async fn run(args: StageArgs) -> Result<()> {
     };
     print_line(banner(&args, &bound))?;
     let mut serving = Box::pin(bound.serve(shutdown.clone()));
+    // This future never ends.
     let serving_metrics = async {
         match metrics_server {
             Some(metrics_server) => metrics_server.serve(&registry).await,
@@ -53,15 +58,15 @@ pub(crate) async fn run(args: StageArgs) -> Result<()> {
 }
 
 fn check(args: &StageArgs) -> Result<()> {
-    let mut names: Vec<_> = args.next.iter().map(|(name, _)| name).collect();
-    names.sort();
-    ensure!(names.windows(2).all(|pair| pair[0] != pair[1]), "--next: a stage is named twice");
-    let mut from = args.from.clone();
-    from.sort();
-    ensure!(from.windows(2).all(|pair| pair[0] != pair[1]), "--from: a stage is named twice");
-    let has_time = args.work.sleep.is_some() || args.work.compute.is_some();
-    let changes_time = args.work.variation.is_some() || args.work.output.is_some();
-    ensure!(has_time || !changes_time, "--variation and --output require --sleep or --compute");
+    let mut seen = BTreeSet::new();
+    let is_unique = args.next.iter().all(|(name, _)| seen.insert(name));
+    ensure!(is_unique, "--next: a stage is named twice");
+    let mut seen = BTreeSet::new();
+    let is_unique = args.from.iter().all(|name| seen.insert(name));
+    ensure!(is_unique, "--from: a stage is named twice");
+    let is_timed = args.work.sleep.is_some() || args.work.compute.is_some();
+    let needs_timed = args.work.variation.is_some() || args.work.output.is_some();
+    ensure!(is_timed || !needs_timed, "--variation and --output require --sleep or --compute");
     Ok(())
 }
 
@@ -112,7 +117,7 @@ fn with_work(builder: Builder, args: WorkArgs, limits: LimitArgs) -> Result<Buil
     Ok(builder)
 }
 
-/// Line to print at the start.
+/// Line on stdout that announces the address of the stage.
 fn banner(args: &StageArgs, bound: &BoundStage) -> String {
     let next: Vec<_> =
         args.next.iter().map(|(name, address)| format!("{name} at {address}")).collect();

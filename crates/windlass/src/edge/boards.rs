@@ -15,9 +15,10 @@ use windlass_pipeline::{Fleet, Pipeline, Placement, placement::Replica, quantity
 
 use super::{link::Link, port::Port};
 
-/// Simulated boards, with the processes of a placement.
+/// Simulated boards, one per node of a fleet, with the processes of a placement.
 pub(crate) struct SimulatedBoards<'a> {
     pipeline: &'a Pipeline,
+    /// Network ports by node.
     ports: Vec<Arc<Port>>,
     folder: PathBuf,
     /// Processes by stage and replica.
@@ -29,14 +30,17 @@ struct StageProcess {
     replica: Replica,
     address: SocketAddr,
     process: Process,
-    /// Links to replicas on other boards, with the stage and the index of the replica.
-    links: Vec<((usize, usize), Link)>,
+    /// Links to replicas on other boards.
+    links: Vec<(ReplicaPosition, Link)>,
 }
+
+/// A stage, and the position of one of its replicas.
+type ReplicaPosition = (usize, usize);
 
 /// Deadline for all stages to listen. The machine may be busy.
 const START_LIMIT: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// √3. A uniform distribution between `-v` and `v` has a standard deviation of `v / √3`.
+/// √3. A uniform distribution between `-v` and `v` has a standard deviation of `v / √3`: 0.57 for the largest `v`, 1.
 const SQRT_3: f64 = 1.732_050_807_568_877_2;
 
 // === impl SimulatedBoards ===
@@ -68,7 +72,7 @@ impl<'a> SimulatedBoards<'a> {
         addresses.collect::<Vec<_>>().join(",")
     }
 
-    /// Kills every stage on a board, as a power failure does.
+    /// Kills every stage on the board of a node, as a power failure does.
     pub(crate) async fn fail_board(&mut self, node: usize) {
         for stage in self.stages.iter_mut().flatten().filter(|stage| stage.replica.node == node) {
             stage.process.kill().await;
@@ -105,7 +109,7 @@ impl<'a> SimulatedBoards<'a> {
     }
 
     /// Sets the new board of a receiver in all links to it.
-    fn retarget_links(&self, receiver: (usize, usize), node: usize) {
+    fn retarget_links(&self, receiver: ReplicaPosition, node: usize) {
         let links = self.stages.iter().flatten().flat_map(|sender| &sender.links);
         for (_, link) in links.filter(|(to, _)| *to == receiver) {
             link.set_receiver(Arc::clone(&self.ports[node]));
@@ -183,7 +187,7 @@ impl<'a> SimulatedBoards<'a> {
         &self,
         next: usize,
         node: usize,
-        links: &mut Vec<((usize, usize), Link)>,
+        links: &mut Vec<(ReplicaPosition, Link)>,
     ) -> Result<String> {
         let mut addresses = Vec::new();
         for (position, receiver) in self.stages[next].iter().enumerate() {
@@ -219,7 +223,7 @@ impl<'a> SimulatedBoards<'a> {
     }
 }
 
-/// Free port, chosen in advance: the preceding stages need it before the stage listens.
+/// A free port. It is chosen before the stage starts: the arguments of the stage and of its senders name it.
 fn free_port() -> Result<SocketAddr> {
     let listener =
         TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no loopback port is free")?;

@@ -17,22 +17,17 @@ pub(super) fn print(report: &PlanReport) -> Result<()> {
     ))?;
     print_line("")?;
     let mut table = Table::new(["LAYOUT", "ITEMS/S", "LATENCY", "AT ITEMS/S", "BOTTLENECK"]);
+    let dash = || "-".to_owned();
     for layout in &report.layouts {
-        let cells = match &layout.figures {
+        let [throughput, latency, item_rate, bottleneck] = match &layout.figures {
             Some(figures) => [
                 rate(figures.items_per_second),
                 latency(figures),
                 rate(figures.at_items_per_second),
                 figures.bottleneck.clone(),
             ],
-            None => [
-                "-".to_owned(),
-                "-".to_owned(),
-                "-".to_owned(),
-                layout.fits_nowhere.clone().unwrap_or_default(),
-            ],
+            None => [dash(), dash(), dash(), layout.fits_nowhere.clone().unwrap_or_default()],
         };
-        let [throughput, latency, item_rate, bottleneck] = cells;
         table.add_row([layout.layout.to_owned(), throughput, latency, item_rate, bottleneck]);
     }
     table.print()?;
@@ -51,10 +46,10 @@ fn print_layout(layout: &LayoutReport, paint: Paint) -> Result<()> {
         add_stage(&mut table, layout, stage);
     }
     table.print()?;
-    let mut notes = Vec::new();
     if let Some(reason) = &layout.goal_not_met {
         print_line(paint.styled(Style::Error, format!("The goal is not met: {reason}.")))?;
     }
+    let mut notes = Vec::new();
     if layout.layout == "planned" {
         notes.push(match &layout.bound {
             None => "No placement is better.".to_owned(),
@@ -79,7 +74,7 @@ fn print_layout(layout: &LayoutReport, paint: Paint) -> Result<()> {
     Ok(())
 }
 
-/// A row for each replica, and for each further link.
+/// Adds as many rows as the stage has replicas or links, whichever are more.
 fn add_stage(table: &mut Table, layout: &LayoutReport, stage: &StageReport) {
     let links: Vec<_> = layout.links.iter().filter(|link| link.from == stage.stage).collect();
     for row in 0..stage.replicas.len().max(links.len()) {
@@ -90,14 +85,8 @@ fn add_stage(table: &mut Table, layout: &LayoutReport, stage: &StageReport) {
             .map(|replica| (replica.node.clone(), replica.on.clone()))
             .unwrap_or_default();
         let (next, size, time) = links.get(row).map_or_else(Default::default, |link| {
-            (
-                link.to.clone(),
-                Bytes(link.bytes).to_string(),
-                link.ms.map_or_else(|| "-".to_owned(), format_ms),
-            )
+            (link.to.clone(), Bytes(link.bytes).to_string(), ms_or_dash(link.ms))
         });
-        let time_cell =
-            |ms: Option<f64>| in_first_row(ms.map_or_else(|| "-".to_owned(), format_ms));
         let load = in_first_row(
             stage.load.map_or_else(|| "-".to_owned(), |load| format!("{:.0}%", 100.0 * load)),
         );
@@ -105,8 +94,8 @@ fn add_stage(table: &mut Table, layout: &LayoutReport, stage: &StageReport) {
             in_first_row(stage.stage.clone()),
             node,
             device,
-            time_cell(stage.waited_ms),
-            time_cell(stage.worked_ms),
+            in_first_row(ms_or_dash(stage.waited_ms)),
+            in_first_row(ms_or_dash(stage.worked_ms)),
             load,
             next,
             size,
@@ -129,6 +118,10 @@ fn summary(figures: &PredictedFigures) -> String {
 
 fn latency(figures: &PredictedFigures) -> String {
     figures.latency_ms.map_or_else(|| "too slow".to_owned(), format_ms)
+}
+
+fn ms_or_dash(ms: Option<f64>) -> String {
+    ms.map_or_else(|| "-".to_owned(), format_ms)
 }
 
 /// Milliseconds in a fitting unit.

@@ -1,4 +1,4 @@
-//! Published ResourceSlices, checked as pure functions.
+//! Checks of published ResourceSlices, as pure functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,12 +25,12 @@ struct Slice {
 pub(super) struct ExpectedSlices<'a> {
     pub(super) usable: &'a BTreeSet<String>,
     pub(super) broken: &'a BTreeSet<String>,
-    /// Devices of pods through the device plugin.
+    /// Devices that pods hold through the device plugin.
     pub(super) held: &'a BTreeSet<String>,
 }
 
 /// Taint of a device that a container holds through the device plugin, or released recently.
-const DEVICE_PLUGIN: &str = "windlass.dev/device-plugin";
+const DEVICE_PLUGIN_TAINT: &str = "windlass.dev/device-plugin";
 
 // === impl PublishedSlices ===
 
@@ -48,7 +48,7 @@ impl PublishedSlices {
             let Some(taints) = devices.get(&published_name(uuid)) else {
                 return Err(format!("{uuid} is usable and not published"));
             };
-            if taints.iter().any(|key| key != DEVICE_PLUGIN) {
+            if taints.iter().any(|key| key != DEVICE_PLUGIN_TAINT) {
                 return Err(format!("{uuid} is usable and published with {taints:?}"));
             }
             if taints.is_empty() && expected.held.contains(uuid) {
@@ -61,8 +61,9 @@ impl PublishedSlices {
     /// Checks that no broken GPU is published without a taint.
     pub(super) fn check_no_broken(&self, broken: &BTreeSet<String>) -> Result<(), String> {
         let broken: BTreeSet<_> = broken.iter().map(|uuid| published_name(uuid)).collect();
-        let free = self.devices().filter(|(_, taints)| taints.is_empty()).map(|(name, _)| name);
-        let offered: Vec<_> = free.filter(|name| broken.contains(*name)).collect();
+        let untainted =
+            self.devices().filter(|(_, taints)| taints.is_empty()).map(|(name, _)| name);
+        let offered: Vec<_> = untainted.filter(|name| broken.contains(*name)).collect();
         if offered.is_empty() { Ok(()) } else { Err(format!("published and broken: {offered:?}")) }
     }
 
@@ -81,10 +82,8 @@ impl PublishedSlices {
         }
         for (pool, slices) in pools {
             let count = i64::try_from(slices.len()).unwrap_or(i64::MAX);
-            if slices
-                .iter()
-                .any(|(generation, expected)| (*generation, *expected) != (slices[0].0, count))
-            {
+            let (generation, _) = slices[0];
+            if slices.iter().any(|slice| *slice != (generation, count)) {
                 return Err(format!("pool {pool} has slices of (generation, of) {slices:?}"));
             }
         }
@@ -126,7 +125,8 @@ mod tests {
     const UNHEALTHY: &str = "windlass.dev/unhealthy";
 
     /// Correct devices, in two parts.
-    const DEVICES: [&[(&str, &[&str])]; 2] = [&[("gpu-0", &[])], &[("gpu-1", &[DEVICE_PLUGIN])]];
+    const DEVICES: [&[(&str, &[&str])]; 2] =
+        [&[("gpu-0", &[])], &[("gpu-1", &[DEVICE_PLUGIN_TAINT])]];
 
     fn set(ids: &[&str]) -> BTreeSet<String> {
         ids.iter().map(|id| (*id).to_owned()).collect()
@@ -164,7 +164,7 @@ mod tests {
     fn usable_gpus_are_published_and_broken_ones_are_not_allocatable() {
         let check = |devices: &[(&str, &[&str])]| check(vec![slice("n", (1, 1), devices)]);
         let valid: &[(&str, &[&str])] =
-            &[("gpu-0", &[]), ("gpu-1", &[DEVICE_PLUGIN]), ("nic", &[])];
+            &[("gpu-0", &[]), ("gpu-1", &[DEVICE_PLUGIN_TAINT]), ("nic", &[])];
         assert_eq!(check(valid), Ok(()));
         assert_eq!(check(&[valid, &[("gpu-2", &[UNHEALTHY])]].concat()), Ok(()));
         let violation = check(&[valid, &[("gpu-2", &[])]].concat());
@@ -173,7 +173,7 @@ mod tests {
             check(&[("gpu-0", &[])])
                 .is_err_and(|message| message.contains("GPU-1 is usable and not"))
         );
-        let tainted = check(&[("gpu-0", &[UNHEALTHY]), ("gpu-1", &[DEVICE_PLUGIN])]);
+        let tainted = check(&[("gpu-0", &[UNHEALTHY]), ("gpu-1", &[DEVICE_PLUGIN_TAINT])]);
         assert!(
             tainted.is_err_and(|message| message.contains("GPU-0 is usable and published with"))
         );

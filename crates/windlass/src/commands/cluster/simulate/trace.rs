@@ -1,4 +1,4 @@
-//! Reads the files of a trace.
+//! Reads a trace: CSV tables of nodes and of pods in a folder.
 
 use std::{
     fs,
@@ -11,23 +11,24 @@ use windlass_sched::{simulation::Simulation, trace};
 
 /// Maximum size of a table, in bytes. A table of the public traces has 1 MB.
 const MAX_BYTES: u64 = 256 << 20;
-/// Default table of pods in a trace with several.
+/// Name of the default table of pods, in a trace with several.
 const DEFAULT_PODS: &str = "default";
 
-/// Reads the cluster and a table of its pods. Returns the simulation, and the table's name.
+/// Reads the nodes and a table of pods. Returns the simulation, and the name of the pods' table.
 pub(super) fn read(folder: &Path, pods: Option<&str>) -> Result<(Simulation, String)> {
-    let files = tables(folder)?;
-    let nodes = nodes(folder, &files)?;
-    let (name, pods) = choose(folder, &files, pods)?;
-    let view = trace::nodes(&text(nodes)?).with_context(|| nodes.display().to_string())?;
-    let requests = trace::pods(&text(pods)?, view.catalog());
-    let requests = requests.with_context(|| pods.display().to_string())?;
+    let files = csv_files(folder)?;
+    let node_table = node_table(folder, &files)?;
+    let (name, pod_table) = pod_table(folder, &files, pods)?;
+    let view = trace::nodes(&text(node_table)?);
+    let view = view.with_context(|| node_table.display().to_string())?;
+    let requests = trace::pods(&text(pod_table)?, view.catalog());
+    let requests = requests.with_context(|| pod_table.display().to_string())?;
     let simulation = Simulation::new(view, requests);
     let simulation = simulation.with_context(|| format!("--trace {}", folder.display()))?;
     Ok((simulation, name))
 }
 
-fn tables(folder: &Path) -> Result<Vec<PathBuf>> {
+fn csv_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("--trace {}", folder.display()))?;
     let mut files = Vec::new();
     for entry in entries {
@@ -40,24 +41,25 @@ fn tables(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Finds the table of nodes. Of a table of all nodes and one of nodes with GPUs, it chooses the latter.
-fn nodes<'a>(folder: &Path, files: &'a [PathBuf]) -> Result<&'a PathBuf> {
+/// Finds the table of nodes. A table of nodes with GPUs precedes a table of all nodes.
+fn node_table<'a>(folder: &Path, files: &'a [PathBuf]) -> Result<&'a PathBuf> {
     let tables: Vec<_> = files.iter().filter(|path| stem(path).contains("node_list")).collect();
     let with_gpus = tables.iter().find(|path| stem(path).ends_with("gpu_node"));
     let table = with_gpus.or_else(|| tables.first()).copied();
     table.with_context(|| format!("{} has no table of nodes, *node_list*.csv", folder.display()))
 }
 
-fn choose<'a>(
+/// Finds the requested table of pods, else the only one or the default one. Returns its name too.
+fn pod_table<'a>(
     folder: &Path,
     files: &'a [PathBuf],
     requested: Option<&str>,
 ) -> Result<(String, &'a PathBuf)> {
-    let by_name = |path: &'a PathBuf| {
+    let with_name = |path: &'a PathBuf| {
         let (_, name) = stem(path).split_once("pod_list")?;
         Some((name.trim_start_matches('_').to_owned(), path))
     };
-    let tables: Vec<_> = files.iter().filter_map(by_name).collect();
+    let tables: Vec<_> = files.iter().filter_map(with_name).collect();
     let folder = folder.display();
     ensure!(!tables.is_empty(), "{folder} has no table of pods, *pod_list_NAME.csv");
     let names = tables.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
