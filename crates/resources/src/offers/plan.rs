@@ -45,7 +45,8 @@ pub struct ReplicaKind {
     memory_mib: Option<u64>,
 }
 
-/// Pool of each device at its last allocation. The held token itself names no device.
+/// Pooled resource of each device at its last allocation. The kubelet counts a pool's devices as tokens, which name no
+/// device.
 pub type Pools = BTreeMap<DeviceId, ResourceName>;
 
 /// Inputs of a plan.
@@ -119,6 +120,25 @@ pub type ClaimableDevices = BTreeMap<DeviceId, Sharing>;
 /// Devices that the configuration assigns to claims, but that cannot be allocated to claims, with the reason.
 pub type UnclaimableDevices = BTreeMap<DeviceId, &'static str>;
 
+/// Reason for a device that is offered to claims and not to the device plugin.
+const OFFERED_TO_CLAIMS: &str = "offered through Dynamic Resource Allocation instead";
+
+/// Reason why a device that is shared by MPS is not offered to claims.
+const SHARED_BY_MPS: &str = "it is shared by MPS among the containers of its resource, which claims cannot join: \
+    name it under dra.shares instead of the resource's sharing";
+
+/// Reason why a device whose replicas have a configured memory is not offered to claims.
+const SHARED_BY_MEMORY: &str = "its resource has replicas with a given memory, which claims cannot get: name it under \
+    dra.shares instead of the resource's sharing";
+
+/// Reason why a device in the resource of virtual GPUs is not offered.
+const NOT_COUNTED: &str = "its resource counts virtual GPUs (shares.gpus), but it is no whole GPU that pods can share: \
+    assign it to another resource";
+
+/// Reason why a GPU on which instances are created for claims, and these instances, are not offered.
+const DIVIDED_FOR_CLAIMS: &str =
+    "MIG instances are made on this GPU for claims: dra.partitions is onDemand";
+
 struct Planner<'a> {
     inputs: OfferInputs<'a>,
     /// Devices that were allocatable since the agent started.
@@ -143,7 +163,7 @@ struct KubeletIdentity {
 }
 
 /// Form of a device's ids. Replicas of different kinds differ, though their ids are equal. The kind is unknown for
-/// replicas that were held when the agent started.
+/// replicas that were held when the agent started: an unknown kind equals every kind.
 #[derive(Clone, Copy, Debug)]
 enum IdForm {
     Device,
@@ -186,9 +206,9 @@ pub fn plan(inputs: OfferInputs<'_>) -> Plan {
     let mut assignments: Vec<_> = devices.map(|device| (device, assigner.assign(device))).collect();
     planner.withhold_duplicates(&mut assignments);
     for (device, assignment) in assignments {
-        planner.add_shareable(device, &assignment, assigner.exclusive_use(device));
-        let assignment =
-            planner.offer_to_claims(device, assignment, assigner.exclusive_use(device));
+        let exclusive_use = assigner.exclusive_use(device);
+        planner.add_shareable(device, &assignment, exclusive_use);
+        let assignment = planner.offer_to_claims(device, assignment, exclusive_use);
         let assignment = planner.remove_counted_by_shares(device, assignment);
         planner.apply_assignment(device, assignment);
     }
@@ -209,9 +229,9 @@ impl Planner<'_> {
         let offered_devices = assignments
             .iter()
             .filter(|(device, assignment)| self.is_or_was_offered(&device.id, assignment));
-        let mut duplicates = duplicates(offered_devices.map(|(device, _)| *device), &preferred);
+        let mut reasons = duplicates(offered_devices.map(|(device, _)| *device), &preferred);
         for (device, assignment) in assignments {
-            if let Some(reason) = duplicates.remove(&device.id) {
+            if let Some(reason) = reasons.remove(&device.id) {
                 *assignment = Assignment::Unusable(reason);
             }
         }
@@ -228,7 +248,7 @@ impl Planner<'_> {
                 false
             }
             Assignment::Withheld(_) | Assignment::Unusable(_) | Assignment::Unassigned => {
-                self.owner(id).is_some()
+                self.current_resource(id).is_some()
             }
         }
     }
@@ -290,11 +310,11 @@ impl Planner<'_> {
             Assignment::Unassigned => exclusive_use == ExclusiveUse::Possible,
             Assignment::Withheld(_) | Assignment::Unusable(_) => false,
         };
-        let is_counted = self.inputs.policy.shares.counts_amounts_of(device);
-        let is_shareable = is_exclusive && is_counted && device.sharing_refusal.is_none();
-        if let Some(memory_mib) =
-            device.memory_mib().filter(|_| is_shareable && !self.is_divided_for_claims(device))
-        {
+        let is_shareable = is_exclusive
+            && self.inputs.policy.shares.counts_amounts_of(device)
+            && device.sharing_refusal.is_none()
+            && !self.is_divided_for_claims(device);
+        if is_shareable && let Some(memory_mib) = device.memory_mib() {
             let obstacle = self.share_obstacle(device);
             self.shareable.insert(device.id.clone(), ShareableGpu { memory_mib, obstacle });
         }
@@ -316,21 +336,17 @@ impl Planner<'_> {
     }
 
     fn share_obstacle(&self, device: &Device) -> Option<String> {
-        match device.health.failure() {
-            _ if device.health.is_healthy() => {
-                (self.inputs.share_obstacle)(device).or_else(|| (self.inputs.cleanup)(&device.id))
-            }
-            Some(failure) => Some(failure.to_string()),
-            None => Some("not probed yet".to_owned()),
-        }
+        unhealthy_reason(device)
+            .or_else(|| (self.inputs.share_obstacle)(device))
+            .or_else(|| (self.inputs.cleanup)(&device.id))
     }
 
     /// Offers the resources that count amounts of the shareable GPUs.
     fn offer_shares(&mut self) {
         let ShareResources { memory, compute, gpus, per_gpu, .. } = &self.inputs.policy.shares;
-        let gpu = ShareUnit::VirtualGpu(per_gpu.get());
+        let virtual_gpu = ShareUnit::VirtualGpu(per_gpu.get());
         for (name, unit) in
-            [(memory, ShareUnit::Gibibyte), (compute, ShareUnit::Percent), (gpus, gpu)]
+            [(memory, ShareUnit::Gibibyte), (compute, ShareUnit::Percent), (gpus, virtual_gpu)]
         {
             if let Some((name, tokens)) =
                 name.as_ref().zip(ShareTokens::from_gpus(unit, &self.shareable))
@@ -349,26 +365,28 @@ impl Planner<'_> {
 
     /// Offers, withholds or moves a device, by its assignment, its current resource, and the permission to move.
     fn apply_assignment(&mut self, device: &Device, assignment: Assignment) {
-        let owner = self.owner(&device.id);
+        let current_resource = self.current_resource(&device.id);
         let move_permission = self.inputs.move_permission;
-        match (assignment, owner) {
-            (Assignment::Resource(resource), Some(owner))
-                if owner.kubelet_identity() == resource.kubelet_identity() =>
+        match (assignment, current_resource) {
+            (Assignment::Resource(resource), Some(current))
+                if current.kubelet_identity() == resource.kubelet_identity() =>
             {
                 self.offer(device, &resource);
             }
-            (Assignment::Unusable(reason), Some(owner)) => {
-                self.list_unallocatable(device, &owner, reason);
+            (Assignment::Unusable(reason), Some(current)) => {
+                self.list_unallocatable(device, &current, reason);
             }
+            // A divided device is no longer offered, even without permission to move: its parts are.
             (Assignment::Unassigned, Some(_))
                 if device.partitioned && move_permission != MovePermission::Pending => {}
-            (_, Some(owner)) if move_permission == MovePermission::Denied => {
-                self.offer(device, &owner);
+            (_, Some(current)) if move_permission == MovePermission::Denied => {
+                self.offer(device, &current);
             }
-            (assignment, Some(owner)) if move_permission == MovePermission::Pending => {
+            (assignment, Some(current)) if move_permission == MovePermission::Pending => {
                 self.has_pending_moves = true;
-                self.list_unallocatable(device, &owner, move_reason(assignment));
+                self.list_unallocatable(device, &current, move_reason(assignment));
             }
+            // From here on the device has no current resource, or may move from it.
             (Assignment::Resource(resource), _) => self.offer(device, &resource),
             (Assignment::Withheld(reason) | Assignment::Unusable(reason), _) => {
                 self.withheld.insert(device.id.clone(), reason);
@@ -378,7 +396,7 @@ impl Planner<'_> {
     }
 
     /// Resource through which the device was allocatable since the agent started.
-    fn owner(&self, id: &DeviceId) -> Option<AssignedResource> {
+    fn current_resource(&self, id: &DeviceId) -> Option<AssignedResource> {
         self.inputs.previous.iter().find_map(|(name, offer)| {
             let device = offer.devices.get(id).filter(|device| device.was_allocatable)?;
             Some(AssignedResource { name: name.clone(), sharing: device.sharing })
@@ -386,16 +404,16 @@ impl Planner<'_> {
     }
 
     fn offer(&mut self, device: &Device, resource: &AssignedResource) {
-        let owner = self.owner(&device.id);
+        let current_resource = self.current_resource(&device.id);
         let state = self.allocatability(device, resource);
-        let was_allocatable =
-            owner.is_some_and(|owner| owner.kubelet_identity() == resource.kubelet_identity());
+        let was_allocatable = current_resource
+            .is_some_and(|current| current.kubelet_identity() == resource.kubelet_identity());
         self.insert(device, resource, was_allocatable || state == Allocatability::Ready, state);
     }
 
     /// Keeps the device listed, but not allocatable.
-    fn list_unallocatable(&mut self, device: &Device, owner: &AssignedResource, reason: String) {
-        self.insert(device, owner, true, Allocatability::Blocked(reason));
+    fn list_unallocatable(&mut self, device: &Device, current: &AssignedResource, reason: String) {
+        self.insert(device, current, true, Allocatability::Blocked(reason));
     }
 
     fn insert(
@@ -425,13 +443,10 @@ impl Planner<'_> {
         {
             self.mps.insert(device.id.clone(), shared);
         }
-        let reason = match device.health.failure() {
-            _ if device.health.is_healthy() => conflict
-                .or_else(|| self.part_failure(device))
-                .or_else(|| (self.inputs.obstacle)(device, resource.sharing)),
-            Some(failure) => Some(failure.to_string()),
-            None => Some("not probed yet".to_owned()),
-        };
+        let reason = unhealthy_reason(device)
+            .or(conflict)
+            .or_else(|| self.part_failure(device))
+            .or_else(|| (self.inputs.obstacle)(device, resource.sharing));
         match reason {
             Some(reason) => Allocatability::Blocked(reason),
             None => (self.inputs.cleanup)(&device.id)
@@ -480,7 +495,7 @@ impl Planner<'_> {
     /// lists it. An earlier id counts if it was allocatable since the agent started, because no record shows that it
     /// has moved.
     fn was_allocatable_under_other_id(&self, device: &Device) -> bool {
-        self.relatives(device).any(|id| self.owner(id).is_some())
+        self.relatives(device).any(|id| self.current_resource(id).is_some())
             || self.earlier(device).any(|id| self.once_allocatable.contains(id))
     }
 
@@ -520,9 +535,9 @@ impl Planner<'_> {
             let devices = last_offer.devices.iter().filter(|(_, device)| device.was_allocatable);
             let ids = devices.flat_map(|(id, device)| device.list(id).map(|entry| entry.id));
             let withdrawn = last_offer.withdrawn.iter().filter(|(_, entry)| entry.was_allocatable);
-            let withdrawn = withdrawn.map(|(id, _)| id.clone());
+            let withdrawn_ids = withdrawn.map(|(id, _)| id.clone());
             let tokens = last_offer.once_allocatable_tokens();
-            for id in ids.map(String::from).chain(tokens).chain(withdrawn) {
+            for id in ids.map(String::from).chain(tokens).chain(withdrawn_ids) {
                 self.list_withdrawn(name, id, true);
             }
         }
@@ -547,10 +562,10 @@ impl Planner<'_> {
             return;
         }
         let replica_device = id.parse::<ReplicaId>().map(|replica| replica.device.to_string());
-        let device = inventory.get(replica_device.as_deref().unwrap_or(&id));
-        let is_listed_otherwise = replica_device
-            .is_ok_and(|replica_device| offer.devices.contains_key(replica_device.as_str()))
-            || offer.devices.contains_key(id.as_str());
+        let device_id = replica_device.as_deref().unwrap_or(&id);
+        let device = inventory.get(device_id);
+        let is_listed_otherwise =
+            offer.devices.contains_key(device_id) || offer.devices.contains_key(id.as_str());
         let reason = match device {
             _ if is_listed_otherwise || offer.pool().is_some() => "shared in another way now",
             None if token_number(&id).is_some() => "no longer offered as this resource",
@@ -590,24 +605,14 @@ impl Planner<'_> {
     }
 }
 
-/// Reason for a device that is offered to claims and not to the device plugin.
-const OFFERED_TO_CLAIMS: &str = "offered through Dynamic Resource Allocation instead";
-
-/// Reason why a device that is shared by MPS is not offered to claims.
-const SHARED_BY_MPS: &str = "it is shared by MPS among the containers of its resource, which claims cannot join: \
-    name it under dra.shares instead of the resource's sharing";
-
-/// Reason why a device whose replicas have a configured memory is not offered to claims.
-const SHARED_BY_MEMORY: &str = "its resource has replicas with a given memory, which claims cannot get: name it under \
-    dra.shares instead of the resource's sharing";
-
-/// Reason why a device in the resource of virtual GPUs is not offered.
-const NOT_COUNTED: &str = "its resource counts virtual GPUs (shares.gpus), but it is no whole GPU that pods can share: \
-    assign it to another resource";
-
-/// Reason why a GPU on which instances are created for claims, and these instances, are not offered.
-const DIVIDED_FOR_CLAIMS: &str =
-    "MIG instances are made on this GPU for claims: dra.partitions is onDemand";
+/// Reason why a device that is not healthy cannot be allocated.
+fn unhealthy_reason(device: &Device) -> Option<String> {
+    if device.health.is_healthy() {
+        return None;
+    }
+    let failure = device.health.failure().map(ToString::to_string);
+    Some(failure.unwrap_or_else(|| "not probed yet".to_owned()))
+}
 
 fn move_reason(assignment: Assignment) -> String {
     match assignment {
