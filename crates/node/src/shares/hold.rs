@@ -1,4 +1,4 @@
-//! A pod's share of one or more GPUs, and the amounts of its tokens.
+//! A pod's share of one or more GPUs, and the amounts that the pod's tokens stand for.
 
 use std::{collections::BTreeSet, iter};
 
@@ -21,8 +21,10 @@ use windlass_core::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Hold {
+    /// First GPU: a share has at least one. Its fields are at the top level of the document.
     #[serde(flatten)]
     pub(super) first: HeldGpu,
+    /// Further GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) more: Vec<HeldGpu>,
     #[serde(flatten)]
@@ -57,19 +59,19 @@ pub(super) struct Pod {
 pub(super) struct Amounts {
     /// Memory in MiB.
     pub(super) memory_mib: u64,
-    /// Compute in percent of the GPU; 0 is no request.
+    /// Compute in percent of the GPU; 0 if the pod requests none.
     pub(super) compute_percent: u64,
 }
 
-/// Memory that one token of the kubelet stands for, in MiB.
+/// Memory that a token stands for, in MiB. The kubelet counts memory and compute as tokens, which name no GPU.
 const MIB_PER_TOKEN: u64 = 1024;
+
+/// Compute of a whole GPU, in percent.
+pub(super) const FULL_COMPUTE_PERCENT: u64 = 100;
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
-
-/// Compute of a whole GPU, in percent.
-pub(super) const FULL_COMPUTE_PERCENT: u64 = 100;
 
 // === impl Hold ===
 
@@ -114,6 +116,7 @@ impl HeldGpu {
             limit_mib: self.amounts.memory_mib,
             total_mib: self.of_mib,
             is_by_mps: false,
+            // The pod's own requirement holds for the whole share: the caller passes it to the limit rules.
             required: Enforcement::None,
             drm_address: drm,
         }
@@ -134,10 +137,10 @@ impl HeldGpu {
             return PlacedGpu::whole(self.device.clone());
         }
         let Amounts { memory_mib, compute_percent } = self.amounts;
-        let compute_milli = compute_percent.saturating_mul(10);
-        let (mib, compute_milli) = (u32::try_from(memory_mib), u16::try_from(compute_milli));
-        let (mib, compute_milli) = (mib.unwrap_or_default(), compute_milli.unwrap_or_default());
-        PlacedGpu::share(self.device.clone(), mib, compute_milli)
+        // No GPU has amounts beyond these types.
+        let memory_mib = u32::try_from(memory_mib).unwrap_or_default();
+        let compute_milli = u16::try_from(compute_percent.saturating_mul(10)).unwrap_or_default();
+        PlacedGpu::share(self.device.clone(), memory_mib, compute_milli)
     }
 }
 
@@ -147,7 +150,8 @@ impl Amounts {
     /// More than any GPU has, for a share of unknown size.
     const MAX: Self = Self { memory_mib: u64::MAX, compute_percent: u64::MAX };
 
-    /// Upper limit of a pod's amounts by its tokens alone: a token of a virtual GPU may stand for a whole GPU.
+    /// Upper bound on the amounts of the pod with UID `pod`, by its tokens alone. A token of a virtual GPU may stand
+    /// for a whole GPU.
     pub(super) fn upper_bound(
         containers: &[ContainerIds],
         pod: &str,
@@ -171,7 +175,7 @@ impl Amounts {
         pod: &str,
         resources: &ShareResources,
     ) -> Self {
-        let tokens = |resource: &Option<_>| {
+        let token_count = |resource: &Option<_>| {
             let is_of_pod = |container: &&ContainerIds| {
                 container.pod == pod
                     && resource.as_ref().is_some_and(|name| container.resource == *name)
@@ -181,8 +185,8 @@ impl Amounts {
             ids.len() as u64
         };
         Self {
-            memory_mib: tokens(&resources.memory) * MIB_PER_TOKEN,
-            compute_percent: tokens(&resources.compute),
+            memory_mib: token_count(&resources.memory) * MIB_PER_TOKEN,
+            compute_percent: token_count(&resources.compute),
         }
     }
 
@@ -193,16 +197,16 @@ impl Amounts {
         }
     }
 
-    /// True if neither amount is greater.
-    pub(super) fn is_within(self, other: Self) -> bool {
-        self.memory_mib <= other.memory_mib && self.compute_percent <= other.compute_percent
-    }
-
     pub(super) fn saturating_sub(self, other: Self) -> Self {
         Self {
             memory_mib: self.memory_mib.saturating_sub(other.memory_mib),
             compute_percent: self.compute_percent.saturating_sub(other.compute_percent),
         }
+    }
+
+    /// True if neither amount is greater.
+    pub(super) fn is_within(self, other: Self) -> bool {
+        self.memory_mib <= other.memory_mib && self.compute_percent <= other.compute_percent
     }
 }
 
