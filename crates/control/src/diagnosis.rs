@@ -129,7 +129,7 @@ async fn refused_pods(client: kube::Client) -> BTreeMap<String, String> {
     let events = Api::<Event>::all(client).list(&selector).await;
     let messages = events.into_iter().flatten().filter_map(|event| {
         let object = event.involved_object;
-        let name = workloads::namespaced_name(object.namespace.as_ref(), object.name.as_ref());
+        let name = format!("{}/{}", object.namespace?, object.name?);
         let message = event.message?;
         // Repeated events have another text before it.
         let reason = message.split_once("Error creating: ").map(|(_, reason)| reason.to_owned());

@@ -6,6 +6,7 @@ use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
     core::v1::{Node, Pod},
 };
+use kube::ResourceExt;
 use windlass_core::finding::Finding;
 
 use super::Workloads;
@@ -48,14 +49,12 @@ pub(super) fn check(workloads: Option<&Workloads>, objects: &Objects) -> Vec<Fin
 }
 
 /// `namespace/name` of an object.
-pub(super) fn namespaced_name(namespace: Option<&String>, name: Option<&String>) -> String {
-    let text = |text: Option<&String>| text.cloned().unwrap_or_default();
-    format!("{}/{}", text(namespace), text(name))
+fn namespaced_name(object: &impl ResourceExt) -> String {
+    format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())
 }
 
 fn check_agents(daemon_set: &DaemonSet, refused_pods: &BTreeMap<String, String>) -> Finding {
-    let subject =
-        namespaced_name(daemon_set.metadata.namespace.as_ref(), daemon_set.metadata.name.as_ref());
+    let subject = namespaced_name(daemon_set);
     let status = daemon_set.status.as_ref();
     let desired = status.map_or(0, |it| it.desired_number_scheduled);
     let ready = status.map_or(0, |it| it.number_ready);
@@ -91,8 +90,7 @@ fn refusal_remedy(daemon_set: &DaemonSet, reason: &str) -> String {
 }
 
 fn check_cluster_half(deployment: &Deployment) -> Finding {
-    let metadata = &deployment.metadata;
-    let subject = namespaced_name(metadata.namespace.as_ref(), metadata.name.as_ref());
+    let subject = namespaced_name(deployment);
     let status = deployment.status.as_ref();
     let ready = status.and_then(|it| it.ready_replicas).unwrap_or(0);
     let desired = deployment.spec.as_ref().and_then(|it| it.replicas).unwrap_or(1);
@@ -126,7 +124,7 @@ fn check_pod(pod: &Pod) -> Option<Finding> {
     if is_ready(pod) || is_ending || matches!(phase, Some("Succeeded" | "Failed")) {
         return None;
     }
-    let subject = namespaced_name(pod.metadata.namespace.as_ref(), pod.metadata.name.as_ref());
+    let subject = namespaced_name(pod);
     let status = pod.status.as_ref()?;
     let init_containers = status.init_container_statuses.iter().flatten();
     let containers = init_containers.chain(status.container_statuses.iter().flatten());
