@@ -389,18 +389,13 @@ impl Reconciler {
         self.overlaps.clone()
     }
 
-    fn plan(&self, round: &Round<'_>, waiting_devices: &BTreeSet<DeviceId>) -> Plan {
+    fn plan(&self, round: &Round<'_>, waiting_for_disk: &BTreeSet<DeviceId>) -> Plan {
         let policy = &self.policy;
         let daemons = self.inputs.mps.borrow().clone();
         let cleanup_states = self.inputs.cleanup_states.borrow().clone();
         let (check_result, outdated) = (&round.on_disk.check_result, &round.on_disk.outdated);
         let lease = self.lease_obstacles();
-        let checks = ObstacleChecks {
-            check_result,
-            policy,
-            waiting_for_disk: waiting_devices,
-            lease: &lease,
-        };
+        let checks = ObstacleChecks { check_result, policy, waiting_for_disk, lease: &lease };
         offers::plan(offers::OfferInputs {
             policy,
             inventory: round.inventory,
@@ -435,7 +430,7 @@ impl Reconciler {
         &mut self,
         round: &Round<'_>,
         plan: Plan,
-        waiting_devices: &BTreeSet<DeviceId>,
+        waiting_for_disk: &BTreeSet<DeviceId>,
         slow_since: Option<Instant>,
     ) -> NodeState {
         // A migration ends when no device waits.
@@ -443,14 +438,9 @@ impl Reconciler {
             self.phase.finish();
         }
         let cleanup_states = self.inputs.cleanup_states.borrow().clone();
-        let (policy, check_result) = (self.policy.clone(), &round.on_disk.check_result);
-        let checks = ObstacleChecks {
-            check_result,
-            policy: &policy,
-            waiting_for_disk: waiting_devices,
-            lease: &self.lease_obstacles(),
-        };
-        let obstacles = checks.of_claims(round.inventory);
+        let (policy, check_result) = (&self.policy, &round.on_disk.check_result);
+        let lease = self.lease_obstacles();
+        let checks = ObstacleChecks { check_result, policy, waiting_for_disk, lease: &lease };
         let mut inventory = round.inventory.clone();
         inventory.generation = round.published.inventory.generation + 1;
         let mut missing_parts = check_result.missing_parts.clone();
@@ -460,7 +450,7 @@ impl Reconciler {
             overlaps: round.overlaps.clone(),
             missing_parts,
             disk_slow_since: slow_since,
-            claim_obstacles: obstacles,
+            claim_obstacles: checks.of_claims(round.inventory),
             pending_cleanups: cleanup::unready_devices(&cleanup_states, round.cleanup_demand),
             failed_cleanups: cleanup::failed_devices(&cleanup_states),
             claims_may_be_missing: !round.ledger.knows_claims(),
