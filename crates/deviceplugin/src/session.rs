@@ -11,7 +11,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_config::KubeletLimits;
 use windlass_core::resource::ResourceName;
-use windlass_host::{causes, clock::wait_until, deadline, or_pending, take_finished};
+use windlass_host::{causes, clock::wait_until, deadline, or_pending, take_finished, watch::until};
 use windlass_kubelet_api::{
     deviceplugin::{RegisterRequest, VERSION, registration_client::RegistrationClient},
     endpoint::Endpoint,
@@ -175,10 +175,7 @@ async fn options_changed(
             state.offers.get(resource).is_some_and(|offer| offer.allocatable_count() > 0);
         is_offered && state.needs_pre_start(resource) != registered
     };
-    if state.wait_for(options_changed).await.is_err() {
-        // The reconciler has ended; the server ends next.
-        std::future::pending::<()>().await;
-    }
+    until(state, options_changed).await;
 }
 
 async fn register(

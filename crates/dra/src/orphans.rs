@@ -8,7 +8,7 @@ use tokio::{sync::watch, time::Duration};
 use windlass_allocations::ledger::{ClaimRef, ClaimUse, Ledger};
 use windlass_config::DraPartitions;
 use windlass_core::device::{Device, DeviceId};
-use windlass_host::{causes, deadline, state_file::Versioned};
+use windlass_host::{causes, deadline, state_file::Versioned, watch::until};
 use windlass_resources::{NodeState, offers::present_parts};
 
 use super::{prepare::Environment, record::Records};
@@ -21,15 +21,14 @@ pub(super) async fn run(environment: Environment, records: watch::Receiver<Versi
     let mut state = environment.state.clone();
     let is_on_demand = |state: &NodeState| state.policy.dra.partitions == DraPartitions::OnDemand;
     let is_ready = |state: &NodeState| state.inventory.is_complete() && is_on_demand(state);
-    while state.wait_for(|state| is_ready(state)).await.is_ok() {
+    loop {
+        until(&mut state, |state| is_ready(state)).await;
         environment.ledger.wait_until_known().await;
         let recorded_claims = records.borrow().1.clone();
         remove_all(&environment, &recorded_claims).await;
         // Waits for the policy to stop partitioning; the loop then waits for it to start again.
-        drop(state.wait_for(|state| !is_on_demand(state)).await);
+        until(&mut state, |state| !is_on_demand(state)).await;
     }
-    // The channel closes when the agent ends.
-    std::future::pending::<()>().await;
 }
 
 async fn remove_all(environment: &Environment, records: &Records) {

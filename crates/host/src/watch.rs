@@ -11,6 +11,13 @@ pub async fn changed<T>(receiver: &mut Receiver<T>) {
     }
 }
 
+/// Waits until a value meets the condition. Waits forever once the sender is dropped.
+pub async fn until<T>(receiver: &mut Receiver<T>, is_met: impl FnMut(&T) -> bool) {
+    if receiver.wait_for(is_met).await.is_err() {
+        pending::<()>().await;
+    }
+}
+
 /// Publishes a value unless it equals the last one. Returns true if it published.
 pub fn publish_if_changed<T: PartialEq>(sender: &Sender<T>, value: T) -> bool {
     sender.send_if_modified(|current| {

@@ -32,7 +32,10 @@ use windlass_core::{
     replica::device_of_id,
 };
 use windlass_deviceplugin::ClusterDecisions;
-use windlass_host::{or_pending, watch::changed};
+use windlass_host::{
+    or_pending,
+    watch::{changed, until},
+};
 use windlass_resources::NodeState;
 
 use crate::{metrics::ShareMetrics, shares::annotate};
@@ -57,20 +60,13 @@ const RETRY_DELAY: Duration = Duration::from_secs(60);
 pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
     let running = async {
         loop {
-            while !deps.policy.borrow_and_update().labels.devices {
-                changed(&mut deps.policy).await;
-            }
+            until(&mut deps.policy, |policy| policy.labels.devices).await;
             let (pods, pod_watch) = placed_pods::watch(deps.cluster.clone());
             let mut policy = deps.policy.clone();
-            let disabled = async {
-                while policy.borrow_and_update().labels.devices {
-                    changed(&mut policy).await;
-                }
-            };
             tokio::select! {
                 () = pod_watch => {}
                 () = handle_pods(&mut deps, pods) => {}
-                () = disabled => {}
+                () = until(&mut policy, |policy| !policy.labels.devices) => {}
             }
             deps.decided_sets.send_replace(Arc::default());
         }

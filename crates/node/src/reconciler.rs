@@ -47,7 +47,10 @@ use windlass_core::{
     inventory::Inventory,
 };
 use windlass_discovery::live_driver::LiveDriver;
-use windlass_host::{deadline, watch::publish_if_changed};
+use windlass_host::{
+    deadline,
+    watch::{publish_if_changed, until},
+};
 use windlass_lifecycle::{
     cleanup::{self, CleanupPlans, CleanupStates},
     mps::{MpsDemand, MpsStates},
@@ -569,10 +572,7 @@ async fn holders_changed(ledger: &mut watch::Receiver<Ledger>, previous: &Ledger
         let has_new_containers = !ledger.container_devices().eq(previous.container_devices());
         (policy.shares.is_enabled() && has_new_containers) || claims(ledger) != claims(previous)
     };
-    let is_changed = ledger.wait_for(is_changed).await.is_ok();
-    if !is_changed {
-        std::future::pending::<()>().await;
-    }
+    until(ledger, is_changed).await;
 }
 
 #[cfg(test)]

@@ -24,7 +24,12 @@ use windlass_cluster::{
 };
 use windlass_core::device::DeviceId;
 use windlass_discovery::live_driver::LiveDriver;
-use windlass_host::{causes, clock::Clock, deadline, or_pending, watch::changed};
+use windlass_host::{
+    causes,
+    clock::Clock,
+    deadline, or_pending,
+    watch::{changed, until},
+};
 use windlass_lifecycle::{
     gpu_use::{DriverCache, GpuUse, ProcessError},
     mps::{MpsClients, MpsState, MpsStates},
@@ -51,20 +56,13 @@ const PROCESS_LIST_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
     let running = async {
         loop {
-            while gpus_with_ready_daemon(&deps.daemons.borrow_and_update()).is_empty() {
-                changed(&mut deps.daemons).await;
-            }
+            until(&mut deps.daemons, |it| !gpus_with_ready_daemon(it).is_empty()).await;
             let (pods, pod_watch) = terminating_pods::watch(deps.cluster.clone());
             let mut daemons = deps.daemons.clone();
-            let idle = async {
-                while !gpus_with_ready_daemon(&daemons.borrow_and_update()).is_empty() {
-                    changed(&mut daemons).await;
-                }
-            };
             tokio::select! {
                 () = pod_watch => {}
                 () = deps.handle_pods(pods) => {}
-                () = idle => {}
+                () = until(&mut daemons, |it| gpus_with_ready_daemon(it).is_empty()) => {}
             }
         }
     };
