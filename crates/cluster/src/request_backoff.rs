@@ -40,9 +40,8 @@ impl RequestBackoff {
     /// Records a failure, and returns the pause before the next attempt.
     pub(super) fn record_failure(&mut self, error: &ClusterError) -> Duration {
         let error = causes(error);
-        if self.logged.as_ref() != Some(&error) {
+        if self.logged.replace(error.clone()).as_ref() != Some(&error) {
             tracing::warn!(part = self.task, error, "API request failed, retrying with back-off");
-            self.logged = Some(error);
         }
         self.failures = self.failures.saturating_add(1);
         self.retry_delay(self.failures)

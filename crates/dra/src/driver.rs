@@ -250,13 +250,12 @@ impl Driver {
                 Ok(recovered) => return recovered,
                 Err(unreadable) => causes(&unreadable),
             };
-            if logged.as_ref() != Some(&message) {
+            if logged.replace(message.clone()).as_ref() != Some(&message) {
                 tracing::error!(
                     error = message,
                     "DRA driver not serving: claims of an earlier agent unknown"
                 );
-                self.registration.send_replace(RegistrationState::Failing(message.clone()));
-                logged = Some(message);
+                self.registration.send_replace(RegistrationState::Failing(message));
             }
             tracing::trace!("devices of claims are still unknown");
             sleep(self.limits.check_interval).await;

@@ -112,9 +112,8 @@ impl Server {
             }
             let Err(error) = self.serve_while_needed(&stop).await else { continue };
             let message = causes(&error);
-            if logged.as_ref() != Some(&message) {
+            if logged.replace(message.clone()).as_ref() != Some(&message) {
                 tracing::error!(error = message, "DRA driver not serving, retrying");
-                logged = Some(message.clone());
             }
             self.registration.send_replace(RegistrationState::Failing(message));
             tokio::select! {

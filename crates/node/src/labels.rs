@@ -128,10 +128,9 @@ impl Labeller {
             Ok(()) => (self.file, self.last_error) = (target, None),
             Err(error) => {
                 let error = causes(&error);
-                if self.last_error.as_ref() != Some(&error) {
+                if self.last_error.replace(error.clone()).as_ref() != Some(&error) {
                     tracing::warn!(error, "label file not updated, trying again");
                 }
-                self.last_error = Some(error);
             }
         }
     }

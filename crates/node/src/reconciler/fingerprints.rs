@@ -46,18 +46,15 @@ impl FingerprintFile {
         if *fingerprints == self.written {
             return;
         }
-        let error = match self.file.write(fingerprints) {
-            Ok(()) => {
-                self.written.clone_from(fingerprints);
-                None
-            }
-            Err(error) => Some(error.to_string()),
+        let Err(error) = self.file.write(fingerprints).map_err(|error| error.to_string()) else {
+            self.written.clone_from(fingerprints);
+            self.last_error = None;
+            return;
         };
-        if let Some(error) = error.as_ref().filter(|_| error != self.last_error) {
+        if self.last_error.replace(error.clone()).as_ref() != Some(&error) {
             let path = self.file.path().display();
             tracing::warn!(%path, error, "device fingerprints not written for the next agent");
         }
-        self.last_error = error;
     }
 }
 
