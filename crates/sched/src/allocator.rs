@@ -41,7 +41,7 @@ use k8s_openapi::api::{
 };
 
 pub use self::{
-    allocated_devices::AllocatedDevices,
+    allocated_devices::{AllocatedDevices, held_devices},
     claims::Claims,
     node_affinity::{allows_node, is_relevant},
     node_losses::NodeLosses,

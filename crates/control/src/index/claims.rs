@@ -20,7 +20,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use windlass_sched::{
-    allocator::{AllocatedDevices, AllocationError, Claims, Pools},
+    allocator::{AllocatedDevices, AllocationError, Claims, Pools, held_devices},
     request::Gpus,
 };
 
@@ -232,7 +232,7 @@ impl ClaimIndex {
                 let Some(object) = self.claims.get(key) else { continue };
                 let pods: Vec<_> =
                     reserved_for(object).map(|name| format!("{}/{name}", key.0)).collect();
-                let results = allocation(object).into_iter().flat_map(results);
+                let results = allocation(object).into_iter().flat_map(held_devices);
                 for result in results.filter(|result| PoolName::of_result(result) == pool) {
                     let (device, gpus) = claim_gpus::from_allocation_result(result);
                     let (claim, pods) = (claim.clone(), pods.clone());
@@ -308,13 +308,7 @@ impl PoolName {
 }
 
 fn pools_of(allocation: &AllocationResult) -> BTreeSet<PoolName> {
-    results(allocation).map(PoolName::of_result).collect()
-}
-
-/// Results of an allocation that hold their device. Results with admin access hold none.
-fn results(allocation: &AllocationResult) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
-    let results = allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
-    results.filter(|result| result.admin_access != Some(true))
+    held_devices(allocation).map(PoolName::of_result).collect()
 }
 
 /// Namespace and name.

@@ -48,7 +48,7 @@ impl AllocatedDevices {
     /// Adds the allocation of a claim, such as a result of [`Claims::allocate`](super::Claims::allocate). Devices for
     /// admin access stay free.
     pub fn add(&mut self, allocation: &AllocationResult) {
-        for result in results(allocation) {
+        for result in held_devices(allocation) {
             let holding = self.pools.entry(pool(result)).or_default();
             let holding = holding.entry(result.device.clone()).or_default();
             holding.change(result, usize::saturating_add, Amount::saturating_add);
@@ -57,7 +57,7 @@ impl AllocatedDevices {
 
     /// Removes an allocation that was added before. Other allocations of the same devices are unchanged.
     pub fn remove(&mut self, allocation: &AllocationResult) {
-        for result in results(allocation) {
+        for result in held_devices(allocation) {
             let pool = pool(result);
             let Some(holdings) = self.pools.get_mut(&pool) else { continue };
             let Some(holding) = holdings.get_mut(&result.device) else { continue };
@@ -103,7 +103,9 @@ impl Holding {
 }
 
 /// Results that hold a device. Results for admin access hold none.
-fn results(allocation: &AllocationResult) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
+pub fn held_devices(
+    allocation: &AllocationResult,
+) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
     let results = allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
     results.filter(|result| result.admin_access != Some(true))
 }
