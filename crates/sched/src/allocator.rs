@@ -37,7 +37,9 @@ mod signature;
 
 use k8s_openapi::api::{
     core::v1::Node,
-    resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice},
+    resource::v1::{
+        AllocationResult, DeviceClass, DeviceRequestAllocationResult, ResourceClaim, ResourceSlice,
+    },
 };
 
 pub use self::{
@@ -73,9 +75,9 @@ pub enum AllocationError {
     NoFit(String),
 }
 
-/// Name of a pool in the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct PoolId {
+/// Driver and name of a pool: two drivers may use equal names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId {
     driver: String,
     name: String,
 }
@@ -97,6 +99,18 @@ pub fn allocate(
 }
 
 // === impl PoolId ===
+
+impl PoolId {
+    /// Pool of a slice.
+    pub fn of_slice(slice: &ResourceSlice) -> Self {
+        Self { driver: slice.spec.driver.clone(), name: slice.spec.pool.name.clone() }
+    }
+
+    /// Pool of an allocated device.
+    pub fn of_result(result: &DeviceRequestAllocationResult) -> Self {
+        Self { driver: result.driver.clone(), name: result.pool.clone() }
+    }
+}
 
 impl std::fmt::Display for PoolId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

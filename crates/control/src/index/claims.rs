@@ -12,15 +12,12 @@ use std::{
 use k8s_openapi::{
     api::{
         core::v1::Node,
-        resource::v1::{
-            AllocationResult, DeviceClass, DeviceRequestAllocationResult, ResourceClaim,
-            ResourceSlice,
-        },
+        resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use windlass_sched::{
-    allocator::{AllocatedDevices, AllocationError, Claims, Pools, held_devices},
+    allocator::{AllocatedDevices, AllocationError, Claims, PoolId, Pools, held_devices},
     request::Gpus,
 };
 
@@ -34,18 +31,11 @@ pub(super) struct ClaimIndex {
     slices: HashMap<String, Arc<ResourceSlice>>,
     nodes: HashMap<String, NodeSlices>,
     /// Names of the nodes of each pool.
-    pools: HashMap<PoolName, BTreeSet<String>>,
+    pools: HashMap<PoolId, BTreeSet<String>>,
     claims: BTreeMap<(String, String), ResourceClaim>,
     /// Keys of the claims that hold devices of each pool.
-    holders: HashMap<PoolName, BTreeSet<(String, String)>>,
+    holders: HashMap<PoolId, BTreeSet<(String, String)>>,
     allocated: AllocatedDevices,
-}
-
-/// Driver and pool: the key of a pool, because two drivers may use equal pool names.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct PoolName {
-    driver: String,
-    pool: String,
 }
 
 #[derive(Debug, Default)]
@@ -97,7 +87,7 @@ impl ClaimIndex {
         let slices = self.nodes.entry(node.clone()).or_default();
         slices.names.insert(name.clone());
         slices.pools.take();
-        self.pools.entry(PoolName::of_slice(&slice)).or_default().insert(node.clone());
+        self.pools.entry(PoolId::of_slice(&slice)).or_default().insert(node.clone());
         self.slices.insert(name, Arc::new(slice));
         Some(node)
     }
@@ -109,8 +99,8 @@ impl ClaimIndex {
         let slices = self.nodes.get_mut(&node)?;
         slices.names.remove(name);
         slices.pools.take();
-        let pool = PoolName::of_slice(&slice);
-        if !self.slices_of(&node).any(|other| PoolName::of_slice(other) == pool)
+        let pool = PoolId::of_slice(&slice);
+        if !self.slices_of(&node).any(|other| PoolId::of_slice(other) == pool)
             && let Some(nodes) = self.pools.get_mut(&pool)
         {
             nodes.remove(&node);
@@ -224,7 +214,7 @@ impl ClaimIndex {
     /// Devices of a node that claims hold, sorted by pool and claim.
     pub(super) fn claim_holds(&self, node: &str) -> Vec<ClaimHold> {
         let pools: BTreeSet<_> =
-            self.slices_of(node).map(|slice| PoolName::of_slice(slice)).collect();
+            self.slices_of(node).map(|slice| PoolId::of_slice(slice)).collect();
         let mut holds = Vec::new();
         for pool in pools {
             for key in self.holders.get(&pool).into_iter().flatten() {
@@ -233,7 +223,7 @@ impl ClaimIndex {
                 let pods: Vec<_> =
                     reserved_for(object).map(|name| format!("{}/{name}", key.0)).collect();
                 let results = allocation(object).into_iter().flat_map(held_devices);
-                for result in results.filter(|result| PoolName::of_result(result) == pool) {
+                for result in results.filter(|result| PoolId::of_result(result) == pool) {
                     let (device, gpus) = claim_gpus::from_allocation_result(result);
                     let (claim, pods) = (claim.clone(), pods.clone());
                     holds.push(ClaimHold { claim, pods, device, gpus });
@@ -295,20 +285,8 @@ impl ClaimIndex {
     }
 }
 
-// === impl PoolName ===
-
-impl PoolName {
-    fn of_slice(slice: &ResourceSlice) -> Self {
-        Self { driver: slice.spec.driver.clone(), pool: slice.spec.pool.name.clone() }
-    }
-
-    fn of_result(result: &DeviceRequestAllocationResult) -> Self {
-        Self { driver: result.driver.clone(), pool: result.pool.clone() }
-    }
-}
-
-fn pools_of(allocation: &AllocationResult) -> BTreeSet<PoolName> {
-    held_devices(allocation).map(PoolName::of_result).collect()
+fn pools_of(allocation: &AllocationResult) -> BTreeSet<PoolId> {
+    held_devices(allocation).map(PoolId::of_result).collect()
 }
 
 /// Namespace and name.

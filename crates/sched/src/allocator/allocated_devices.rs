@@ -49,7 +49,7 @@ impl AllocatedDevices {
     /// admin access stay free.
     pub fn add(&mut self, allocation: &AllocationResult) {
         for result in held_devices(allocation) {
-            let holding = self.pools.entry(pool(result)).or_default();
+            let holding = self.pools.entry(PoolId::of_result(result)).or_default();
             let holding = holding.entry(result.device.clone()).or_default();
             holding.change(result, usize::saturating_add, Amount::saturating_add);
         }
@@ -58,7 +58,7 @@ impl AllocatedDevices {
     /// Removes an allocation that was added before. Other allocations of the same devices are unchanged.
     pub fn remove(&mut self, allocation: &AllocationResult) {
         for result in held_devices(allocation) {
-            let pool = pool(result);
+            let pool = PoolId::of_result(result);
             let Some(holdings) = self.pools.get_mut(&pool) else { continue };
             let Some(holding) = holdings.get_mut(&result.device) else { continue };
             holding.change(result, usize::saturating_sub, Amount::saturating_sub);
@@ -108,8 +108,4 @@ pub fn held_devices(
 ) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
     let results = allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
     results.filter(|result| result.admin_access != Some(true))
-}
-
-fn pool(result: &DeviceRequestAllocationResult) -> PoolId {
-    PoolId { driver: result.driver.clone(), name: result.pool.clone() }
 }

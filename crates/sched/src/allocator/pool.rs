@@ -47,7 +47,7 @@ impl Pool {
         let is_newest = |slice: &&Arc<ResourceSlice>| generation(slice) == newest_generation;
         let mut node_slices: Vec<_> = relevant.into_iter().filter(is_newest).collect();
         let spec = &node_slices[0].spec;
-        let id = PoolId { driver: spec.driver.clone(), name: spec.pool.name.clone() };
+        let id = PoolId::of_slice(node_slices[0]);
         let expected = usize::try_from(spec.pool.resource_slice_count).unwrap_or_default();
         // If the node's own slices are already complete, slices for other nodes are ignored.
         let is_complete = node_slices.len() == expected;
