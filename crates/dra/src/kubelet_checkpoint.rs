@@ -46,6 +46,22 @@ pub(crate) enum KubeletCheckpointError {
     NotMounted(PathBuf),
 }
 
+/// UIDs of the pods that use each claim, by the claim's UID; empty if the checkpoint cannot be read. Blocks.
+pub fn pods_by_claim(kubelet_dir: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let claims = read(&kubelet_dir.join(FILE_NAME)).unwrap_or_default();
+    claims.into_iter().map(|claim| (claim.claim_uid, claim.pod_uids)).collect()
+}
+
+fn read(path: &Path) -> Result<Vec<ClaimState>, KubeletCheckpointError> {
+    let text = match read_regular_text(path, Symlinks::Refused, MAX_BYTES) {
+        Ok(text) => text,
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        Err(_) if path.with_file_name(CPU_MANAGER_FILE).exists() => return Ok(Vec::new()),
+        Err(_) => return Err(KubeletCheckpointError::NotMounted(path.to_owned())),
+    };
+    Ok(Checkpoint::parse_unverified(&text)?.claims.unwrap_or_default())
+}
+
 // === impl KubeletCheckpoint ===
 
 impl KubeletCheckpoint {
@@ -74,28 +90,18 @@ impl KubeletCheckpoint {
                 PreparedClaim { claim, state: Stage::PrepareStarted, devices, limits: None };
             (!record.devices.is_empty()).then(|| (record.claim.uid.clone(), record))
         };
-        Ok(self.claims()?.into_iter().filter_map(to_record).collect())
+        Ok(read(&self.path)?.into_iter().filter_map(to_record).collect())
     }
 
     /// True if the checkpoint has a claim for this driver, prepared or not. Blocks.
     pub(crate) fn has_claims(&self) -> Result<bool, KubeletCheckpointError> {
-        let claims = self.claims()?;
+        let claims = read(&self.path)?;
         Ok(claims.iter().any(|state| state.drivers.contains_key(self.driver.as_str())))
     }
 
     /// UIDs of all claims. Blocks.
     pub(crate) fn uids(&self) -> Result<BTreeSet<String>, KubeletCheckpointError> {
-        Ok(self.claims()?.into_iter().map(|state| state.claim_uid).collect())
-    }
-
-    fn claims(&self) -> Result<Vec<ClaimState>, KubeletCheckpointError> {
-        let text = match read_regular_text(&self.path, Symlinks::Refused, MAX_BYTES) {
-            Ok(text) => text,
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            Err(_) if self.path.with_file_name(CPU_MANAGER_FILE).exists() => return Ok(Vec::new()),
-            Err(_) => return Err(KubeletCheckpointError::NotMounted(self.path.clone())),
-        };
-        Ok(Checkpoint::parse_unverified(&text)?.claims.unwrap_or_default())
+        Ok(read(&self.path)?.into_iter().map(|state| state.claim_uid).collect())
     }
 }
 

@@ -38,6 +38,7 @@ mod unrecorded_claims;
 
 pub use driver::{Deps, Driver, restore_claims};
 pub use excess::{MemoryExcess, MemoryExcesses};
+pub use kubelet_checkpoint::pods_by_claim;
 pub use opaque::{check_claim_parameters, check_parameters};
 pub use record::{ClaimFile, FORMAT as CLAIMS, PreparedClaim, PreparedDevice, Records, Stage};
 pub use recovered::RecoveredClaims;

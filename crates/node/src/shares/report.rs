@@ -15,7 +15,7 @@ use windlass_core::{
 };
 use windlass_dra::{ClaimFile, PreparedClaim};
 use windlass_host::files::{MAX_BYTES, Symlinks, read_regular_text};
-use windlass_kubelet_api::{checkpoint, deviceplugin::PLUGIN_DIR, dra};
+use windlass_kubelet_api::{checkpoint, deviceplugin::PLUGIN_DIR};
 use windlass_resources::{NodeState, offers::OfferedDevice};
 
 use super::{
@@ -179,12 +179,13 @@ impl ShareSources<'_> {
     /// Shares of the pod's claims.
     fn by_claims(&self, pod: &PodHoldings) -> Vec<PodShare> {
         let claims = ClaimFile::new(self.places).read().ok().flatten().unwrap_or_default();
+        let pods_by_claim = windlass_dra::pods_by_claim(&self.places.kubelet_dir);
         let is_of_pod = |claim: &&PreparedClaim| {
             claim.claim.namespace == pod.namespace && pod.claims.contains(&claim.claim.name)
         };
         let mut shares = Vec::new();
         for claim in claims.values().filter(is_of_pod) {
-            let pod_uids = self.pods_of_claim(&claim.claim.uid);
+            let pod_uids = pods_by_claim.get(&claim.claim.uid).cloned().unwrap_or_default();
             for device in &claim.devices {
                 let Some((id, portion)) = device.device.as_ref().zip(device.portion()) else {
                     continue;
@@ -236,16 +237,5 @@ impl ShareSources<'_> {
         let text = read_regular_text(&path, Symlinks::Refused, MAX_BYTES).ok();
         let parsed = text.and_then(|text| checkpoint::Checkpoint::parse(text.trim_end()).ok());
         parsed.and_then(|checkpoint| checkpoint.pods).unwrap_or_default()
-    }
-
-    /// UIDs of the pods that use a claim, from the kubelet's checkpoint; none if it cannot be read.
-    fn pods_of_claim(&self, claim: &str) -> BTreeSet<String> {
-        let path = self.places.kubelet_dir.join(dra::checkpoint::FILE_NAME);
-        let text = read_regular_text(&path, Symlinks::Refused, MAX_BYTES).ok();
-        let parsed =
-            text.and_then(|text| dra::checkpoint::Checkpoint::parse_unverified(&text).ok());
-        let claims = parsed.and_then(|checkpoint| checkpoint.claims).unwrap_or_default();
-        let claim_state = claims.into_iter().find(|state| state.claim_uid == claim);
-        claim_state.map(|state| state.pod_uids).unwrap_or_default()
     }
 }
