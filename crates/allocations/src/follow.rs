@@ -30,7 +30,7 @@ use windlass_kubelet_api::{checkpoint, deviceplugin};
 
 pub use self::{
     allocations::{Allocations, AllocationsReader, FollowGuard},
-    checkpoint_reader::ContainerIds,
+    checkpoint_reader::{ContainerIds, read_container_ids},
 };
 use self::{
     allocations::{CheckpointSnapshot, still_held},

@@ -19,7 +19,10 @@ use windlass_host::{
     deadline,
     files::{MAX_BYTES, Symlinks, read_regular_text},
 };
-use windlass_kubelet_api::checkpoint::{Checkpoint, CheckpointError, PodDevices};
+use windlass_kubelet_api::{
+    checkpoint::{Checkpoint, CheckpointError, FILE_NAME, PodDevices},
+    deviceplugin::PLUGIN_DIR,
+};
 
 use crate::HeldIds;
 
@@ -124,6 +127,12 @@ pub(super) fn container_ids(checkpoint: &Checkpoint) -> Vec<ContainerIds> {
         })
     };
     entries.filter_map(ids).collect()
+}
+
+/// Ids of each container, from the kubelet's checkpoint; none if it cannot be read. Blocks.
+pub fn read_container_ids(kubelet_dir: &Path) -> Vec<ContainerIds> {
+    let checkpoint = checkpoint(&kubelet_dir.join(PLUGIN_DIR).join(FILE_NAME));
+    checkpoint.map(|checkpoint| container_ids(&checkpoint)).unwrap_or_default()
 }
 
 pub(super) fn pods_by_device(checkpoint: Checkpoint) -> PodsByDevice {

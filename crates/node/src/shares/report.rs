@@ -4,7 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use windlass_allocations::ledger::Portion;
+use windlass_allocations::{
+    follow::{ContainerIds, read_container_ids},
+    ledger::Portion,
+};
 use windlass_cdi::memory_limits::{self, LimitedHolders};
 use windlass_config::{HostPaths, ShareMethod};
 use windlass_core::{
@@ -14,8 +17,6 @@ use windlass_core::{
     replica::ReplicaId,
 };
 use windlass_dra::{ClaimFile, PreparedClaim};
-use windlass_host::files::{MAX_BYTES, Symlinks, read_regular_text};
-use windlass_kubelet_api::{checkpoint, deviceplugin::PLUGIN_DIR};
 use windlass_resources::{NodeState, offers::OfferedDevice};
 
 use super::{
@@ -127,7 +128,7 @@ impl ShareSources<'_> {
     /// Replicas with a given memory. A pod's containers count together.
     fn by_replicas(&self, pod: &PodHoldings) -> Vec<PodShare> {
         let mut replicas_by_gpu: BTreeMap<DeviceId, Replicas> = BTreeMap::new();
-        let checkpoint_devices = self.checkpoint_devices();
+        let containers = read_container_ids(&self.places.kubelet_dir);
         for ((container, resource), ids) in &pod.devices {
             let mut offers = self.node.offers.iter();
             let offer = offers.find(|(name, _)| name.as_str() == resource).map(|(_, offer)| offer);
@@ -141,21 +142,13 @@ impl ShareSources<'_> {
                 replicas.count += 1;
                 replicas.memory_mib += replica_mib;
                 let id = replica.to_string();
-                let is_replica = |pod_devices: &&checkpoint::PodDevices| {
-                    pod_devices.container_name == *container
-                        && pod_devices.resource_name == *resource
-                        && pod_devices
-                            .device_ids
-                            .values()
-                            .flatten()
-                            .any(|device_id| *device_id == id)
+                let has_replica = |held: &&ContainerIds| {
+                    held.container == *container
+                        && held.resource.as_str() == resource
+                        && held.ids.contains(&id)
                 };
-                replicas.pod_uids.extend(
-                    checkpoint_devices
-                        .iter()
-                        .find(is_replica)
-                        .map(|pod_devices| pod_devices.pod_uid.clone()),
-                );
+                let holder = containers.iter().find(has_replica);
+                replicas.pod_uids.extend(holder.map(|held| held.pod.clone()));
             }
         }
         let share = |(device, replicas): (DeviceId, Replicas)| {
@@ -229,13 +222,5 @@ impl ShareSources<'_> {
             Some(Enforcement::Mps) => Enforcement::Mps,
             _ => self.by_watchdog(gpu.drm_pci_address()),
         }
-    }
-
-    /// The kubelet's checkpoint of devices; empty if it cannot be read.
-    fn checkpoint_devices(&self) -> Vec<checkpoint::PodDevices> {
-        let path = self.places.kubelet_dir.join(PLUGIN_DIR).join(checkpoint::FILE_NAME);
-        let text = read_regular_text(&path, Symlinks::Refused, MAX_BYTES).ok();
-        let parsed = text.and_then(|text| checkpoint::Checkpoint::parse(text.trim_end()).ok());
-        parsed.and_then(|checkpoint| checkpoint.pods).unwrap_or_default()
     }
 }
