@@ -41,7 +41,7 @@ use windlass_host::shared::Shared;
 
 pub use self::{
     overlap::{Overlap, Overlaps},
-    portion::{Portion, combined},
+    portion::{FULL_COMPUTE_PERCENT, Portion, combined},
     shares::Shares,
 };
 use crate::HeldIds;

@@ -1,6 +1,6 @@
 //! Consumable capacity of a GPU: total memory and compute, and the amounts that an allocation consumes.
 
-use windlass_allocations::ledger::Portion;
+use windlass_allocations::ledger::{FULL_COMPUTE_PERCENT, Portion};
 use windlass_config::{DriverName, Replicas, ShareLimits, ShareMethod, ShareSettings, Sharing};
 use windlass_core::{
     attribute::{AttributeName, Capacities, Quantity},
@@ -37,9 +37,6 @@ pub(crate) enum CapacityError {
     )]
     Unenforced { amount: String, name: String, method: &'static str },
 }
-
-/// Compute of a whole GPU, in percent.
-pub(super) const FULL_COMPUTE_PERCENT: u64 = 100;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,13 +1,11 @@
 //! Limits of memory and threads for a claim's programs under MPS.
 
-use windlass_allocations::ledger::Portion;
+use windlass_allocations::ledger::{FULL_COMPUTE_PERCENT, Portion};
 use windlass_core::{
     cdi::{ContainerEdits, SpecMount as Mount},
     device::Device,
 };
 use windlass_lifecycle::mps::MpsFolders;
-
-use super::consumable_capacity::FULL_COMPUTE_PERCENT;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MpsLimits {

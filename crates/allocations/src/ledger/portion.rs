@@ -33,8 +33,8 @@ pub struct MpsDevices {
     pub possible: BTreeSet<DeviceId>,
 }
 
-/// Compute of the whole device, in percent.
-const FULL_COMPUTE_PERCENT: u64 = 100;
+/// Compute of a whole device, in percent.
+pub const FULL_COMPUTE_PERCENT: u64 = 100;
 
 /// Total use of each device by one claim, which may have several shares of it.
 pub fn combined<'a>(

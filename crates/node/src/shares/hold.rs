@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, iter};
 use serde::{Deserialize, Serialize};
 use windlass_allocations::{
     follow::ContainerIds,
-    ledger::{ClaimRef, ClaimUse, Portion},
+    ledger::{ClaimRef, ClaimUse, FULL_COMPUTE_PERCENT, Portion},
 };
 use windlass_cdi::memory_limits::GpuMemory;
 use windlass_config::{ShareMethod, ShareResources};

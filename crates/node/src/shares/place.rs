@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use windlass_allocations::ledger::Ledger;
+use windlass_allocations::ledger::{FULL_COMPUTE_PERCENT, Ledger};
 use windlass_core::{
     device::DeviceId,
     placement::{self, Policy, Request, Topology},
@@ -10,7 +10,7 @@ use windlass_core::{
 };
 use windlass_resources::offers::{ShareableGpu, ShareableGpus};
 
-use super::hold::{Amounts, FULL_COMPUTE_PERCENT};
+use super::hold::Amounts;
 
 /// Request for GPUs, and the state of the node that decides it.
 #[derive(Clone, Copy, Debug)]
