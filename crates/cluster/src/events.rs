@@ -137,10 +137,7 @@ async fn write_to(connection: &Connection, write: &EventWrite) -> Result<(), Clu
             connection.call(context, events.create(&create_params(), event)).await.map(drop)
         }
         EventWrite::UpdateSeries { name, series } => {
-            let params = PatchParams {
-                field_manager: Some(FIELD_MANAGER.to_owned()),
-                ..PatchParams::default()
-            };
+            let params = PatchParams::apply(FIELD_MANAGER);
             let patch = Patch::Merge(serde_json::json!({"series": series}));
             connection.call(context, events.patch_metadata(name, &params, &patch)).await.map(drop)
         }

@@ -122,10 +122,8 @@ impl Pods {
         let pods: Api<Pod> = Api::namespaced(connection.kube.clone(), &pod.namespace);
         // A pod of the same name with another UID is refused.
         let change = json!({"metadata": {"uid": pod.uid, "annotations": {key: value}}});
-        let params =
-            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let (params, change) = (PatchParams::apply(FIELD_MANAGER), Patch::Merge(&change));
         let context = || format!("cannot annotate pod {}", pod.namespaced_name());
-        let change = Patch::Merge(&change);
         let request = pods.patch_metadata(&pod.name, &params, &change);
         let written = connection.call(context, request).await;
         written.inspect_err(|_| self.0.reset()).map(drop)
