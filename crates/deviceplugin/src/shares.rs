@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use tokio::sync::{mpsc, oneshot};
 use windlass_core::{cdi::Kind, name::digest, resource::ResourceName};
+use windlass_host::AGENT_ENDS;
 
 /// CDI kind of shares.
 pub const SHARE_KIND: Kind = Kind::new("share");
@@ -25,8 +26,6 @@ pub struct BindRequest {
 
 /// Capacity of the request channel: one start per container.
 const MAX_REQUESTS: usize = 64;
-
-const AGENT_STOPPING: &str = "the agent ends";
 
 /// Name of a share's CDI device. The order of the ids does not matter.
 pub fn share_name<'a>(resource: &str, ids: impl IntoIterator<Item = &'a String>) -> String {
@@ -50,7 +49,7 @@ impl ShareHandle {
         let ids = ids.iter().cloned().collect();
         // A task that has ended drops the reply.
         let _ = self.0.send(BindRequest { resource: resource.clone(), ids, reply }).await;
-        outcome.await.unwrap_or_else(|_| Err(AGENT_STOPPING.to_owned()))
+        outcome.await.unwrap_or_else(|_| Err(AGENT_ENDS.to_owned()))
     }
 }
 

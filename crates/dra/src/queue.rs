@@ -6,7 +6,7 @@ use tokio::{
 };
 use windlass_allocations::ledger::ClaimRef;
 use windlass_core::name::{is_label, is_subdomain};
-use windlass_host::{abbreviate::truncated, deadline};
+use windlass_host::{AGENT_ENDS, abbreviate::truncated, deadline};
 
 use super::record::PreparedDevice;
 
@@ -87,7 +87,7 @@ impl ClaimQueue {
         let answer = async {
             // A preparer that has ended drops the reply.
             let _ = self.requests.send(Request { claim, operation: operation(reply) }).await;
-            answer.await.unwrap_or_else(|_| Err("the agent ends".to_owned()))
+            answer.await.unwrap_or_else(|_| Err(AGENT_ENDS.to_owned()))
         };
         deadline::timeout(self.deadline, answer).await.unwrap_or(Err(timeout_error))
     }

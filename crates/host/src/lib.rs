@@ -97,6 +97,9 @@ const RECORDED: &str = "/run/windlass/recorded";
 /// Maximum number of links to follow, as in the kernel (`path_resolution(7)`).
 const MAX_LINKS: usize = 40;
 
+/// Reason why a task of the agent does not answer any more.
+pub const AGENT_ENDS: &str = "the agent ends";
+
 /// File name of NVML; also the dynamic linker's name for it.
 pub const NVML: &str = "libnvidia-ml.so.1";
 

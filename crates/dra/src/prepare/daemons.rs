@@ -3,7 +3,7 @@
 use tokio::time::{Duration, sleep};
 use windlass_allocations::ledger::ClaimUse;
 use windlass_core::device::DeviceId;
-use windlass_host::{blocking, deadline};
+use windlass_host::{AGENT_ENDS, blocking, deadline};
 use windlass_lifecycle::mps::MpsState;
 
 use super::{super::record::PreparedClaim, environment::Environment};
@@ -39,7 +39,7 @@ impl Environment {
         let decided = states.wait_for(|states| is_decided(states.get(device)));
         let obstacle = match deadline::timeout(REQUEST_TIMEOUT, decided).await {
             Ok(Ok(states)) => states.get(device).and_then(MpsState::obstacle),
-            Ok(Err(_)) => Some("the agent ends".to_owned()),
+            Ok(Err(_)) => Some(AGENT_ENDS.to_owned()),
             Err(_) => MpsState::Starting.obstacle(),
         };
         obstacle.map_or(Ok(()), |reason| Err(format!("{device}: {reason}")))

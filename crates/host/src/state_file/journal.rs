@@ -22,7 +22,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::watch, time::sleep};
 
 use super::StateFile;
-use crate::blocking;
+use crate::{AGENT_ENDS, blocking};
 
 /// Delay of the next attempt after a failed write, such as on a full disk.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -98,7 +98,7 @@ impl<T: Default + PartialEq> Journal<T> {
             let outcome = written.wait_for(|written| written.outcome(version).is_some()).await;
             // A wait fails only if the writer has ended.
             let outcome = outcome.ok().and_then(|written| written.outcome(version));
-            outcome.unwrap_or_else(|| Err("the agent ends".to_owned()))
+            outcome.unwrap_or_else(|| Err(AGENT_ENDS.to_owned()))
         }
     }
 

@@ -8,7 +8,7 @@ use tokio::{
 };
 use windlass_allocations::follow::AllocationsReader;
 use windlass_core::device::DeviceId;
-use windlass_host::deadline::Deadline;
+use windlass_host::{AGENT_ENDS, deadline::Deadline};
 
 use super::{
     CleanupStates,
@@ -67,8 +67,6 @@ type PendingStart = (DeviceId, oneshot::Receiver<Result<(), String>>);
 /// Capacity of the request channel: one start per device and container.
 const MAX_REQUESTS: usize = 64;
 
-const AGENT_STOPPING: &str = "the agent ends";
-
 const CHECKPOINT_UNREADABLE: &str =
     "the kubelet's checkpoint cannot be read, so the device's pods are unknown";
 
@@ -113,7 +111,7 @@ impl CleanupHandle {
             let reason = match outcome {
                 Ok(Ok(Ok(()))) => continue,
                 Ok(Ok(Err(reason))) => reason,
-                Ok(Err(_)) => AGENT_STOPPING.to_owned(),
+                Ok(Err(_)) => AGENT_ENDS.to_owned(),
                 Err(_) => {
                     format!("it is not ready after {:?}; its steps continue", self.start_deadline)
                 }
@@ -139,7 +137,7 @@ impl CleanupHandle {
         let starts = devices.into_iter().map(|device| (device, claim.clone()));
         for (device, outcome_receiver) in self.start(starts).await {
             let device_outcome =
-                outcome_receiver.await.unwrap_or_else(|_| Err(AGENT_STOPPING.to_owned()));
+                outcome_receiver.await.unwrap_or_else(|_| Err(AGENT_ENDS.to_owned()));
             outcome =
                 outcome.and(device_outcome.map_err(|reason| NotReadyError { device, reason }));
         }
@@ -152,7 +150,7 @@ impl CleanupHandle {
         let claim = claim_tenant(claim);
         // If the cleanup has ended, the reply is dropped.
         let _ = self.requests.send(Request::ReleaseClaim { claim, reply }).await;
-        outcome_receiver.await.unwrap_or_else(|_| Err(AGENT_STOPPING.to_owned()))
+        outcome_receiver.await.unwrap_or_else(|_| Err(AGENT_ENDS.to_owned()))
     }
 
     async fn start(

@@ -4,7 +4,7 @@
 
 use tokio::time::Duration;
 use windlass_discovery::mig::{RETRY_DELAY, retry_until_initialised};
-use windlass_host::deadline;
+use windlass_host::{AGENT_ENDS, deadline};
 
 use super::steps::{StepContext, StepError};
 
@@ -16,7 +16,7 @@ pub(super) async fn reset(context: &StepContext, limit: Duration) -> Result<(), 
                 return Err(StepError::NotReset(reason.to_owned()));
             }
             let Some(shutdown_guard) = context.mig.shut_down_nvml().await else {
-                return Err(StepError::NotReset("the agent ends".to_owned()));
+                return Err(StepError::NotReset(AGENT_ENDS.to_owned()));
             };
             context.mig.nvidia_smi().run(&["--gpu-reset", "-i", context.device.as_str()]).await?;
             drop(shutdown_guard);
