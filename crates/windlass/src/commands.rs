@@ -181,7 +181,7 @@ fn group_by_reason<'a, T>(entries: impl Iterator<Item = (&'a str, T)>) -> Vec<(&
 }
 
 /// Marks a document about a simulated or recorded machine.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Origin<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     simulated: Option<&'a str>,
@@ -194,25 +194,26 @@ impl<'a> Origin<'a> {
         let (simulated, recorded) = (&inventory.simulated, &inventory.recorded);
         Self { simulated: simulated.as_deref(), recorded: recorded.as_deref() }
     }
+
+    fn notices(self) -> impl Iterator<Item = String> {
+        let simulated = self.simulated.map(|profile| format!("SIMULATED machine {profile}"));
+        let recorded = self.recorded.map(|origin| format!("RECORDED host, {origin}"));
+        simulated.into_iter().chain(recorded)
+    }
+
+    fn print(self, paint: Paint) -> Result<()> {
+        Ok(self.notices().try_for_each(|text| print_line(paint.styled(Style::Warning, text)))?)
+    }
 }
 
 /// Prints a notice for a simulated machine or a recording.
 fn print_origin_notice(inventory: &Inventory, paint: Paint) -> Result<()> {
-    for text in origin_notices(inventory) {
-        print_line(paint.styled(Style::Warning, text))?;
-    }
-    Ok(())
+    Origin::of(inventory).print(paint)
 }
 
 /// Prints the notice to stderr, for documents without a field for it.
 fn print_origin_notice_to_stderr(inventory: &Inventory) -> Result<()> {
-    origin_notices(inventory).try_for_each(print_to_stderr)
-}
-
-fn origin_notices(inventory: &Inventory) -> impl Iterator<Item = String> {
-    let simulated =
-        inventory.simulated.iter().map(|profile| format!("SIMULATED machine {profile}"));
-    simulated.chain(inventory.recorded.iter().map(|origin| format!("RECORDED host, {origin}")))
+    Origin::of(inventory).notices().try_for_each(print_to_stderr)
 }
 
 /// Prints a message to stderr, apart from output for programs.

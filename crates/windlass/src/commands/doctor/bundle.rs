@@ -25,7 +25,7 @@ pub(super) fn write(
     folder: &Path,
     config: &Config,
     inventory: &Inventory,
-    report: &Diagnosis,
+    report: &Diagnosis<'_>,
 ) -> Result<()> {
     let (_, anonymiser) = write_recording(folder, config, inventory, Identifiers::Anonymised)?;
     let mut findings = serde_json::to_value(report)?;

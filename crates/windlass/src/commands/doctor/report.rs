@@ -9,18 +9,16 @@ use windlass_core::{
 
 use crate::{
     cli::OutputArg,
-    commands::print_output,
+    commands::{Origin, print_output},
     screen::{Paint, Style, pluralized, print_line, wrapped},
 };
 
 /// All findings of a diagnosis.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Diagnosis {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    simulated: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    recorded: Option<String>,
+pub(crate) struct Diagnosis<'a> {
+    #[serde(flatten)]
+    origin: Origin<'a>,
     version: &'static str,
     problems: usize,
     warnings: usize,
@@ -29,13 +27,12 @@ pub(crate) struct Diagnosis {
 
 // === impl Diagnosis ===
 
-impl Diagnosis {
+impl<'a> Diagnosis<'a> {
     pub(crate) fn new(findings: Vec<Finding>) -> Self {
         let count =
             |severity| findings.iter().filter(|finding| finding.severity == severity).count();
         Self {
-            simulated: None,
-            recorded: None,
+            origin: Origin::default(),
             version: env!("CARGO_PKG_VERSION"),
             problems: count(Severity::Problem),
             warnings: count(Severity::Warning),
@@ -43,10 +40,8 @@ impl Diagnosis {
         }
     }
 
-    pub(super) fn with_origin(mut self, inventory: &Inventory) -> Self {
-        self.simulated.clone_from(&inventory.simulated);
-        self.recorded.clone_from(&inventory.recorded);
-        self
+    pub(super) fn with_origin(self, inventory: &'a Inventory) -> Self {
+        Self { origin: Origin::of(inventory), ..self }
     }
 
     /// Prints problems and warnings, and with `all` the other checks too. Fails if there is a problem.
@@ -58,12 +53,7 @@ impl Diagnosis {
 
     fn print(&self, all: bool) -> Result<()> {
         let paint = Paint::for_stdout();
-        if let Some(profile) = &self.simulated {
-            print_line(paint.styled(Style::Warning, format!("SIMULATED machine {profile}")))?;
-        }
-        if let Some(origin) = &self.recorded {
-            print_line(paint.styled(Style::Warning, format!("RECORDED host, {origin}")))?;
-        }
+        self.origin.print(paint)?;
         let is_shown = |finding: &&Finding| all || finding.severity >= Severity::Warning;
         let visible: Vec<_> = self.findings.iter().filter(is_shown).collect();
         for group in visible.chunk_by(|a, b| a.area == b.area) {
