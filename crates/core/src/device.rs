@@ -158,6 +158,9 @@ pub struct Location {
 /// Attributes that hold a product name, most specific first.
 const PRODUCT_NAMES: [&str; 3] = ["productName", "model", "usbProductName"];
 
+/// Attribute with the profile of a MIG instance.
+pub const MIG_PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
+
 const COMPUTE_CAPABILITY: AttributeName = AttributeName::new("nvidia.com", "cudaComputeCapability");
 
 show_text!(DeviceId);
@@ -207,6 +210,11 @@ impl Device {
             });
             texts.next()
         })
+    }
+
+    /// Profile of a MIG instance.
+    pub fn mig_profile(&self) -> Option<&str> {
+        self.text_attribute(&MIG_PROFILE)
     }
 
     /// CUDA compute capability as (major, minor), if NVIDIA's driver reports one.

@@ -38,7 +38,6 @@ pub use host_watch::HostWatch;
 pub use nics::{
     AUXILIARY_DEVICE, DRIVER, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
 };
-pub use nvidia::MIG_PROFILE;
 
 use self::{
     policy::HealthPolicyWatch,

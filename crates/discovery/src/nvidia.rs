@@ -40,7 +40,6 @@ use windlass_host::{
 };
 use windlass_nvml::{LoadError, Nvml, NvmlError};
 
-pub use describe::MIG_PROFILE;
 pub(super) use describe::resource;
 
 use self::{

@@ -23,7 +23,6 @@ pub(super) struct Instance<'a> {
 }
 
 const PRODUCT: AttributeName = nvidia("productName");
-const MIG_PROFILE: AttributeName = nvidia("profile");
 const DRIVER: AttributeName = nvidia("driverVersion");
 const CUDA: AttributeName = nvidia("cudaDriverVersion");
 const MIG_CAPABLE: AttributeName = nvidia("migCapable");
@@ -60,8 +59,8 @@ pub(super) fn instances<'a>(input: &LabelInput<'a>) -> Vec<Instance<'a>> {
         device,
         offering: input.offerings.get(&device.id).copied(),
     };
-    let with_profile = present_devices(input, DeviceKind::Mig)
-        .filter(|device| device.text_attribute(&MIG_PROFILE).is_some());
+    let with_profile =
+        present_devices(input, DeviceKind::Mig).filter(|device| device.mig_profile().is_some());
     with_profile.map(instance).collect()
 }
 
@@ -131,8 +130,7 @@ impl Instance<'_> {
 
     /// Profile in label spelling: keys cannot contain `+`.
     pub(super) fn mig_profile(&self) -> String {
-        let profile =
-            self.device.text_attribute(&MIG_PROFILE).unwrap_or_default().replace('+', ".");
+        let profile = self.device.mig_profile().unwrap_or_default().replace('+', ".");
         spelling::sanitised(&profile)
     }
 
@@ -144,7 +142,7 @@ impl Instance<'_> {
             Some((*label, amount))
         };
         let memory = self.device.memory_mib().map(|mib| ("memory", mib));
-        let slices = slices(self.device.text_attribute(&MIG_PROFILE).unwrap_or_default());
+        let slices = slices(self.device.mig_profile().unwrap_or_default());
         let slices = slices.map(|(gi, ci)| [("slices.gi", gi), ("slices.ci", ci)]);
         let engines = ENGINES.iter().filter_map(engine);
         memory.into_iter().chain(slices.into_iter().flatten()).chain(engines).collect()

@@ -1,7 +1,6 @@
 //! Placement topology: devices of a node and the affinity of each pair, computed once per inventory.
 
 use crate::{
-    attribute::AttributeName,
     device::{Device, DeviceId, DeviceKind},
     inventory::Inventory,
     topology::{Connection, ConnectionMatrix},
@@ -31,8 +30,6 @@ pub(super) struct PlacedDevice {
     /// PCIe affinity to the nearest NIC; 0 for NICs.
     pub(super) nic_affinity: i64,
 }
-
-const MIG_PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 
 /// Unit of packing and spreading.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,10 +141,9 @@ impl PlacedDevice {
     fn new(device: &Device, nic_affinity: i64) -> Self {
         let numa_node = device.place.numa_node;
         let group = match &device.parent {
-            Some(whole) => Group::Partitions(
-                whole.clone(),
-                device.attributes.get(&MIG_PROFILE).map(ToString::to_string),
-            ),
+            Some(whole) => {
+                Group::Partitions(whole.clone(), device.mig_profile().map(str::to_owned))
+            }
             None => Group::Numa(device.kind, numa_node),
         };
         Self { id: device.id.clone(), numa_node, group, nic_affinity }

@@ -7,7 +7,8 @@ use windlass_config::{MigStrategy, Policy};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes, Quantity},
     device::{
-        Device, DeviceId, DeviceKind, DeviceNode, ExtraEdits, Location, Partition, SourceName,
+        Device, DeviceId, DeviceKind, DeviceNode, ExtraEdits, Location, MIG_PROFILE, Partition,
+        SourceName,
     },
     nvlink::NvLinks,
     pci::PciAddress,
@@ -37,9 +38,6 @@ pub(super) const fn attribute_name(name: &'static str) -> AttributeName {
     AttributeName::new(DOMAIN, name)
 }
 
-/// Profile of a MIG instance.
-pub const MIG_PROFILE: AttributeName = attribute_name("profile");
-
 /// Position of a MIG instance on its GPU.
 const INSTANCE_INDEX: AttributeName = attribute_name("instanceIndex");
 
@@ -57,7 +55,7 @@ pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName>
     if !device.kind.is_mig_instance() || policy.mig == MigStrategy::Single {
         return "nvidia.com/gpu".parse().ok();
     }
-    let profile = device.attributes.get(&MIG_PROFILE)?.to_string();
+    let profile = device.mig_profile()?;
     // Resource names cannot contain `+`.
     format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
 }

@@ -20,7 +20,6 @@ use windlass_core::{
     health::{HealthState, Reason},
     inventory::Inventory,
 };
-use windlass_discovery::MIG_PROFILE;
 use windlass_host::counters::Labels;
 
 use super::{
@@ -136,7 +135,7 @@ fn device_labels(device: &Device) -> Labels {
         ("kind", Some(device.kind.to_string())),
         ("index", Some(device.index.to_string())),
         ("model", device.product().map(str::to_owned)),
-        ("profile", device.text_attribute(&MIG_PROFILE).map(str::to_owned)),
+        ("profile", device.mig_profile().map(str::to_owned)),
         ("parent", device.parent.as_ref().map(ToString::to_string)),
     ];
     present(labels).collect()

@@ -21,7 +21,6 @@ use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
 };
-use windlass_discovery::MIG_PROFILE;
 use windlass_host::blocking;
 use windlass_resources::{
     device_info::{DeviceInfoFiles, DeviceInfos, OutdatedFiles},
@@ -221,8 +220,7 @@ pub(super) async fn wait_until_slow(mut busy_since: watch::Receiver<Option<Insta
 /// Compares the properties that documents and fingerprints contain, without health and telemetry.
 pub(super) fn is_same(device: &Device, other: &Device) -> bool {
     fn properties(device: &Device) -> impl PartialEq + '_ {
-        let partitioning =
-            (&device.parent, device.part, device.partitioned, device.attributes.get(&MIG_PROFILE));
+        let partitioning = (&device.parent, device.part, device.partitioned, device.mig_profile());
         (
             device.kind,
             &device.source,

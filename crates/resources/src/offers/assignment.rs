@@ -9,7 +9,7 @@ use windlass_core::{
     inventory::Inventory,
     resource::ResourceName,
 };
-use windlass_discovery::{MIG_PROFILE, default_resource};
+use windlass_discovery::default_resource;
 
 const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
 
@@ -152,7 +152,7 @@ impl<'a> Assigner<'a> {
         let (Some(gpu), Some(expected)) = (&instance.parent, &expected.profile) else {
             return false;
         };
-        present_parts(self.inventory, gpu).all(|instance| mig_profile(instance) == Some(expected))
+        present_parts(self.inventory, gpu).all(|instance| instance.mig_profile() == Some(expected))
     }
 
     /// Reason why the configuration excludes the device. An exclude rule that cannot be evaluated excludes the device
@@ -162,7 +162,7 @@ impl<'a> Assigner<'a> {
             return Some("a display adapter, which is not for computing".to_owned());
         }
         self.policy.exclude.iter().find_map(|rule| {
-            match rule.matches(device, mig_profile(device)) {
+            match rule.matches(device, device.mig_profile()) {
                 Ok(true) => Some("excluded by the configuration".to_owned()),
                 Ok(false) => None,
                 Err(error) => {
@@ -241,7 +241,7 @@ fn check_usable(device: &Device, assignment: Assignment) -> Assignment {
 fn by_rule(rules: &[ResourceRule], device: &Device) -> Option<Assignment> {
     let mut rule_error = None;
     for rule in rules {
-        match rule.devices.matches(device, mig_profile(device)) {
+        match rule.devices.matches(device, device.mig_profile()) {
             Ok(true) => return Some(by_matching_rule(rule, device)),
             Ok(false) => {}
             Err(error) => {
@@ -280,11 +280,6 @@ fn is_display(device: &Device) -> bool {
     matches!(device.text_attribute(&PRODUCT), Some("DGX Display" | "NVIDIA DGX Display"))
 }
 
-/// Profile of a MIG instance.
-pub(super) fn mig_profile(device: &Device) -> Option<&str> {
-    device.text_attribute(&MIG_PROFILE)
-}
-
 /// Parts of a GPU that have not vanished.
 pub fn present_parts<'a>(
     inventory: &'a Inventory,
@@ -307,7 +302,7 @@ fn commonest_mig_profile<'a>(
 }
 
 fn only_mig_profile<'a>(inventory: &'a Inventory, gpu: &'a DeviceId) -> Option<&'a str> {
-    let mut profiles = present_parts(inventory, gpu).map(mig_profile);
+    let mut profiles = present_parts(inventory, gpu).map(Device::mig_profile);
     let first = profiles.next()??;
     profiles.all(|profile| profile == Some(first)).then_some(first)
 }

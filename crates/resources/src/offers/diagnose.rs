@@ -9,7 +9,7 @@ use windlass_core::{
     resource::ResourceName,
 };
 
-use super::{Offer, assignment::mig_profile};
+use super::Offer;
 
 /// Results of a plan, from which the reasons are derived.
 #[derive(Clone, Copy)]
@@ -45,7 +45,7 @@ impl PlanResults<'_> {
             .filter(|device| {
                 selectors
                     .iter()
-                    .any(|selector| selector.matches(device, mig_profile(device)) == Ok(true))
+                    .any(|selector| selector.matches(device, device.mig_profile()) == Ok(true))
             })
             .collect();
         match selected.as_slice() {
@@ -140,7 +140,7 @@ fn selector_text(selector: &Selector) -> String {
 /// Reason why a selector does not match a device of its kind.
 fn mismatch_reason(selector: &Selector, device: &Device) -> String {
     let without_expression = Selector { expression: None, ..selector.clone() };
-    let matches_otherwise = without_expression.matches(device, mig_profile(device)) == Ok(true);
+    let matches_otherwise = without_expression.matches(device, device.mig_profile()) == Ok(true);
     let expression = selector.expression.as_ref().filter(|_| matches_otherwise);
     match expression.and_then(|expression| expression.explain_mismatch(device)) {
         Some(reason) => format!("does not match: {reason}"),

@@ -27,9 +27,7 @@ use windlass_core::{
 
 use super::{
     Allocatability, Fingerprints, Offer, OfferedDevice, Offers, WithdrawnId,
-    assignment::{
-        AssignedResource, Assigner, Assignment, ExclusiveUse, mig_profile, present_parts,
-    },
+    assignment::{AssignedResource, Assigner, Assignment, ExclusiveUse, present_parts},
     diagnose::{PlanResults, diagnose},
     earlier_ids,
     shares::{ShareTokens, ShareUnit, ShareableGpu, ShareableGpus},
@@ -262,7 +260,7 @@ impl Planner<'_> {
         exclusive_use: ExclusiveUse,
     ) -> Assignment {
         let policy = &self.inputs.policy.dra;
-        let is_for_claims = policy.offers(device, mig_profile(device));
+        let is_for_claims = policy.offers(device, device.mig_profile());
         let is_divided = self.is_divided_for_claims(device);
         if device.health.has_vanished() {
             // A vanished device creates no new resource. One that was allocatable stays listed.

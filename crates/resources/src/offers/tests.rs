@@ -14,12 +14,14 @@ use windlass_config::{
 };
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Quantity},
-    device::{Device, DeviceId, DeviceKind, DeviceNode, ExtraEdits, Location, SourceName},
+    device::{
+        Device, DeviceId, DeviceKind, DeviceNode, ExtraEdits, Location, MIG_PROFILE, SourceName,
+    },
     health::{HealthTracker, Observation, Reason},
     inventory::Inventory,
     resource::ResourceName,
 };
-use windlass_discovery::{MIG_PROFILE, default_resource};
+use windlass_discovery::default_resource;
 
 use super::{
     Allocatability, Fingerprints, MovePermission, OfferInputs, Offers, Plan, Pools, ReplicaKinds,

@@ -6,7 +6,6 @@ use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use windlass_config::{Config, HostPaths};
 use windlass_core::{
-    attribute::{AttributeName, AttributeValue},
     device::{Device, DeviceKind},
     placement::Topology,
     topology::Connection,
@@ -76,8 +75,6 @@ const ONE: &[&str] = &["1g.5gb"; 7];
 
 /// Folder in memory, since a machine has thousands of small files. Without it, the system's temporary folder is used.
 const IN_MEMORY: &str = "/dev/shm";
-
-const MIG_PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 
 /// All machines.
 pub(crate) async fn all() -> Result<Vec<Machine>> {
@@ -163,10 +160,7 @@ impl PoolKind {
         match self {
             Self::Gpus => device.kind == DeviceKind::Gpu && !device.partitioned,
             Self::Partitions => device.parent.is_some(),
-            Self::Instances(size) => {
-                let profile = device.attributes.get(&MIG_PROFILE);
-                profile == Some(&AttributeValue::String(size.to_owned()))
-            }
+            Self::Instances(size) => device.mig_profile() == Some(size),
         }
     }
 }

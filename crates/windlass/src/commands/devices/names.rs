@@ -2,7 +2,6 @@
 
 use windlass_core::{attribute::AttributeName, device::Device};
 
-const MIG_PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevice");
 
 /// Short name: `GPU0`, `GPU0:3`, `AMD0`, `mlx5_0`, `FPGA1`, `nvme0`, `fuse0`.
@@ -12,7 +11,7 @@ pub(crate) fn name(device: &Device) -> String {
     match text(&RDMA_DEVICE).filter(|_| kind.is_network()) {
         Some(name) => name,
         None if kind.is_mig_instance() && device.part.is_none() => {
-            format!("{by_position}:{}", text(&MIG_PROFILE).unwrap_or_default())
+            format!("{by_position}:{}", device.mig_profile().unwrap_or_default())
         }
         None => by_position,
     }
