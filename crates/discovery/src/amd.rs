@@ -19,8 +19,9 @@ use windlass_core::{
     telemetry::Sample,
 };
 use windlass_host::{
-    Host, PciFunction, PciKind, drm_nodes,
+    Host, PCI_DEVICES, PciFunction, PciKind, drm_nodes,
     hwmon::{Monitor, is_suspended, number, percent},
+    pci_folder,
 };
 
 pub(super) use describe::resource;
@@ -28,7 +29,7 @@ pub(super) use describe::resource;
 use super::{
     facts::count_text,
     failure::{self, ConditionReader, Failure},
-    scanner::{PCI, Scan, Scanner},
+    scanner::{Scan, Scanner},
 };
 
 #[derive(Debug, Default)]
@@ -80,7 +81,7 @@ const KFD: &str = "/dev/kfd";
 /// <https://docs.kernel.org/gpu/amdgpu/driver-misc.html>, <https://docs.kernel.org/gpu/amdgpu/thermal.html>
 pub(super) fn sample(host: &Host, device: &Device) -> Sample {
     let Some(address) = device.place.pci else { return Sample::default() };
-    let folder = Path::new(PCI).join(address.to_string());
+    let folder = pci_folder(address);
     if is_suspended(host, &folder) {
         return Sample::default();
     }
@@ -108,7 +109,7 @@ impl Scanner for Amd {
     }
 
     fn folders(&self) -> &'static [&'static str] {
-        &[PCI, kfd::NODES, "/sys/class/drm"]
+        &[PCI_DEVICES, kfd::NODES, "/sys/class/drm"]
     }
 
     fn scan(&mut self, host: &Host) -> Scan {

@@ -21,7 +21,7 @@ use windlass_core::{
     pci::PciAddress,
 };
 use windlass_host::{
-    Host,
+    Host, PCI_DEVICES,
     entry_limits::EntryLimits,
     external::{DeadlineExceeded, ScanPool},
 };
@@ -33,7 +33,7 @@ use self::{manager::Managers, regions::Regions};
 use super::{
     facts::count_text,
     failure,
-    scanner::{PCI, Scan, Scanner},
+    scanner::{Scan, Scanner},
 };
 
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl Scanner for Fpga {
     }
 
     fn folders(&self) -> &'static [&'static str] {
-        &[PCI, "/sys/class/fpga", manager::REGIONS, manager::MANAGERS]
+        &[PCI_DEVICES, "/sys/class/fpga", manager::REGIONS, manager::MANAGERS]
     }
 
     fn scan(&mut self, host: &Host) -> Scan {

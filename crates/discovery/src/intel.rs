@@ -16,12 +16,13 @@ use windlass_core::{
 use windlass_host::{
     Host, PciFunction, PciKind, drm_nodes,
     hwmon::{Monitor, is_suspended, number},
+    pci_folder,
 };
 
 use super::{
     facts::{attributes, count_text, function_attributes, text_value},
     failure::{self, ConditionReader, Failure},
-    scanner::{PCI, Scan, Scanner},
+    scanner::{Scan, Scanner},
 };
 
 #[derive(Debug, Default)]
@@ -71,7 +72,7 @@ pub(super) fn resource(_: &Policy, device: &Device) -> Option<ResourceName> {
 /// `sysfs-driver-intel-xe-hwmon`
 pub(super) fn sample(host: &Host, device: &Device) -> Sample {
     let Some(address) = device.place.pci else { return Sample::default() };
-    let folder = Path::new(PCI).join(address.to_string());
+    let folder = pci_folder(address);
     if is_suspended(host, &folder) {
         return Sample::default();
     }

@@ -29,7 +29,7 @@ use windlass_core::{
     pci::PciAddress,
 };
 use windlass_host::{
-    Host,
+    Host, PCI_DEVICES,
     entry_limits::{EntryLimits, first_names},
     interface_use::{self, InterfaceUse},
 };
@@ -47,7 +47,7 @@ use self::{
 };
 use super::{
     facts::count_text,
-    scanner::{PCI, Scan, Scanner},
+    scanner::{Scan, Scanner},
 };
 
 /// Scanner of network interfaces.
@@ -92,7 +92,7 @@ impl Scanner for Nics {
     }
 
     fn folders(&self) -> &'static [&'static str] {
-        &[PCI, function::AUXILIARY, function::INFINIBAND, interface_use::NET, vdpa::DEVICES]
+        &[PCI_DEVICES, function::AUXILIARY, function::INFINIBAND, interface_use::NET, vdpa::DEVICES]
     }
 
     fn scan(&mut self, host: &Host) -> Scan {

@@ -34,7 +34,7 @@ use windlass_core::{
     health::{Health, HealthTracker, Observation, Reason},
     inventory::SourceState,
 };
-use windlass_host::{Host, clock::Clock, deadline, drm_nodes, or_pending};
+use windlass_host::{Host, PCI_DEVICES, clock::Clock, deadline, drm_nodes, or_pending};
 
 use super::{Publisher, SourceSnapshot, log};
 
@@ -45,7 +45,7 @@ pub(super) trait Scanner: Send + 'static {
 
     /// Host folders that a scan requires, by default the folder of PCI functions. An unreadable one fails the scan.
     fn folders(&self) -> &'static [&'static str] {
-        &[PCI]
+        &[PCI_DEVICES]
     }
 
     /// Scans the host once. May block: it runs on its own thread.
@@ -105,9 +105,6 @@ pub(super) struct ScanTriggers {
     /// Count of host events.
     pub(super) host_events: watch::Receiver<u64>,
 }
-
-/// Folder of PCI functions.
-pub(super) const PCI: &str = "/sys/bus/pci/devices";
 
 /// Consecutive scans that must miss a device before it vanishes.
 const MAX_MISSES: u32 = 2;

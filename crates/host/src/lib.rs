@@ -70,7 +70,7 @@ pub use entry::Entry;
 pub use nodes::FoundNode;
 pub use optional::{or_pending, take_finished};
 pub use pci::PciFunction;
-pub use pci_index::PciKind;
+pub use pci_index::{PCI_DEVICES, PciKind, pci_folder};
 pub use roots::Roots;
 pub use vfio::is_vfio;
 

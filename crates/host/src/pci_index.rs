@@ -17,7 +17,7 @@ use super::Host;
 use crate::{entry::Entry, shared::Shared};
 
 /// Folder of all PCI functions.
-pub(super) const PCI_DEVICES: &str = "/sys/bus/pci/devices";
+pub const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
 /// PCI functions of a host. All are read under one lock, because reading these files cannot hang in a driver.
 #[derive(Debug, Default)]
@@ -139,7 +139,7 @@ fn lowest(entries: &[Entry], max_functions: usize) -> (BTreeMap<PciAddress, u64>
 }
 
 /// Sysfs folder of a function.
-pub(super) fn pci_folder(address: PciAddress) -> PathBuf {
+pub fn pci_folder(address: PciAddress) -> PathBuf {
     Path::new(PCI_DEVICES).join(address.to_string())
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use windlass_core::pci::PciAddress;
-use windlass_host::{Host, PciFunction, entry_limits::EntryLimits};
+use windlass_host::{Host, PCI_DEVICES, PciFunction, entry_limits::EntryLimits};
 
 use super::{
     interface::{self, Interface},
@@ -14,7 +14,6 @@ use super::{
     rdma::{self, RdmaDevice},
     vdpa::{self, Vdpa},
 };
-use crate::scanner::PCI;
 
 /// Network functions of the host.
 #[derive(Debug, Default)]
@@ -89,7 +88,7 @@ pub(super) fn find_functions(host: &Host, ports: &mut PortReader) -> FunctionLis
     let mut folders = BTreeMap::new();
     let functions = host.pci_functions(|kind| kind.is_of_class(&[NETWORK])).into_iter();
     let mut pci: BTreeMap<_, _> = functions.map(|function| (function.address, function)).collect();
-    folders.extend(pci.keys().map(|address| (address.to_string(), format!("{PCI}/{address}"))));
+    folders.extend(pci.keys().map(|it| (it.to_string(), format!("{PCI_DEVICES}/{it}"))));
     let subfunctions = list
         .limits
         .entry_names(host, AUXILIARY, MAX_LISTED)
@@ -124,7 +123,7 @@ fn hardware_of(host: &Host, rdma: &str) -> Option<(String, &'static str)> {
     resolved.ancestors().find_map(|folder| {
         let name = folder.file_name()?.to_str()?;
         let is_address = name.parse::<PciAddress>().is_ok();
-        let bus = is_address.then_some(PCI);
+        let bus = is_address.then_some(PCI_DEVICES);
         let bus = bus.or_else(|| name.contains(SUBFUNCTION).then_some(AUXILIARY))?;
         Some((name.to_owned(), bus))
     })

@@ -12,9 +12,9 @@ use windlass_core::{
 use windlass_host::{
     Host, PciKind,
     files::{Symlinks, open_regular},
+    pci_folder,
 };
 
-const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 const NVIDIA_VENDOR: &str = "10de";
 /// Prefix of display classes. Other functions are not read, so they stay asleep.
 const DISPLAY_CLASS: &str = "0x03";
@@ -50,7 +50,7 @@ pub(super) fn read(host: &Host) -> Vgpu {
 
 /// The whole configuration space, if it is readable.
 fn config_space(host: &Host, address: PciAddress) -> Option<[u8; CONFIG_SPACE_BYTES]> {
-    let path = host.path(format!("{PCI_DEVICES}/{address}/config"));
+    let path = host.path(pci_folder(address).join("config"));
     let mut space = [0; CONFIG_SPACE_BYTES];
     open_regular(&path, Symlinks::Followed).ok()?.read_exact(&mut space).ok()?;
     Some(space)
