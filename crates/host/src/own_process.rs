@@ -58,7 +58,7 @@ fn read_self(file: &str) -> Option<String> {
 }
 
 /// Start time of a process in ticks since the boot, from its `stat`.
-pub(crate) fn start_time(stat: &str) -> Option<u64> {
+pub fn start_time(stat: &str) -> Option<u64> {
     field(stat, START_TIME)
 }
 

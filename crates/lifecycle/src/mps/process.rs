@@ -19,6 +19,7 @@ use tokio::{
 use windlass_host::{
     deadline,
     files::{self, MAX_BYTES, Symlinks, read_regular_text},
+    own_process::start_time,
 };
 
 /// A daemon's process, running or not.
@@ -150,15 +151,12 @@ impl Process {
 
 /// Identity and state of the process with this id (`proc_pid_stat(5)`).
 fn stat(pid: Pid) -> Option<ProcStat> {
-    /// Fields 3 and 22, as indexes after field 2, the name, which may contain anything.
-    const STATE: usize = 0;
-    const START_TIME: usize = 19;
     let path: PathBuf = [PROC, &pid.as_raw_nonzero().to_string(), "stat"].iter().collect();
     let stat = fs::read_to_string(path).ok()?;
-    let (_, text_after_name) = stat.rsplit_once(')')?;
-    let fields: Vec<_> = text_after_name.split_whitespace().collect();
-    let start_ticks = fields.get(START_TIME)?.parse().ok()?;
-    let is_zombie = matches!(*fields.get(STATE)?, "Z" | "X");
+    let start_ticks = start_time(&stat)?;
+    // The state is behind the name, which may contain anything.
+    let (_, state) = stat.rsplit_once(") ")?;
+    let is_zombie = state.starts_with(['Z', 'X']);
     Some(ProcStat { identity: Identity { pid, start_ticks }, is_zombie })
 }
 
