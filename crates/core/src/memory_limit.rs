@@ -91,7 +91,7 @@ pub enum MemoryLimitError {
 const VERSION: u32 = 1;
 
 /// Mount point of cgroup v2 (`cgroups(7)`).
-const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
 /// Version of a document, read before all other fields.
 #[derive(Deserialize)]

@@ -33,8 +33,8 @@ enum CgroupError {
 /// Maximum size of `/proc/PID/cgroup` in bytes. The file has a line with a path for each hierarchy.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// File that exists in each directory of cgroup v2, and in no other (`cgroups(7)`).
-const CONTROLLERS_FILE: &str = "cgroup.controllers";
+/// File with the available controllers. Each directory of cgroup v2 has it, and no other (`cgroups(7)`).
+pub(crate) const CONTROLLERS_FILE: &str = "cgroup.controllers";
 
 // === impl MountPoints ===
 

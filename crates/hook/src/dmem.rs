@@ -15,10 +15,8 @@ use std::{fs::File, io::Write as _, path::Path};
 use windlass_core::dmem::{CONTROLLER, DmemRegion};
 use windlass_host::files::{self, Symlinks};
 
-use crate::{HookError, MAX_DOCUMENT};
+use crate::{HookError, MAX_DOCUMENT, cgroup::CONTROLLERS_FILE};
 
-/// File with the controllers that are available in a cgroup (`cgroups(7)`).
-const CONTROLLERS: &str = "cgroup.controllers";
 /// File with the controllers that a cgroup enables for its children (`cgroups(7)`).
 const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
 
@@ -37,7 +35,7 @@ pub(crate) fn prepare(root: &Path, cgroup: &Path, region: &DmemRegion) -> Result
         enable_for_children(&ancestor)?;
         ancestor.push(part);
     }
-    if !has_controller(&cgroup.join(CONTROLLERS))? {
+    if !has_controller(&cgroup.join(CONTROLLERS_FILE))? {
         return Err(HookError::NoDmem(cgroup.to_owned()));
     }
     let path = cgroup.join(LIMITS_FILE);
@@ -69,7 +67,7 @@ pub(crate) fn lift(cgroup: &Path, region: &DmemRegion) -> Result<(), HookError> 
 
 /// Enables the controller for the children of a cgroup.
 fn enable_for_children(cgroup: &Path) -> Result<(), HookError> {
-    if !has_controller(&cgroup.join(CONTROLLERS))? {
+    if !has_controller(&cgroup.join(CONTROLLERS_FILE))? {
         return Err(HookError::NoDmem(cgroup.to_owned()));
     }
     let path = cgroup.join(SUBTREE_CONTROL);

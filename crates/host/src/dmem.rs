@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use windlass_core::{dmem::DmemRegion, pci::PciAddress};
+use windlass_core::{dmem::DmemRegion, memory_limit::CGROUP_ROOT, pci::PciAddress};
 
 use crate::Host;
 
@@ -40,9 +40,6 @@ pub enum DmemUnavailable {
     #[error("the memory of {0} has several regions, and one limit cannot be spread over them")]
     SeveralRegions(PciAddress),
 }
-
-/// Mount point of control groups (`cgroups(7)`).
-pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
 /// File that only cgroup v2 has at that mount point.
 pub const CGROUP2_CONTROLLERS: &str = "/sys/fs/cgroup/cgroup.controllers";

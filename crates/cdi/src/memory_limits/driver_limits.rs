@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use windlass_core::memory_limit::CGROUP_ROOT;
 use windlass_discovery::live_driver::LiveDriver;
-use windlass_host::dmem::{CGROUP_ROOT, CGROUP2_CONTROLLERS};
+use windlass_host::dmem::CGROUP2_CONTROLLERS;
 
 /// Paths on the host that the driver's memory limits need.
 #[derive(Clone, Debug, PartialEq, Eq)]

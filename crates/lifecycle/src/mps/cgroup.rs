@@ -12,11 +12,8 @@ use rustix::{
     process::Pid,
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
-use windlass_core::device::DeviceId;
+use windlass_core::{device::DeviceId, memory_limit::CGROUP_ROOT};
 use windlass_host::Host;
-
-/// Mount point of cgroup v2 on the host.
-const ROOT: &str = "/sys/fs/cgroup";
 
 /// Group of all daemons, below the root.
 const CGROUP_NAME: &str = "windlass-mps";
@@ -40,7 +37,7 @@ const NAMESPACE: &str = "/proc/1/ns/cgroup";
 /// Moves a daemon into a separate group. Does nothing on a host without cgroup v2, where daemons end with the agent's
 /// container.
 pub(super) fn move_to_own_group(host: &Host, device: &DeviceId, daemon: Pid) -> io::Result<()> {
-    let root = host.path(ROOT);
+    let root = host.path(CGROUP_ROOT);
     if !root.join(CONTROLLERS_FILE).exists() {
         return Ok(());
     }
@@ -66,7 +63,7 @@ pub(super) fn remove(host: &Host, device: &DeviceId) {
 }
 
 fn group(host: &Host, device: &DeviceId) -> PathBuf {
-    host.path(ROOT).join(CGROUP_NAME).join(device.as_str())
+    host.path(CGROUP_ROOT).join(CGROUP_NAME).join(device.as_str())
 }
 
 /// Moves a process into a group. Enters the host's cgroup namespace first, because the kernel refuses a move across
