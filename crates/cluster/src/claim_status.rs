@@ -13,13 +13,13 @@ use windlass_host::causes;
 
 use super::{
     Client, ClusterError, FIELD_MANAGER, client::Connection, request_backoff::RequestBackoff,
+    shared_connection::SharedConnection,
 };
 
 /// Reader and writer of claim status.
 pub struct ClaimStatuses {
-    client: Client,
+    connection: SharedConnection,
     backoff: RequestBackoff,
-    connection: Option<Connection>,
 }
 
 /// Outcome of a request.
@@ -42,7 +42,7 @@ impl ClaimStatuses {
     /// A writer for this client's cluster.
     pub fn new(client: Client) -> Self {
         let backoff = RequestBackoff::new("status of claims", &client);
-        Self { client, backoff, connection: None }
+        Self { connection: SharedConnection::new(client), backoff }
     }
 
     /// The claim, if the object of this name still has its UID.
@@ -85,7 +85,7 @@ impl ClaimStatuses {
         &mut self,
         request: impl AsyncFnOnce(&Connection) -> Result<T, ClusterError>,
     ) -> StatusOutcome<T> {
-        let answer = match self.connect().await {
+        let answer = match self.connection.connect().await {
             Ok(connection) => request(&connection).await,
             Err(error) => Err(error),
         };
@@ -101,24 +101,15 @@ impl ClaimStatuses {
                 StatusOutcome::NotFound
             }
             Err(error) if error.status().is_some_and(is_refused) => {
-                self.connection = None;
+                self.connection.reset();
                 StatusOutcome::Refused(causes(&error))
             }
             Err(error) => {
                 // A new connection reads new credentials.
-                self.connection = None;
+                self.connection.reset();
                 StatusOutcome::Retry(self.backoff.record_failure(&error))
             }
         }
-    }
-
-    async fn connect(&mut self) -> Result<Connection, ClusterError> {
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => self.client.connect().await?,
-        };
-        self.connection = Some(connection.clone());
-        Ok(connection)
     }
 }
 

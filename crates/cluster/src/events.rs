@@ -27,7 +27,7 @@ use self::{
 };
 use super::{
     Client, ClusterError, FIELD_MANAGER, client::Connection, create_params,
-    request_backoff::RequestBackoff,
+    request_backoff::RequestBackoff, shared_connection::SharedConnection,
 };
 
 /// Namespace of events about cluster-scoped objects; the API server accepts no other.
@@ -59,18 +59,18 @@ pub async fn run(state: watch::Receiver<Arc<NodeState>>, client: Client, stop: C
     let backoff = RequestBackoff::new("events", &client);
     let reported = ReportedDevices::default();
     let (series, bucket) = (Series::new(client.node()), TokenBucket::full(Instant::now()));
-    let writer = EventWriter { state, client, backoff, reported, series, bucket, connection: None };
+    let connection = SharedConnection::new(client);
+    let writer = EventWriter { state, connection, backoff, reported, series, bucket };
     stop.run_until_cancelled(writer.run()).await;
 }
 
 struct EventWriter {
     state: watch::Receiver<Arc<NodeState>>,
-    client: Client,
+    connection: SharedConnection,
     backoff: RequestBackoff,
     reported: ReportedDevices,
     series: Series,
     bucket: TokenBucket,
-    connection: Option<Connection>,
 }
 
 // === impl EventWriter ===
@@ -79,7 +79,7 @@ impl EventWriter {
     async fn run(mut self) {
         loop {
             let Some(report) = self.next_report() else {
-                self.connection = None;
+                self.connection.reset();
                 changed(&mut self.state).await;
                 continue;
             };
@@ -91,7 +91,7 @@ impl EventWriter {
             match self.write(&report).await {
                 Ok(()) => self.backoff.record_success(),
                 Err(error) => {
-                    self.connection = None;
+                    self.connection.reset();
                     sleep(self.backoff.record_failure(&error)).await;
                 }
             }
@@ -104,12 +104,9 @@ impl EventWriter {
     }
 
     async fn write(&mut self, report: &Report) -> Result<(), ClusterError> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            empty => empty.insert(self.client.connect().await?),
-        };
+        let connection = self.connection.connect().await?;
         let write = self.series.next(report);
-        match write_to(connection, &write).await {
+        match write_to(&connection, &write).await {
             // An earlier attempt succeeded, and its answer was lost.
             Err(error) if error.status().is_some_and(Status::is_already_exists) => {}
             // The event has expired; a new one is written.

@@ -13,7 +13,9 @@ use windlass_config::{LabelOutput, Policy};
 use windlass_host::{or_pending, watch::changed};
 
 use self::apply::Target;
-use super::{Client, ClusterError, request_backoff::RequestBackoff};
+use super::{
+    Client, ClusterError, request_backoff::RequestBackoff, shared_connection::SharedConnection,
+};
 
 /// Labels or annotations by key.
 pub type Labels = BTreeMap<String, String>;
@@ -109,24 +111,21 @@ impl Writer {
     }
 
     async fn write_changes(&mut self) -> Result<(), ClusterError> {
-        let mut connection = None;
+        let connection = SharedConnection::new(self.client.clone());
         loop {
             let request = self.next_request();
             if matches!(request, Request::None) {
                 return Ok(());
             }
-            let connection = match &mut connection {
-                Some(connection) => connection,
-                empty => empty.insert(self.client.connect().await?),
-            };
+            let connection = connection.connect().await?;
             match request {
                 Request::Apply(target, labels) => {
                     let conflicting_keys =
-                        apply::apply(&self.client, connection, target, &labels).await?;
+                        apply::apply(&self.client, &connection, target, &labels).await?;
                     self.record_apply(target, labels, conflicting_keys);
                 }
                 Request::Remove(target) => {
-                    apply::remove(&self.client, connection, target).await?;
+                    apply::remove(&self.client, &connection, target).await?;
                     self.last_write = None;
                 }
                 Request::None => {}

@@ -25,7 +25,7 @@ use windlass_resources::NodeState;
 use self::tracked::{Action, TrackedLease};
 use super::{
     Client, ClusterError, client::Connection, create_params, error::is_write_conflict,
-    request_backoff::RequestBackoff,
+    request_backoff::RequestBackoff, shared_connection::SharedConnection,
 };
 
 /// State of each device's lease.
@@ -63,11 +63,10 @@ pub fn maintain(
     let backoff = RequestBackoff::new("leases", &client);
     let leases = LeaseRenewer {
         state,
-        client,
+        connection: SharedConnection::new(client),
         clock,
         backoff,
         tracked: BTreeMap::new(),
-        connection: None,
         states,
         wake,
     };
@@ -79,11 +78,10 @@ pub fn maintain(
 
 struct LeaseRenewer {
     state: watch::Receiver<Arc<NodeState>>,
-    client: Client,
+    connection: SharedConnection,
     clock: Clock,
     backoff: RequestBackoff,
     tracked: BTreeMap<DeviceId, TrackedLease>,
-    connection: Option<Connection>,
     states: watch::Sender<Arc<LeaseStates>>,
     wake: Arc<Notify>,
 }
@@ -114,15 +112,16 @@ impl LeaseRenewer {
             // The state of a vanished device is removed at once: when the device returns, this node may not hold it.
             self.publish();
             if self.tracked.is_empty() {
-                self.connection = None;
+                self.connection.reset();
                 changed(&mut self.state).await;
                 continue;
             }
-            let interval = self.client.timeouts().lease_duration / RENEWALS_PER_DURATION;
+            let interval =
+                self.connection.client().timeouts().lease_duration / RENEWALS_PER_DURATION;
             let delay = match self.renew_all().await {
                 Ok(()) => interval,
                 Err(error) => {
-                    self.connection = None;
+                    self.connection.reset();
                     self.backoff.record_failure(&error).min(interval)
                 }
             };
@@ -141,7 +140,8 @@ impl LeaseRenewer {
         let state = self.state.borrow_and_update().clone();
         let leased_devices: Vec<_> = leased_devices(&state).cloned().collect();
         self.tracked.retain(|device, _| leased_devices.contains(device));
-        let (node, duration) = (self.client.node(), self.client.timeouts().lease_duration);
+        let client = self.connection.client();
+        let (node, duration) = (client.node(), client.timeouts().lease_duration);
         for device in leased_devices {
             self.tracked.entry(device).or_insert_with(|| TrackedLease::new(node, duration));
         }
@@ -149,13 +149,10 @@ impl LeaseRenewer {
 
     /// Takes or renews each lease once. A refused lease does not affect others.
     async fn renew_all(&mut self) -> Result<(), ClusterError> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            empty => empty.insert(self.client.connect().await?),
-        };
-        let namespace = self.client.namespace(connection);
+        let connection = self.connection.connect().await?;
+        let namespace = self.connection.client().namespace(&connection);
         let leases: Api<Lease> = Api::namespaced(connection.kube.clone(), &namespace);
-        let api = LeaseApi { leases, connection, clock: self.clock };
+        let api = LeaseApi { leases, connection: &connection, clock: self.clock };
         let mut outcome = Ok(());
         for (device, lease) in &mut self.tracked {
             match api.renew(&lease_name(device), lease).await {
