@@ -65,11 +65,8 @@ async fn for_each_claim<T: Send + 'static, F: Future<Output = T> + Send + 'stati
         let (uid, work) = (claim.uid.clone(), work(claim));
         tasks.spawn(async move { (uid, work.await) });
     }
-    let mut outcomes = BTreeMap::new();
-    while let Some(outcome) = tasks.join_next().await {
-        outcomes.extend([outcome.expect("the work neither panics nor is cancelled")]);
-    }
-    outcomes
+    // The work neither panics nor is cancelled.
+    tasks.join_all().await.into_iter().collect()
 }
 
 /// Implements the calls of one API version. The versions differ only in their type of a device.

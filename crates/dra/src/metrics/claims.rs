@@ -9,7 +9,7 @@ use windlass_host::counters::{CounterFamily, Labels};
 use crate::{Records, RegistrationState, Stage};
 
 /// Metrics of claims.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ClaimMetrics {
     registration: Family<Labels, Gauge>,
     claims: Family<Labels, Gauge>,
@@ -30,11 +30,7 @@ pub enum ClaimCall {
 impl ClaimMetrics {
     /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            registration: Family::default(),
-            claims: Family::default(),
-            calls: CounterFamily::default(),
-        };
+        let metrics = Self::default();
         let help = "Registration state of the DRA driver: 1 for the current state";
         registry.register("dra_driver_state", help, metrics.registration.clone());
         let help = "Claims that the DRA driver has begun to prepare, and that are prepared";
