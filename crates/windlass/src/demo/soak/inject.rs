@@ -51,8 +51,7 @@ impl SoakRun {
         // The agent reports recently released devices as unhealthy. Wait for their recovery: it would look like the
         // recovery from the fault.
         let result = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
-        let (cause, after) = ("the steps before a fault", RECOVERY_LIMIT);
-        result.map_err(|problem| Violation::NotRecovered { fault: cause, after, problem })?;
+        result.map_err(Violation::not_recovered("the steps before a fault", RECOVERY_LIMIT))?;
         let since = self.rig.kubelet.events().next_sequence();
         self.rig.set_maybe_unhealthy(fault.maybe_unhealthy());
         let recovery_start = self.apply(fault).await?;
@@ -76,11 +75,7 @@ impl SoakRun {
             outcome = self.rig.wait_until_settled(remaining()).await;
         }
         let after = start.elapsed();
-        outcome.map_err(|problem| Violation::NotRecovered {
-            fault: fault.kind(),
-            after,
-            problem,
-        })?;
+        outcome.map_err(Violation::not_recovered(fault.kind(), after))?;
         self.tally.record_fault(fault.kind(), after);
         self.baseline.set_if_missing(Instant::now(), self.rig.agent.process.usage());
         Ok(())
@@ -174,8 +169,8 @@ impl SoakRun {
         sleep(ISOLATION_TIME).await;
         let result = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
         self.rig.kubelet.reach_api_server().await;
-        let (fault, after) = ("kubelet restarted without its API server", RECOVERY_LIMIT);
-        Ok(result.map_err(|problem| Violation::NotRecovered { fault, after, problem })?)
+        let fault = "kubelet restarted without its API server";
+        Ok(result.map_err(Violation::not_recovered(fault, RECOVERY_LIMIT))?)
     }
 
     async fn remove_plugin_folder(&self) -> Result<()> {

@@ -132,8 +132,8 @@ impl SoakRun {
         let health_result = self.rig.wait_until_settled(SHORT_FAULT).await;
         let outcome = self.try_admit_and_record(gpus).await;
         fs::write(&file, text).context("cannot write the configuration")?;
-        let (fault, after) = (Interference::EmptyConfiguration.kind(), RELOAD_TIME + SHORT_FAULT);
-        health_result.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
+        let fault = Interference::EmptyConfiguration.kind();
+        health_result.map_err(Violation::not_recovered(fault, RELOAD_TIME + SHORT_FAULT))?;
         outcome
     }
 

@@ -100,6 +100,18 @@ const MAX_MEMORY_GROWTH_KIB: u64 = 48 * 1024;
 /// Tolerated growth of threads. Each hanging driver call and each blocking operation has a thread for some seconds.
 const MAX_THREAD_GROWTH: u64 = 32;
 
+// === impl Violation ===
+
+impl Violation {
+    /// Turns the problem that remains after a fault into a violation.
+    pub(super) fn not_recovered(
+        fault: &'static str,
+        after: Duration,
+    ) -> impl FnOnce(String) -> Self {
+        move |problem| Self::NotRecovered { fault, after, problem }
+    }
+}
+
 // === impl Monitor ===
 
 impl Monitor {

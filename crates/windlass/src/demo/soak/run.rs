@@ -125,8 +125,7 @@ impl SoakRun {
 
     async fn settle_at_start(&mut self) -> Result<()> {
         let result = self.rig.wait_until_settled(START_LIMIT).await;
-        let fault = "the start";
-        result.map_err(|problem| Violation::NotRecovered { fault, after: START_LIMIT, problem })?;
+        result.map_err(Violation::not_recovered("the start", START_LIMIT))?;
         self.rig.record_other_devices(START_LIMIT).await?;
         self.rig.set_maybe_unhealthy(MaybeUnhealthy::Only(BTreeSet::new()));
         let usage = self.rig.agent.process.usage();
@@ -213,12 +212,7 @@ impl SoakRun {
             self.rig.machine.inject(&machine::Fault::Recover { gpu: indexed_gpu.index })?;
         }
         let result = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
-        let fault = "the end";
-        result.map_err(|problem| Violation::NotRecovered {
-            fault,
-            after: RECOVERY_LIMIT,
-            problem,
-        })?;
+        result.map_err(Violation::not_recovered("the end", RECOVERY_LIMIT))?;
         self.wait_for_no_claims().await?;
         // These checks take too long for a short soak.
         if duration >= WAIT_LIMIT {

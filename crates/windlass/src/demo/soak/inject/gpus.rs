@@ -49,11 +49,9 @@ impl SoakRun {
                 .is_none_or(|resource| resource.devices.values().all(|device| !device.is_healthy()))
         };
         let result = self.rig.kubelet.wait_for(none_is_healthy, RECOVERY_LIMIT).await;
-        let (fault, after, problem) =
-            ("driver removed", RECOVERY_LIMIT, "GPUs are reported healthy");
-        result.map(drop).map_err(|_| {
-            Violation::NotRecovered { fault, after, problem: problem.to_owned() }.into()
-        })
+        let result = result.map_err(|_| "GPUs are reported healthy".to_owned());
+        result.map_err(Violation::not_recovered("driver removed", RECOVERY_LIMIT))?;
+        Ok(())
     }
 
     /// Breaks a GPU, unless half of them are broken: pods need the others.
@@ -174,12 +172,7 @@ impl SoakRun {
         self.rig.mark_broken(&gpu.uuid);
         self.rig.machine.update(|model| _ = model.gpus.remove(index))?;
         let result = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
-        let after = RECOVERY_LIMIT;
-        result.map_err(|problem| Violation::NotRecovered {
-            fault: "GPU vanished",
-            after,
-            problem,
-        })?;
+        result.map_err(Violation::not_recovered("GPU vanished", RECOVERY_LIMIT))?;
         self.rig.mark_repaired(&gpu.uuid);
         self.rig.machine.update(|model| {
             let highest = model.gpus.iter().map(|other| other.minor).max().unwrap_or(0);

@@ -52,8 +52,8 @@ impl SoakRun {
         self.rig.kubelet.replace_registration_socket(1)?;
         let recovery_start = Instant::now();
         let registration = self.rig.wait_for_registration(since, DETECTION_LIMIT).await;
-        let (fault, after) = (Fault::NoticesLost.kind(), DETECTION_LIMIT);
-        registration.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
+        let fault = Fault::NoticesLost.kind();
+        registration.map_err(Violation::not_recovered(fault, DETECTION_LIMIT))?;
         Ok(Some(recovery_start))
     }
 }
