@@ -62,27 +62,14 @@ pub(crate) struct DialTimeout;
 // === impl Plugin ===
 
 impl Plugin {
-    /// Dials the socket, with retries until `timeout`, as a blocking dial of gRPC does. Cancelling
-    /// `closed` closes the connection.
+    /// Dials the socket, with retries until `timeout`. Cancelling `closed` closes the connection.
     pub(crate) async fn dial(
         socket: &Path,
         closed: CancellationToken,
         timeout: Duration,
     ) -> Result<Self, DialTimeout> {
-        let connect = async {
-            let mut pause = DIAL_RETRY_MIN;
-            loop {
-                if let Ok(path) = SocketPath::new(socket)
-                    && let Ok(channel) = path.dial().await
-                {
-                    return channel;
-                }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(DIAL_RETRY_MAX);
-            }
-        };
-        let channel = tokio::time::timeout(timeout, connect).await.map_err(|_| DialTimeout)?;
-        let client = DevicePluginClient::new(channel);
+        let connect = || async move { SocketPath::new(socket)?.dial().await };
+        let client = DevicePluginClient::new(dial_with_retries(timeout, connect).await?);
         Ok(Self { socket: socket.to_owned(), client, closed })
     }
 
@@ -229,6 +216,24 @@ impl From<Status> for RpcError {
         };
         Self::Status { code, desc: desc.to_owned() }
     }
+}
+
+/// Calls `connect` until it succeeds, as a blocking dial of gRPC does.
+pub(crate) async fn dial_with_retries<E, F: Future<Output = Result<Channel, E>>>(
+    timeout: Duration,
+    connect: impl Fn() -> F,
+) -> Result<Channel, DialTimeout> {
+    let retries = async {
+        let mut pause = DIAL_RETRY_MIN;
+        loop {
+            if let Ok(channel) = connect().await {
+                return channel;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(DIAL_RETRY_MAX);
+        }
+    };
+    tokio::time::timeout(timeout, retries).await.map_err(|_| DialTimeout)
 }
 
 /// grpc-go's text for a stream that the peer reset with `RST_STREAM`; `None` for other failures.

@@ -3,10 +3,8 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
-use tokio::time::sleep;
 use tonic::{Request, transport::Channel};
 use windlass_kubelet_api::pluginregistration::{
     DRA_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus,
@@ -23,15 +21,8 @@ use crate::{
     event::Event,
     fault::RegistrationFault,
     manager_task::{KubeletEnded, ManagerHandle, ManagerTask},
-    plugin::RpcError,
+    plugin::{RpcError, dial_with_retries},
 };
-
-/// First pause between two attempts to dial. gRPC's back-off starts at 1 s, which is too slow for
-/// tests in which a plugin binds its socket just after the first attempt.
-const DIAL_RETRY_MIN: Duration = Duration::from_millis(20);
-
-/// Longest pause between two attempts to dial.
-const DIAL_RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// Inputs of a registration attempt.
 pub(super) struct RegistrationAttempt {
@@ -116,17 +107,8 @@ impl RegistrationAttempt {
     }
 
     async fn dial(&self) -> Result<Channel, RegistrationError> {
-        let connect = async {
-            let mut pause = DIAL_RETRY_MIN;
-            loop {
-                if let Ok(channel) = connector::connect_registration(&self.socket).await {
-                    return channel;
-                }
-                sleep(pause).await;
-                pause = (pause * 2).min(DIAL_RETRY_MAX);
-            }
-        };
-        let channel = tokio::time::timeout(self.config.dial_timeout, connect).await;
+        let connect = || connector::connect_registration(&self.socket);
+        let channel = dial_with_retries(self.config.dial_timeout, connect).await;
         channel.map_err(|_| RegistrationError::Dial(self.socket_text()))
     }
 
