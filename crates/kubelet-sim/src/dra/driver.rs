@@ -16,8 +16,7 @@ use windlass_kubelet_api::dra::{
         NodeWatchResourcesRequest, NodeWatchResourcesResponse,
         dra_resource_health_client::DraResourceHealthClient,
     },
-    v1::{self, dra_plugin_client::DraPluginClient},
-    v1beta1::{self, dra_plugin_client::DraPluginClient as V1Beta1PluginClient},
+    v1, v1beta1,
 };
 
 use super::{ClaimId, connector};
@@ -90,6 +89,19 @@ fn quoted(strings: &[String]) -> String {
     format!("[{}]", strings.join(" "))
 }
 
+/// Makes a call in one API version; the versions differ only in their types. `$parts` is the closure
+/// of [`to_claim_results`].
+macro_rules! call {
+    ($driver:ident.$call:ident($claims:ident), $version:ident::$request:ident, $parts:expr) => {{
+        let to_claim = |ClaimId { namespace, name, uid }| $version::Claim { namespace, uid, name };
+        let claims = $claims.iter().cloned().map(to_claim).collect();
+        let request = $driver.request($version::$request { claims });
+        let mut client = $version::dra_plugin_client::DraPluginClient::new($driver.channel.clone());
+        let response = $driver.call(client.$call(request)).await?;
+        Ok(to_claim_results(response.claims, $parts))
+    }};
+}
+
 // === impl Driver ===
 
 impl Driver {
@@ -123,44 +135,32 @@ impl Driver {
     /// `NodePrepareResources`.
     pub(crate) async fn prepare(&self, claims: &[ClaimId]) -> Result<ClaimResults, RpcError> {
         match self.service {
-            DraService::V1 => {
-                let claims = claims.iter().map(to_v1).collect();
-                let request = self.request(v1::NodePrepareResourcesRequest { claims });
-                let mut client = DraPluginClient::new(self.channel.clone());
-                let response = self.call(client.node_prepare_resources(request)).await?;
-                Ok(to_claim_results(response.claims, |claim| {
-                    (claim.error, claim.devices.into_iter().map(from_v1).collect())
-                }))
-            }
-            DraService::V1Beta1 => {
-                let claims = claims.iter().map(to_v1beta1).collect();
-                let request = self.request(v1beta1::NodePrepareResourcesRequest { claims });
-                let mut client = V1Beta1PluginClient::new(self.channel.clone());
-                let response = self.call(client.node_prepare_resources(request)).await?;
-                Ok(to_claim_results(response.claims, |claim| {
-                    (claim.error, claim.devices.into_iter().map(from_v1beta1).collect())
-                }))
-            }
+            DraService::V1 => call!(
+                self.node_prepare_resources(claims),
+                v1::NodePrepareResourcesRequest,
+                |claim| (claim.error, claim.devices.into_iter().map(from_v1).collect())
+            ),
+            DraService::V1Beta1 => call!(
+                self.node_prepare_resources(claims),
+                v1beta1::NodePrepareResourcesRequest,
+                |claim| (claim.error, claim.devices.into_iter().map(from_v1beta1).collect())
+            ),
         }
     }
 
     /// `NodeUnprepareResources`.
     pub(crate) async fn unprepare(&self, claims: &[ClaimId]) -> Result<ClaimResults, RpcError> {
         match self.service {
-            DraService::V1 => {
-                let claims = claims.iter().map(to_v1).collect();
-                let request = self.request(v1::NodeUnprepareResourcesRequest { claims });
-                let mut client = DraPluginClient::new(self.channel.clone());
-                let response = self.call(client.node_unprepare_resources(request)).await?;
-                Ok(to_claim_results(response.claims, |claim| (claim.error, Vec::new())))
-            }
-            DraService::V1Beta1 => {
-                let claims = claims.iter().map(to_v1beta1).collect();
-                let request = self.request(v1beta1::NodeUnprepareResourcesRequest { claims });
-                let mut client = V1Beta1PluginClient::new(self.channel.clone());
-                let response = self.call(client.node_unprepare_resources(request)).await?;
-                Ok(to_claim_results(response.claims, |claim| (claim.error, Vec::new())))
-            }
+            DraService::V1 => call!(
+                self.node_unprepare_resources(claims),
+                v1::NodeUnprepareResourcesRequest,
+                |claim| (claim.error, Vec::new())
+            ),
+            DraService::V1Beta1 => call!(
+                self.node_unprepare_resources(claims),
+                v1beta1::NodeUnprepareResourcesRequest,
+                |claim| (claim.error, Vec::new())
+            ),
         }
     }
 
@@ -204,16 +204,6 @@ fn to_claim_results<T>(
     claims.into_iter().map(to_result).collect()
 }
 
-fn to_v1(claim: &ClaimId) -> v1::Claim {
-    let ClaimId { namespace, name, uid } = claim.clone();
-    v1::Claim { namespace, uid, name }
-}
-
-fn to_v1beta1(claim: &ClaimId) -> v1beta1::Claim {
-    let ClaimId { namespace, name, uid } = claim.clone();
-    v1beta1::Claim { namespace, uid, name }
-}
-
 fn from_v1(device: v1::Device) -> Device {
     Device {
         pool_name: device.pool_name,
@@ -225,13 +215,8 @@ fn from_v1(device: v1::Device) -> Device {
 }
 
 fn from_v1beta1(device: v1beta1::Device) -> Device {
-    Device {
-        pool_name: device.pool_name,
-        device_name: device.device_name,
-        share_id: None,
-        request_names: none_if_empty(device.request_names),
-        cdi_device_ids: none_if_empty(device.cdi_device_ids),
-    }
+    let v1beta1::Device { request_names, pool_name, device_name, cdi_device_ids } = device;
+    from_v1(v1::Device { request_names, pool_name, device_name, cdi_device_ids, share_id: None })
 }
 
 /// A list as Go decodes it from protobuf: an empty list is nil.
