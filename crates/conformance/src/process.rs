@@ -6,6 +6,7 @@ use std::{
     collections::VecDeque,
     ffi::OsString,
     fs, io,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
@@ -48,6 +49,11 @@ pub struct Usage {
     pub descriptors: usize,
     /// Threads.
     pub threads: u64,
+}
+
+/// Free loopback address, for a process that listens at an address which others have to know before it starts.
+pub fn free_address() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
 // === impl Process ===

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsString,
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::time::sleep;
-use windlass_conformance::process::Process;
+use windlass_conformance::process::{Process, free_address};
 use windlass_pipeline::{Fleet, Pipeline, Placement, placement::Replica, quantity::Seconds};
 
 use super::{link::Link, port::Port};
@@ -58,7 +58,8 @@ impl<'a> SimulatedBoards<'a> {
         let mut boards = Self { pipeline, ports, folder: folder.to_owned(), stages };
         for stage in (0..pipeline.stages.len()).rev() {
             for replica in &placement.replicas[stage] {
-                let process = boards.start_stage(stage, *replica, free_port()?)?;
+                let address = free_address().context("no loopback port is free")?;
+                let process = boards.start_stage(stage, *replica, address)?;
                 boards.stages[stage].push(process);
             }
         }
@@ -221,13 +222,6 @@ impl<'a> SimulatedBoards<'a> {
         }
         Ok(())
     }
-}
-
-/// A free port. It is chosen before the stage starts: the arguments of the stage and of its senders name it.
-fn free_port() -> Result<SocketAddr> {
-    let listener =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no loopback port is free")?;
-    Ok(listener.local_addr()?)
 }
 
 /// Formats a time for the flags of `windlass stage`, in microseconds without rounding.

@@ -7,13 +7,13 @@
 use std::{
     collections::BTreeMap,
     env, fs,
-    net::TcpListener,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use windlass_conformance::process::free_address;
 
 use crate::cluster::{
     KUBECONFIG, NODE_STATUS_LIMIT, eventually, has_cluster,
@@ -59,8 +59,7 @@ impl SchedulerRig {
             return None;
         };
         let folder = tempfile::tempdir().expect("a folder");
-        let port = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = port.local_addr().expect("bound").port();
+        let port = free_address().expect("a free port").port();
         let config = folder.path().join("scheduler.yaml");
         let document = json!({
             "apiVersion": "kubescheduler.config.k8s.io/v1",

@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     fmt, fs, io,
-    net::{Ipv4Addr, SocketAddr},
+    net::SocketAddr,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     time::Duration,
@@ -14,9 +14,9 @@ use rustix::process::{Resource, Rlimit, Signal, prlimit};
 use serde::Serialize;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
 };
-use windlass_conformance::process::Process;
+use windlass_conformance::process::{Process, free_address};
 use windlass_machine::Machine;
 
 use super::cluster::SoakCluster;
@@ -76,7 +76,7 @@ const DRA_CONFIG: &str = "dra: {offer: beside}\n";
 
 impl Agent {
     /// Starts the agent on a machine, with all paths below the folder.
-    pub(super) async fn start(
+    pub(super) fn start(
         folder: &Path,
         mounts: Mounts,
         machine: &Machine,
@@ -86,7 +86,7 @@ impl Agent {
         let config = folder.join(CONFIG_FILE);
         let text = cluster.map_or_else(|| CONFIG.to_owned(), |_| format!("{CONFIG}{DRA_CONFIG}"));
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
-        let address = free_port().await.context("no loopback port is free")?;
+        let address = free_address().context("no loopback port is free")?;
         let program = std::env::current_exe().context("cannot find this program")?;
         let flag = |name: &str, path: &Path| {
             let mut flag = OsString::from(format!("--{name}="));
@@ -213,9 +213,4 @@ pub(super) fn is_copy_current(folder: &Path) -> bool {
     let read = |path: PathBuf| fs::read(path).ok();
     let record = read(state_dir(folder).join(CLAIMS_FILE));
     record.is_none() || record == read(cdi_dir(folder).join(CLAIMS_COPY_FILE))
-}
-
-/// Free port, chosen in advance: the agent uses it again after a restart.
-async fn free_port() -> io::Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?.local_addr()
 }

@@ -85,7 +85,7 @@ impl Rig {
         if let Some(cluster) = &mut cluster {
             cluster.fixture.delete_slices_at_kubelet_start(&kubelet);
         }
-        let agent = Agent::start(path, mounts, &machine, cluster.as_ref()).await?;
+        let agent = Agent::start(path, mounts, &machine, cluster.as_ref())?;
         let truth =
             GroundTruth { agent_runs_since: Some(Instant::now()), ..GroundTruth::default() };
         let truth = watch::Sender::new(truth);

@@ -3,8 +3,10 @@
 use std::{
     fs::{self, File},
     io::{self, Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
 };
+
+use windlass_conformance::process::free_address;
 
 use super::{
     PREPARE_LIMIT, RELEASE_LIMIT,
@@ -39,7 +41,7 @@ impl Rig {
     /// Starts an agent with another kubeconfig.
     pub(super) fn start_as(machine: &str, config: &str, kubeconfig: &str) -> Self {
         let lock = plugin_folder_lock();
-        let metrics_address = free_address();
+        let metrics_address = free_address().expect("a free port");
         let base = format!(
             "health: {{quietPeriod: 2s, probeInterval: 1s}}\nlisten: {metrics_address}\n\
              cluster: {{kubeconfig: {kubeconfig}, nodeName: {}}}\n",
@@ -127,10 +129,4 @@ pub(super) fn trigger_sync(pods: &[&str]) {
 /// Name of the cluster's only node.
 pub(super) fn node_name() -> String {
     kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])
-}
-
-/// Free loopback address.
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
-    listener.local_addr().expect("an address")
 }
