@@ -3,142 +3,56 @@
 //! A kernel changes the content of files in response to a write. Here the files have that content from the start: each
 //! cgroup has the controller, and `dmem.max` has a line per region. A write replaces the whole content of a file.
 
-use std::{
-    fs,
-    io::Write as _,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-};
+use std::fs;
 
-use tempfile::TempDir;
 use windlass_core::memory_limit::{MemoryLimitNote, MemoryLimitRecord};
-use windlass_hook::{HookError, clear, limit};
+
+use crate::node::{BOOT_ID, ID, MIB, POD};
 
 const REGION: &str = "drm/0000:03:00.0/vram";
 
 const GPU: &str = "amd-0000-03-00-0";
 
-const BOOT_ID: &str = "6a1f0e3c-0000-4000-8000-000000000001";
-
-const ID: &str = "0a1b2c";
-
 /// Ancestors of the container's cgroup, from the root down.
-const ANCESTORS: [&str; 3] = ["", "kubepods.slice", "kubepods.slice/pod1.slice"];
-
-const MIB: u64 = 1 << 20;
+const ANCESTORS: [&str; 3] = ["", "kubepods.slice", POD];
 
 /// Hard limit of the record, in bytes.
 const LIMIT: u64 = 4096 * MIB;
 
-/// First process of a container, which waits for the hook.
-struct ContainerProcess(Child);
-
-/// Procfs and cgroups of a node with one container on an AMD GPU.
-struct Node {
-    container: ContainerProcess,
-    folder: TempDir,
-}
+/// Node with an AMD GPU, which has no simulated machine.
+type Node = crate::node::Node<()>;
 
 /// Relative path of a file of the container's cgroup.
 fn own_file(file: &str) -> String {
-    format!("cgroup/{}/cri-{ID}.scope/{file}", ANCESTORS[2])
-}
-
-// === impl ContainerProcess ===
-
-impl Drop for ContainerProcess {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    format!("cgroup/{POD}/cri-{ID}.scope/{file}")
 }
 
 // === impl Node ===
 
 impl Node {
     fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut cat = Command::new("cat");
-        let container = cat.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
-        let node = Self { container: ContainerProcess(container.expect("cat runs")), folder };
-        node.write("proc/sys/kernel/random/boot_id", &format!("{BOOT_ID}\n"));
-        node.write("proc/self/cgroup", "0::/system.slice/containerd.service\n");
-        node.set_cgroup_lines(&format!("0::/{}/cri-{ID}.scope\n", ANCESTORS[2]));
+        let node = Self::with_machine("amd", |_| ());
         for cgroup in ANCESTORS {
             node.write(&format!("cgroup/{cgroup}/cgroup.controllers"), "cpu memory dmem\n");
             node.write(&format!("cgroup/{cgroup}/cgroup.subtree_control"), "cpu memory\n");
         }
-        node.write(&own_file("cgroup.controllers"), "cpu memory dmem\n");
-        node.write(&own_file("dmem.max"), &format!("{REGION} max\ndrm/0000:04:00.0/vram max\n"));
-        node.record(&format!(
+        node.write(&own_file("dmem.max"), format!("{REGION} max\ndrm/0000:04:00.0/vram max\n"));
+        node.write_record_file(format!(
             r#"{{"version":1,"cgroupRoot":"{}","gpus":[{{"uuid":"{GPU}","region":"{REGION}","hardMib":4096}}]}}"#,
             node.path("cgroup").display()
         ));
         node
     }
 
-    fn path(&self, path: &str) -> PathBuf {
-        self.folder.path().join(path)
-    }
-
-    fn write(&self, path: &str, text: &str) {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
-        fs::write(path, text).expect("written");
-    }
-
     fn read(&self, path: &str) -> String {
         fs::read_to_string(self.path(path)).expect("a file")
     }
 
-    /// Sets the lines of `/proc/PID/cgroup` for the container's process.
-    fn set_cgroup_lines(&self, lines: &str) {
-        self.write(&format!("proc/{}/cgroup", self.container.0.id()), lines);
-    }
-
-    fn record_path(&self) -> PathBuf {
-        self.path("state/amd.json")
-    }
-
-    fn record(&self, text: &str) {
-        self.write("state/amd.json", text);
-        let mode = fs::Permissions::from_mode(0o600);
-        fs::set_permissions(self.record_path(), mode).expect("set");
-    }
-
-    fn note_path(&self) -> PathBuf {
-        self.path(&format!("state/amd.limited-{ID}.json"))
-    }
-
-    fn state(&self) -> String {
-        let pid = self.container.0.id();
-        format!(r#"{{"ociVersion":"1.2.0","id":"{ID}","status":"creating","pid":{pid}}}"#)
-    }
-
-    fn limit(&self) -> Result<PathBuf, HookError> {
-        limit(&self.record_path(), 1, self.state().as_bytes(), &self.path("proc"))
-    }
-
-    /// Runs the program with the OCI state on standard input, as a runtime does.
-    fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass-hook"));
-        command.args(["memory-limit"]).args(arguments).arg("--proc").arg(self.path("proc"));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the hook starts");
-        // A program that fails may end before it reads.
-        let _ = child.stdin.take().expect("a pipe").write_all(self.state().as_bytes());
-        child.wait_with_output().expect("the hook ends")
-    }
-
     /// Checks that the hook fails for this reason, and leaves neither a limit nor a note.
     fn check_fails(&self, reason: &str) {
-        let error = windlass_host::causes(&self.limit().expect_err(reason));
-        assert!(error.contains(reason), "{error}");
-        assert!(!error.contains('\n'), "{error}");
+        self.check_fails_without_note(reason);
         let limits = fs::read_to_string(self.path(&own_file("dmem.max"))).unwrap_or_default();
         assert!(!limits.contains(&LIMIT.to_string()), "{reason}: {limits}");
-        assert!(!self.note_path().is_file(), "{reason}");
     }
 }
 
@@ -260,18 +174,17 @@ fn the_limit_is_lifted_if_the_note_cannot_be_written() {
 fn clearing_writes_nothing_for_another_boot_or_a_removed_region_or_cgroup() {
     let node = Node::new();
     node.limit().expect("limited");
-    let clear = || clear(&node.note_path(), &node.path("proc"));
     node.write("proc/sys/kernel/random/boot_id", "another boot\n");
-    clear().expect("nothing to do");
+    node.clear().expect("nothing to do");
     assert_eq!(node.read(&own_file("dmem.max")), format!("{REGION} {LIMIT}\n"));
     node.write("proc/sys/kernel/random/boot_id", BOOT_ID);
     node.write(&own_file("dmem.max"), "drm/0000:04:00.0/vram max\n");
-    clear().expect("an unplugged GPU");
+    node.clear().expect("an unplugged GPU");
     fs::remove_file(node.path(&own_file("dmem.max"))).expect("removed");
-    let error = clear().expect_err("no controller").to_string();
+    let error = node.clear().expect_err("no controller").to_string();
     assert!(error.contains(GPU) && error.contains("dmem.max"), "{error}");
     fs::remove_dir_all(node.path(&own_file(""))).expect("removed");
-    clear().expect("nothing to do");
+    node.clear().expect("nothing to do");
 }
 
 #[test]
@@ -285,8 +198,8 @@ fn an_invalid_record_of_a_region_fails_the_hook() {
         (GPU, "a/b", "not the UUID of a whole GPU"),
         ("\"region\"", "\"soft\":1,\"region\"", "damaged"),
     ] {
-        node.record(&valid.replace(from, to));
+        node.write_record_file(valid.replace(from, to));
         node.check_fails(reason);
     }
-    assert!(Path::new(&node.record_path()).exists());
+    assert!(node.record_path().exists());
 }

@@ -6,49 +6,17 @@ use std::{
     io::Write as _,
     os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::Command,
 };
 
-use tempfile::TempDir;
 use windlass_core::memory_limit::{GpuMemoryLimit, MemoryLimitNote, MemoryLimitRecord};
-use windlass_hook::{HookError, clear, limit};
+use windlass_hook::{HookError, limit};
 use windlass_machine::{Machine, MachineProfile, find_driver, profile::Driver};
 
-const MIB: u64 = 1 << 20;
+use crate::node::{BOOT_ID, ID, MIB, POD};
 
-const BOOT_ID: &str = "6a1f0e3c-0000-4000-8000-000000000001";
-
-const ID: &str = "0a1b2c";
-
-const POD: &str = "kubepods.slice/pod1.slice";
-
-/// First process of a container, which waits for the hook.
-struct ContainerProcess(Child);
-
-/// Machine, procfs and cgroups of a node with one container.
-struct Node {
-    machine: Machine,
-    container: ContainerProcess,
-    folder: TempDir,
-    /// Id of the container.
-    id: String,
-}
-
-// === impl ContainerProcess ===
-
-impl ContainerProcess {
-    fn start() -> Self {
-        let mut command = Command::new("cat");
-        Self(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("cat runs"))
-    }
-}
-
-impl Drop for ContainerProcess {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+/// Node with a simulated machine.
+type Node = crate::node::Node<Machine>;
 
 // === impl Node ===
 
@@ -58,46 +26,15 @@ impl Node {
     }
 
     fn with_profile(profile: &str, driver: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
         let mut profile = MachineProfile::named(profile).expect("a shipped profile");
         profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
         let driver = find_driver().expect("built with the tests");
-        let machine = Machine::create(&folder.path().join("machine"), &profile, &driver);
-        let machine = machine.expect("a machine");
-        let container = ContainerProcess::start();
-        let node = Self { machine, container, folder, id: ID.to_owned() };
-        node.write("proc/sys/kernel/random/boot_id", &format!("{BOOT_ID}\n"));
-        node.write("proc/self/cgroup", "0::/system.slice/containerd.service\n");
-        node.create_cgroup();
+        let node = Self::with_machine("share-1", |folder| {
+            Machine::create(&folder.join("machine"), &profile, &driver).expect("a machine")
+        });
         node.write("cgroup/system.slice/containerd.service/cgroup.controllers", "memory\n");
         node.write_record(&node.gpu_limits(&[4096, 1024]));
         node
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.folder.path().join(path)
-    }
-
-    fn write(&self, path: &str, text: &str) {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
-        fs::write(path, text).expect("written");
-    }
-
-    /// Creates a cgroup for the container.
-    fn create_cgroup(&self) {
-        self.set_cgroup_lines(&format!("0::/{POD}/cri-{}.scope\n", self.id));
-        let path = format!("cgroup/{POD}/cri-{}.scope/cgroup.controllers", self.id);
-        self.write(&path, "memory dmem\n");
-    }
-
-    /// Sets the lines of `/proc/PID/cgroup` for the container's process.
-    fn set_cgroup_lines(&self, lines: &str) {
-        self.write(&format!("proc/{}/cgroup", self.pid()), lines);
-    }
-
-    fn pid(&self) -> u32 {
-        self.container.0.id()
     }
 
     fn uuid(&self, gpu: usize) -> String {
@@ -120,38 +57,11 @@ impl Node {
     fn write_record_with(&self, library: &Path, gpus: &[GpuMemoryLimit]) {
         let record = MemoryLimitRecord::new(Some(library.into()), gpus.to_vec());
         let record = record.and_then(|record| record.with_cgroup_root(self.path("cgroup")));
-        fs::create_dir_all(self.path("state")).expect("created");
-        fs::write(self.record_path(), record.expect("valid").to_json()).expect("written");
-        fs::set_permissions(self.record_path(), fs::Permissions::from_mode(0o600)).expect("set");
-    }
-
-    fn record_path(&self) -> PathBuf {
-        self.path("state/share-1.json")
-    }
-
-    fn note_path(&self) -> PathBuf {
-        self.path(&format!("state/share-1.limited-{}.json", self.id))
+        self.write_record_file(record.expect("valid").to_json());
     }
 
     fn cgroup(&self) -> PathBuf {
         self.path(&format!("cgroup/{POD}/cri-{}.scope", self.id))
-    }
-
-    /// OCI state as a runtime writes it.
-    fn oci_state(&self) -> String {
-        let (id, pid, bundle) = (&self.id, self.pid(), self.path("bundle"));
-        format!(
-            r#"{{"ociVersion":"1.2.0","id":"{id}","status":"creating","pid":{pid},"bundle":"{}","annotations":{{"gpu-memory":"1"}}}}"#,
-            bundle.display()
-        )
-    }
-
-    fn limit(&self) -> Result<PathBuf, HookError> {
-        limit(&self.record_path(), 1, self.oci_state().as_bytes(), &self.path("proc"))
-    }
-
-    fn clear(&self) -> Result<(), HookError> {
-        clear(&self.note_path(), &self.path("proc"))
     }
 
     fn inject(&self, fault: &str) {
@@ -177,30 +87,8 @@ impl Node {
 
     /// Checks that the hook fails for this reason, and leaves neither a limit nor a note.
     fn check_fails(&self, reason: &str) {
-        let error = windlass_host::causes(&self.limit().expect_err(reason));
-        assert!(error.contains(reason), "{error}");
-        assert!(!error.contains('\n'), "{error}");
+        self.check_fails_without_note(reason);
         assert_eq!(self.limits(), BTreeMap::new(), "{reason}");
-        assert!(!self.note_path().is_file(), "{reason}");
-    }
-
-    /// Command of the program as a runtime starts it. Its environment has variables of a tenant, which it must ignore.
-    fn hook(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass-hook"));
-        command.args(["memory-limit"]).args(arguments).args(["--proc"]).arg(self.path("proc"));
-        for name in ["NVIDIA_GPU_MEMORY_LIMIT", "GPU_MEMORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] {
-            command.env(name, "99999");
-        }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    /// Runs the program with the OCI state on standard input, as a runtime does.
-    fn run(&self, arguments: &[&str]) -> Output {
-        let mut child = self.hook(arguments).spawn().expect("the hook starts");
-        // A program that fails may end before it reads.
-        let _ = child.stdin.take().expect("a pipe").write_all(self.oci_state().as_bytes());
-        child.wait_with_output().expect("the hook ends")
     }
 }
 
