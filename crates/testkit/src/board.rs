@@ -10,6 +10,10 @@ use crate::wait::until;
 /// Clock frequency that boards get before each container starts, in MHz.
 pub const MHZ: u32 = 200;
 
+/// Cleanup steps of a board with an unknown history, before a container starts.
+pub const UNKNOWN_HISTORY_STEPS: [BoardEvent; 3] =
+    [BoardEvent::Reset, BoardEvent::Reset, BoardEvent::Frequency(MHZ)];
+
 /// Source rule of boards. A container's boards are reset and get [`MHZ`] before it starts, and are reset after it ends.
 /// `timeout` applies to each step.
 pub fn board_rule(boards: &[Board], timeout: Duration) -> SourceRule {

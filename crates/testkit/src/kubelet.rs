@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use windlass_kubelet_sim::{Container, Kubelet, NodeStatus, Pod};
+use windlass_kubelet_sim::{Container, Event, Kubelet, NodeStatus, Pod};
 
 use crate::wait::TIMEOUT;
 
@@ -29,6 +29,23 @@ async fn node_status(
     condition: impl FnMut(&NodeStatus) -> bool,
 ) -> Arc<NodeStatus> {
     kubelet.wait_for(condition, TIMEOUT).await.unwrap_or_else(|timeout| panic!("{timeout}"))
+}
+
+/// Number of plugin registrations so far.
+pub fn registrations(kubelet: &Kubelet) -> usize {
+    kubelet.events().count(is_registration)
+}
+
+/// Waits until plugins have registered this many times in total.
+pub async fn until_registrations(kubelet: &Kubelet, times: usize) {
+    let is_reached =
+        |events: &[Event]| events.iter().filter(|event| is_registration(event)).count() >= times;
+    let reached = kubelet.events().wait_for(is_reached, TIMEOUT).await;
+    reached.unwrap_or_else(|events| panic!("not {times} registrations: {events:#?}"));
+}
+
+fn is_registration(event: &Event) -> bool {
+    matches!(event, Event::Registered { .. })
 }
 
 /// Pod with one container, which requests `count` devices of a resource.

@@ -26,11 +26,13 @@ mod rights;
 mod running;
 mod wait;
 
-pub use board::{MHZ, board_rule, expect_events};
+pub use board::{MHZ, UNKNOWN_HISTORY_STEPS, board_rule, expect_events};
 pub use cancelled_calls::Caller;
 pub use documents::{claim_template, device_class, from_json, pod_of_claim, type_selector};
 pub use folder::temporary_folder;
-pub use kubelet::{GPU, pod_with, until_allocatable, until_counts};
+pub use kubelet::{
+    GPU, pod_with, registrations, until_allocatable, until_counts, until_registrations,
+};
 pub use log::LogCapture;
 pub use node::{Node, agent_config, health_policy};
 pub use rights::Permission;

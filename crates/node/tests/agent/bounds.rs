@@ -9,17 +9,18 @@ use tracing::Level;
 use windlass_config::{PerContainer, Resources, Sharing};
 use windlass_kubelet_api::{
     deviceplugin::{
-        AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
-        PreferredAllocationRequest, device_plugin_client::DevicePluginClient,
+        ContainerPreferredAllocationRequest, Empty, PreferredAllocationRequest,
+        device_plugin_client::DevicePluginClient,
     },
     socket::SocketPath,
 };
-use windlass_kubelet_sim::{Event, Kubelet};
-use windlass_testkit::{GPU, LogCapture, TIMEOUT, until, until_allocatable, within_timeout};
+use windlass_testkit::{
+    GPU, LogCapture, registrations, until, until_allocatable, until_registrations, within_timeout,
+};
 
 use crate::agent::{
     sharing::{SHARED, rule, shared},
-    world::{client, gpu_id, gpu_node, with_long_quiet_period},
+    world::{allocation, client, gpu_id, gpu_node, with_long_quiet_period},
 };
 
 /// More ids than a message lists.
@@ -36,11 +37,6 @@ const STREAMS: usize = 50;
 
 /// More containers than a call may have.
 const CONTAINERS: usize = 65;
-
-fn allocation(containers: &[&[String]]) -> AllocateRequest {
-    let container = |ids: &&[String]| ContainerAllocateRequest { devices_ids: ids.to_vec() };
-    AllocateRequest { container_requests: containers.iter().map(container).collect() }
-}
 
 #[tokio::test]
 async fn a_refusal_names_ten_ids_and_counts_the_rest() {
@@ -102,10 +98,6 @@ async fn a_call_for_more_containers_than_a_pod_has_is_refused() {
     agent.stop().await;
 }
 
-fn registrations(kubelet: &Kubelet) -> usize {
-    kubelet.events().count(|event| matches!(event, Event::Registered { .. }))
-}
-
 #[tokio::test]
 async fn the_oldest_connection_beyond_the_limit_ends_and_its_kubelet_is_served_again() {
     let world = gpu_node("dgx-h100");
@@ -121,14 +113,8 @@ async fn the_oldest_connection_beyond_the_limit_ends_and_its_kubelet_is_served_a
         _ = silent[0].read_to_end(&mut bytes).await;
     };
     within_timeout("the oldest connection ends", closed).await;
-    let is_registered_again = |events: &[Event]| {
-        events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() > before
-    };
-    kubelet
-        .events()
-        .wait_for(is_registered_again, TIMEOUT)
-        .await
-        .expect("the kubelet's connection was the oldest");
+    // The kubelet's connection was the oldest.
+    until_registrations(&kubelet, before + 1).await;
     until_allocatable(&kubelet, GPU, 8).await;
     let newest = silent.last_mut().expect("many");
     let mut bytes = vec![0; 4096];

@@ -12,12 +12,11 @@ use proptest::{
 use prost::Message as _;
 use tonic::{Code, Status};
 use windlass_kubelet_api::deviceplugin::{
-    AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest,
-    PreStartContainerRequest, PreferredAllocationRequest,
+    ContainerPreferredAllocationRequest, PreStartContainerRequest, PreferredAllocationRequest,
 };
 use windlass_testkit::{GPU, within_timeout};
 
-use crate::agent::world::{client, gpu_id, gpu_node};
+use crate::agent::world::{allocation, client, gpu_id, gpu_node};
 
 /// Invalid names, some of which are paths to other folders.
 const HOSTILE: [&str; 14] = [
@@ -79,8 +78,7 @@ async fn requests_with_hostile_ids_are_refused_with_a_reason_and_change_no_file(
     let (kubelet, agent) = world.start_ready(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let valid = gpu_id(&agent, 0);
-    let container = ContainerAllocateRequest { devices_ids: vec![valid.clone()] };
-    let valid_request = AllocateRequest { container_requests: vec![container] };
+    let valid_request = allocation(&[std::slice::from_ref(&valid)]);
     let first = plugin.allocate(valid_request.clone()).await.expect("allocated").into_inner();
     let before = tree(&world.folder);
     let mut runner = TestRunner::deterministic();
@@ -88,8 +86,7 @@ async fn requests_with_hostile_ids_are_refused_with_a_reason_and_change_no_file(
     let attack = async {
         for _ in 0..ROUNDS {
             let (ids, others, size) = strategy.new_tree(&mut runner).expect("generated").current();
-            let container = ContainerAllocateRequest { devices_ids: ids.clone() };
-            let request = AllocateRequest { container_requests: vec![container] };
+            let request = allocation(&[&ids]);
             match plugin.allocate(request.clone()).await {
                 Ok(_) => {
                     assert_eq!(

@@ -8,21 +8,13 @@ use windlass_kubelet_sim::{
     Event, Faults, Kubelet, NodeStatus, PodPhase, RegistrationFault, Release, StreamFault,
 };
 use windlass_resources::NodeState;
-use windlass_testkit::{GPU, TIMEOUT, until_allocatable};
+use windlass_testkit::{GPU, TIMEOUT, registrations, until_allocatable, until_registrations};
 
 use crate::agent::world::{client, gpu_node, pod, until_gpu_counts, with_long_quiet_period};
 
-fn registrations(kubelet: &Kubelet) -> usize {
-    kubelet.events().count(|event| matches!(event, Event::Registered { .. }))
-}
-
 /// Waits until the plugin has registered this many times in total, and the node has every GPU again.
 async fn until_registered_again(kubelet: &Kubelet, times: usize) {
-    let is_reached = |events: &[Event]| {
-        events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() >= times
-    };
-    let reached = kubelet.events().wait_for(is_reached, TIMEOUT).await;
-    reached.unwrap_or_else(|events| panic!("not {times} registrations: {events:#?}"));
+    until_registrations(kubelet, times).await;
     until_allocatable(kubelet, GPU, 8).await;
 }
 

@@ -5,20 +5,19 @@ use std::{fs, future::pending, pin::pin};
 use jiff::Timestamp;
 use tokio::task::JoinSet;
 use windlass_host::clock::Clock;
-use windlass_kubelet_sim::{Event, Kubelet, PluginDirCleanup};
+use windlass_kubelet_sim::{Kubelet, PluginDirCleanup};
 use windlass_node::{Agent, StartError, agent::TaskFailed};
-use windlass_testkit::{GPU, TIMEOUT, until_allocatable, within_timeout};
+use windlass_testkit::{
+    GPU, registrations, until_allocatable, until_registrations, within_timeout,
+};
 
 use crate::agent::world::{gpu_node, pod};
 
 /// Restarts the kubelet, and waits until the agent has registered with it.
 async fn restart_and_register(kubelet: &Kubelet) {
-    let is_registration = |event: &&Event| matches!(event, Event::Registered { .. });
-    let registrations = kubelet.events().count(|event| is_registration(&event));
+    let before = registrations(kubelet);
     kubelet.restart().await.expect("restarted");
-    let is_registered_again =
-        |events: &[Event]| events.iter().filter(is_registration).count() > registrations;
-    kubelet.events().wait_for(is_registered_again, TIMEOUT).await.expect("registered again");
+    until_registrations(kubelet, before + 1).await;
     until_allocatable(kubelet, GPU, 8).await;
 }
 

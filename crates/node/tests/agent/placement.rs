@@ -20,10 +20,10 @@ use windlass_deviceplugin::history::{self, Candidates, RecordedChoice};
 use windlass_kubelet_api::deviceplugin::{
     ContainerPreferredAllocationRequest, PreferredAllocationRequest,
 };
-use windlass_kubelet_sim::{Event, Kubelet};
+use windlass_kubelet_sim::Kubelet;
 use windlass_machine::MachineProfile;
 use windlass_resources::NodeState;
-use windlass_testkit::{GPU, Node, RunningAgent, pod_with, until_allocatable};
+use windlass_testkit::{GPU, Node, RunningAgent, pod_with, registrations, until_allocatable};
 
 use crate::agent::{
     sharing::{SHARED, devices_of, rule, shared},
@@ -143,9 +143,7 @@ async fn a_new_policy_applies_to_the_next_choice_and_disturbs_no_stream() {
     let kubelet = world.start_kubelet();
     let agent = world.start_agent();
     until_allocatable(&kubelet, GPU, 8).await;
-    let registrations =
-        || kubelet.events().count(|event| matches!(event, Event::Registered { .. }));
-    let before = registrations();
+    let before = registrations(&kubelet);
     assert_eq!(indices(&agent, &ids(&kubelet, "a", (GPU, 1)).await), [0]);
     assert_eq!(indices(&agent, &ids(&kubelet, "b", (GPU, 1)).await), [1]);
     agent.set_policy(with_placement(Placement::Distributed));
@@ -153,7 +151,7 @@ async fn a_new_policy_applies_to_the_next_choice_and_disturbs_no_stream() {
     let adopted = |state: &Arc<NodeState>| state.placement(&name) == Placement::Distributed;
     agent.until(adopted).await;
     assert_eq!(indices(&agent, &ids(&kubelet, "c", (GPU, 1)).await), [4]);
-    assert_eq!(registrations(), before, "no resource is registered again");
+    assert_eq!(registrations(&kubelet), before, "no resource is registered again");
 }
 
 #[tokio::test]

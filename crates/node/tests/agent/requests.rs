@@ -8,25 +8,16 @@ use windlass_config::{DeviceListStrategy, ResourceRule, Resources, Selector, Sha
 use windlass_core::{device::DeviceKind, resource::ResourceName};
 use windlass_kubelet_api::{
     deviceplugin::{
-        AllocateRequest, AllocateResponse, ContainerAllocateRequest,
-        ContainerPreferredAllocationRequest, Empty, PreStartContainerRequest,
+        AllocateResponse, ContainerPreferredAllocationRequest, Empty, PreStartContainerRequest,
         PreferredAllocationRequest, device_plugin_client::DevicePluginClient,
     },
     socket::SocketPath,
 };
 use windlass_testkit::{GPU, pod_with, until_allocatable, until_exists};
 
-use crate::agent::world::{client, gpu_id, gpu_node, pod, until_gpu_counts};
+use crate::agent::world::{allocation, client, gpu_id, gpu_node, pod, until_gpu_counts};
 
 type Client = DevicePluginClient<tonic::transport::Channel>;
-
-fn allocation(containers: &[&[String]]) -> AllocateRequest {
-    let container_requests = containers
-        .iter()
-        .map(|ids| ContainerAllocateRequest { devices_ids: ids.to_vec() })
-        .collect();
-    AllocateRequest { container_requests }
-}
 
 async fn allocate(plugin: &mut Client, ids: &[String]) -> Result<AllocateResponse, tonic::Status> {
     plugin.allocate(allocation(&[ids])).await.map(tonic::Response::into_inner)

@@ -7,9 +7,9 @@ use windlass_config::{
     Sharing, SharingMethod,
 };
 use windlass_core::{device::DeviceKind, enforcement::Enforcement};
-use windlass_kubelet_sim::{Event, Kubelet, Pod};
+use windlass_kubelet_sim::Pod;
 use windlass_resources::NodeState;
-use windlass_testkit::{GPU, pod_with, until_allocatable};
+use windlass_testkit::{GPU, pod_with, registrations, until_allocatable};
 
 use crate::agent::world::{gpu_id, gpu_node, pod, until_gpu_counts};
 
@@ -183,9 +183,6 @@ async fn a_resource_that_a_new_policy_does_not_change_is_not_registered_again() 
     let kubelet = world.start_kubelet();
     let agent = world.start_agent();
     until_allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
-    let registrations = |kubelet: &Kubelet| {
-        kubelet.events().count(|event| matches!(event, Event::Registered { .. }))
-    };
     let before = registrations(&kubelet);
     let excluded = Selector { ids: [gpu_id(&agent, 3)].into(), ..Selector::all(DeviceKind::Gpu) };
     agent.set_policy(Policy { exclude: vec![excluded], ..world.config.policy.clone() });

@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use windlass_config::{HealthPolicy, Policy};
 use windlass_core::device::DeviceKind;
-use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
+use windlass_kubelet_api::deviceplugin::{
+    AllocateRequest, ContainerAllocateRequest, device_plugin_client::DevicePluginClient,
+};
 use windlass_kubelet_sim::{Kubelet, NodeStatus, Pod};
 use windlass_machine::MachineProfile;
 use windlass_testkit::{GPU, Node, RunningAgent};
@@ -50,6 +52,12 @@ pub(crate) async fn until_gpu_counts(
 /// A pod of one container that requests GPUs.
 pub(crate) fn pod(name: &str, gpus: u64) -> Pod {
     windlass_testkit::pod_with(name, GPU, gpus)
+}
+
+/// A call that allocates these devices to containers.
+pub(crate) fn allocation(containers: &[&[String]]) -> AllocateRequest {
+    let container = |ids: &&[String]| ContainerAllocateRequest { devices_ids: ids.to_vec() };
+    AllocateRequest { container_requests: containers.iter().map(container).collect() }
 }
 
 /// A client on the agent's socket, for calls that no kubelet makes.

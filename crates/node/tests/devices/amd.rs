@@ -1,6 +1,6 @@
 //! AMD's GPUs: found full and in partitions, partitioned again, unbound, and given to containers.
 
-use windlass_machine::{Fault, MachineProfile, profile::PartitionNames};
+use windlass_machine::{MachineProfile, profile::PartitionNames};
 use windlass_resources::NodeState;
 use windlass_testkit::{Node, pod_with as pod, until_allocatable};
 
@@ -13,10 +13,6 @@ const GPU: &str = "amd.com/gpu";
 
 fn machine(profile: &str, config: &str) -> Node {
     node_of(&MachineProfile::named(profile).expect("a shipped profile"), config)
-}
-
-fn inject(world: &Node, fault: &str) {
-    world.machine.inject(&fault.parse::<Fault>().expect("a fault")).expect("injected");
 }
 
 /// The ids of a source's present devices, in order.
@@ -147,11 +143,11 @@ async fn a_gpu_without_its_driver_keeps_its_id_and_recovers() {
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, GPU, 8).await;
     let id = ids(&agent.state.borrow())[0].clone();
-    inject(&world, "unbind:0000:05:00.0");
+    world.inject("unbind:0000:05:00.0");
     let state = agent.until_health(&id, "Unhealthy: driver not bound").await;
     assert_eq!(ids(&state).len(), 8, "the number from its driver is remembered");
     until_allocatable(&kubelet, GPU, 7).await;
-    inject(&world, "bind:0000:05:00.0=amdgpu");
+    world.inject("bind:0000:05:00.0=amdgpu");
     agent.until_health(&id, "Healthy").await;
     until_allocatable(&kubelet, GPU, 8).await;
 }

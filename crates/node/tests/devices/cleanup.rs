@@ -10,7 +10,7 @@ use windlass_machine::{
     BoardEvent::{Frequency, Reset},
     BoardFault,
 };
-use windlass_testkit::{MHZ, pod_with as pod, until, until_allocatable};
+use windlass_testkit::{MHZ, UNKNOWN_HISTORY_STEPS, pod_with as pod, until, until_allocatable};
 
 use crate::devices::{
     gateway::{
@@ -18,9 +18,6 @@ use crate::devices::{
     },
     world::{attribute, node},
 };
-
-/// Cleanup steps of a board with an unknown history.
-const UNKNOWN_HISTORY_STEPS: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];
 
 #[tokio::test]
 async fn a_board_is_prepared_before_a_container_starts_and_reset_after_its_release() {

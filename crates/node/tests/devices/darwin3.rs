@@ -1,8 +1,9 @@
 //! Darwin3 boards, in the three ways in which nodes reach them.
 
 use windlass_config::DeviceProfile;
-use windlass_kubelet_sim::{Event, Kubelet};
-use windlass_testkit::{Node, TIMEOUT, pod_with as pod, until_allocatable};
+use windlass_testkit::{
+    Node, pod_with as pod, until_allocatable, until_counts, until_registrations,
+};
 
 use crate::devices::world::{device, node};
 
@@ -18,12 +19,6 @@ fn files(names: &[&str]) -> Node {
         world.write(&format!("/etc/darwin3/{name}"), "");
     }
     world
-}
-
-/// Waits until the kubelet has these numbers of boards: its capacity, and its allocatable ones.
-async fn until_counts(kubelet: &Kubelet, expected: (usize, usize)) {
-    let reached = kubelet.wait_for(|node| node.counts(DARWIN3) == Some(expected), TIMEOUT).await;
-    reached.unwrap_or_else(|status| panic!("{status}"));
 }
 
 #[tokio::test]
@@ -46,17 +41,17 @@ async fn a_manifest_of_the_other_plugin_gets_its_board_in_both_variables() {
 async fn boards_are_added_and_vanish_and_recover_with_their_files() {
     let world = files(&["g1"]);
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
-    until_counts(&kubelet, (1, 1)).await;
+    until_counts(&kubelet, DARWIN3, (1, 1)).await;
     world.write("/etc/darwin3/g2", "");
-    until_counts(&kubelet, (2, 2)).await;
+    until_counts(&kubelet, DARWIN3, (2, 2)).await;
     std::fs::remove_file(world.host_path("/etc/darwin3/g1")).expect("removed");
-    until_counts(&kubelet, (2, 1)).await;
+    until_counts(&kubelet, DARWIN3, (2, 1)).await;
     let state = agent.until_health("darwin3-g1", "Unhealthy").await;
     assert!(device(&state.inventory, "darwin3-g1").health.has_vanished());
     let rejection = kubelet.admit(pod("p", DARWIN3, 2)).await.expect_err("one remains");
     assert!(rejection.message.contains("Requested: 2, Available: 1"), "{rejection}");
     world.write("/etc/darwin3/g1", "");
-    until_counts(&kubelet, (2, 2)).await;
+    until_counts(&kubelet, DARWIN3, (2, 2)).await;
 }
 
 #[tokio::test]
@@ -65,7 +60,7 @@ async fn a_folder_that_is_created_later_is_found() {
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     agent.until(|state| state.inventory.is_complete()).await;
     world.write("/etc/darwin3/g1", "");
-    until_counts(&kubelet, (1, 1)).await;
+    until_counts(&kubelet, DARWIN3, (1, 1)).await;
 }
 
 #[tokio::test]
@@ -78,15 +73,12 @@ async fn a_restart_of_the_kubelet_or_of_the_agent_releases_no_board() {
     kubelet.start_container(&uid, "main").await.expect("started");
     let allocated = admission.allocation("main", DARWIN3).expect("allocated").ids();
     kubelet.restart().await.expect("restarted");
-    let registered_twice = |events: &[Event]| {
-        events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() >= 2
-    };
-    kubelet.events().wait_for(registered_twice, TIMEOUT).await.expect("registered again");
-    until_counts(&kubelet, (2, 2)).await;
+    until_registrations(&kubelet, 2).await;
+    until_counts(&kubelet, DARWIN3, (2, 2)).await;
     drop(agent);
-    until_counts(&kubelet, (2, 0)).await;
+    until_counts(&kubelet, DARWIN3, (2, 0)).await;
     let _agent = world.start_agent();
-    until_counts(&kubelet, (2, 2)).await;
+    until_counts(&kubelet, DARWIN3, (2, 2)).await;
     let node = kubelet.status();
     let devices = &node.pods[&uid].containers["main"].devices[DARWIN3];
     assert!(devices.values().flatten().eq(&allocated), "{devices:?}");
@@ -119,14 +111,14 @@ fn simulated_board(profile: &str) -> Node {
 async fn a_chip_on_its_board_is_one_device_and_unhealthy_without_its_registers() {
     let world = simulated_board("darwin3-board-axidma");
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
-    until_counts(&kubelet, (1, 1)).await;
+    until_counts(&kubelet, DARWIN3, (1, 1)).await;
     let id = "darwin3-board-axidma-all";
     let state = agent.until_health(id, "Healthy").await;
     let chip = device(&state.inventory, id);
     let nodes: Vec<_> = chip.nodes.iter().filter_map(|node| node.path.to_str()).collect();
     assert_eq!(nodes, ["/dev/axidma", "/dev/axi-regs"]);
     world.inject("unplug:darwin3-axi-regs");
-    until_counts(&kubelet, (1, 0)).await;
+    until_counts(&kubelet, DARWIN3, (1, 0)).await;
     agent.until_health(id, "Unhealthy: device node missing, /dev/axi-regs is not there").await;
 }
 
@@ -134,20 +126,20 @@ async fn a_chip_on_its_board_is_one_device_and_unhealthy_without_its_registers()
 async fn a_chip_that_lacks_channels_is_unhealthy_and_names_them() {
     let world = simulated_board("darwin3-board");
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
-    until_counts(&kubelet, (1, 1)).await;
+    until_counts(&kubelet, DARWIN3, (1, 1)).await;
     // Darwin3's runtime does not use this device node.
     std::fs::remove_file(world.host_path("/dev/dma_proxy_tx2")).expect("removed");
     for node in ["rx1", "tx4"] {
         let path = world.host_path(&format!("/dev/dma_proxy_{node}"));
         std::fs::remove_file(path).expect("removed");
     }
-    until_counts(&kubelet, (1, 0)).await;
+    until_counts(&kubelet, DARWIN3, (1, 0)).await;
     let missing = "device node missing, /dev/dma_proxy_tx4, /dev/dma_proxy_rx1 are not there";
     agent.until_health("darwin3-board-all", &format!("Unhealthy: {missing}")).await;
     for node in ["rx1", "tx4"] {
         world.write(&format!("/dev/dma_proxy_{node}"), "");
     }
-    until_counts(&kubelet, (1, 1)).await;
+    until_counts(&kubelet, DARWIN3, (1, 1)).await;
 }
 
 #[tokio::test]
@@ -156,7 +148,7 @@ async fn a_board_that_several_gateways_reach_is_not_allocated_without_a_lease() 
     world.write("/etc/darwin3/g1", "");
     world.config.cluster.node_name = Some("gw1".to_owned());
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
-    until_counts(&kubelet, (1, 0)).await;
+    until_counts(&kubelet, DARWIN3, (1, 0)).await;
     let state = agent.until_health("darwin3-g1", "Healthy").await;
     let obstacle = state.device_offers()["darwin3-g1"].obstacle.clone();
     assert_eq!(obstacle.as_deref(), Some("lease: not held yet"), "there is no API server");

@@ -2,7 +2,7 @@
 
 mod programming;
 
-use windlass_machine::{Fault, MachineProfile};
+use windlass_machine::MachineProfile;
 use windlass_testkit::{Node, pod_with as pod, until_allocatable};
 
 use crate::devices::{
@@ -15,10 +15,6 @@ const U50: &str = "amd.com/xilinx_u50_gen3x16_xdma_201920_3-1585024580";
 
 fn machine(profile: &str, config: &str) -> Node {
     node_of(&MachineProfile::named(profile).expect("a shipped profile"), config)
-}
-
-fn inject(world: &Node, fault: &str) {
-    world.machine.inject(&fault.parse::<Fault>().expect("a fault")).expect("injected");
 }
 
 #[tokio::test]
@@ -53,13 +49,13 @@ async fn a_board_in_reset_keeps_its_identity_and_affects_no_other() {
     let world = machine("alveo", "");
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, U250, 2).await;
-    inject(&world, "unset:u250-0:rom.u.31457280");
+    world.inject("unset:u250-0:rom.u.31457280");
     agent.until_health("fpga-0000-3b-00-0", "Unhealthy: not ready").await;
     let status = until_allocatable(&kubelet, U250, 1).await;
     assert_eq!(status.counts(U250), Some((2, 1)), "it is still listed");
     // A reset changes the number of the folder.
-    inject(&world, "set:u250-0:rom.u.99/VBNV=xilinx_u250_gen3x16_xdma_shell_4_1");
-    inject(&world, "set:u250-0:rom.u.99/timestamp=1643110417");
+    world.inject("set:u250-0:rom.u.99/VBNV=xilinx_u250_gen3x16_xdma_shell_4_1");
+    world.inject("set:u250-0:rom.u.99/timestamp=1643110417");
     until_allocatable(&kubelet, U250, 2).await;
 }
 
@@ -75,9 +71,9 @@ async fn a_board_that_does_not_answer_keeps_its_identity_and_affects_no_other() 
     let state = agent.until_health("fpga-0000-3b-00-0", no_answer).await;
     let now = device(&state.inventory, "fpga-0000-3b-00-0");
     assert_eq!((&now.nodes, &now.attributes), (&before.nodes, &before.attributes));
-    inject(&world, "set:u250-1:xmc.u.34603008/xmc_power_warn=1");
+    world.inject("set:u250-1:xmc.u.34603008/xmc_power_warn=1");
     agent.until_health("fpga-0000-5e-00-0", "Unhealthy: out of bounds").await;
-    inject(&world, "set:u250-1:xmc.u.34603008/xmc_power_warn=0");
+    world.inject("set:u250-1:xmc.u.34603008/xmc_power_warn=0");
     world.unblock_reads(file, "0\n");
     until_allocatable(&kubelet, U250, 2).await;
 }
@@ -98,7 +94,7 @@ async fn a_board_with_a_changed_shell_has_another_resource() {
     let world = machine("alveo", "");
     let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, U250, 2).await;
-    inject(&world, "set:u250-0:rom.u.31457280/timestamp=1700000000");
+    world.inject("set:u250-0:rom.u.31457280/timestamp=1700000000");
     until_allocatable(&kubelet, "amd.com/xilinx_u250_gen3x16_xdma_shell_4_1-1700000000", 1).await;
     until_allocatable(&kubelet, U250, 1).await;
 }
@@ -130,18 +126,18 @@ async fn the_health_of_a_board_follows_its_reports() {
             "Unhealthy: not ready, the identifier of its logic is all ones",
         ),
     ] {
-        inject(&world, fault);
+        world.inject(fault);
         agent.until_health(id, expected).await;
     }
-    inject(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=94");
-    inject(&world, "set:u250-0-mgmt:firewall.m.1/detected_level=0");
+    world.inject("set:u250-0:xmc.u.32505856/xmc_fpga_temp=94");
+    world.inject("set:u250-0-mgmt:firewall.m.1/detected_level=0");
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
     // Without a configured limit, the limit of the board applies, if it reports one.
     agent.set_policy(policy(""));
-    inject(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=130");
-    inject(&world, "set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=97");
+    world.inject("set:u250-0:xmc.u.32505856/xmc_fpga_temp=130");
+    world.inject("set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=97");
     agent.until_health("fpga-0000-3b-00-0", "Unhealthy: out of bounds, its FPGA 130").await;
-    inject(&world, "set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=N/A");
+    world.inject("set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=N/A");
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
 }
 
@@ -193,7 +189,7 @@ async fn a_complete_card_stays_healthy_while_another_board_does_not_answer() {
     let world = node(&boards, "fpga: {unit: card}");
     let folder = "/sys/bus/pci/devices/0000:4b:00.1";
     // Without this file it is not found as a board.
-    inject(&world, "unset:u30-4b:user_pf");
+    world.inject("unset:u30-4b:user_pf");
     let agent = world.start_agent();
     let card = "fpga-card-70010000";
     agent.until_health(card, "Healthy").await;
@@ -211,19 +207,19 @@ async fn boards_of_one_card_are_one_device_if_configured() {
     let agent = world.start_agent();
     let card = "fpga-card-70010000";
     agent.until_health(card, "Healthy").await;
-    inject(&world, "set:u30-3c:ready=0x0");
+    world.inject("set:u30-3c:ready=0x0");
     let state = agent.until_health(card, "Unhealthy: not ready").await;
     assert_eq!(device(&state.inventory, card).nodes.len(), 2);
-    inject(&world, "set:u30-3c:ready=0x1");
+    world.inject("set:u30-3c:ready=0x1");
     // A satellite controller reports no serial number during its reset.
-    inject(&world, "unset:u30-3b:xmc.u.1");
+    world.inject("unset:u30-3b:xmc.u.1");
     agent.until_health(card, "Healthy").await;
     assert_eq!(agent.state.borrow().inventory.devices.len(), 1, "it is still a part of the card");
-    inject(&world, "unplug:u30-3b");
+    world.inject("unplug:u30-3b");
     let state = agent.until_health(card, "Unhealthy: not ready, an FPGA of the card").await;
     let nodes = &device(&state.inventory, card).nodes;
     assert_eq!(nodes.len(), 2, "the card does not shrink: {nodes:?}");
-    inject(&world, "plug:u30-3b");
+    world.inject("plug:u30-3b");
     agent.until_health(card, "Healthy").await;
 }
 
@@ -391,7 +387,7 @@ async fn logic_next_to_its_region_is_offered_with_the_configured_nodes() {
     let node = &device(&state.inventory, "fpga-fpga0").nodes[0];
     assert!(node.path.ends_with("uio4") && node.proof.is_some(), "{node:?}");
     until_allocatable(&kubelet, "windlass.dev/fpga-xilinx-zynqmp", 1).await;
-    inject(&world, "set:pcap:fpga_manager/fpga0/state=unknown");
+    world.inject("set:pcap:fpga_manager/fpga0/state=unknown");
     agent.until_health("fpga-fpga0", "Unhealthy: not ready, its manager does not know").await;
 }
 
@@ -402,7 +398,7 @@ async fn logic_on_a_chip_is_offered_while_its_manager_operates() {
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     let name = "windlass.dev/fpga-xilinx-zynqmp";
     until_allocatable(&kubelet, name, 1).await;
-    inject(&world, "set:pcap:fpga_manager/fpga0/state=write error");
+    world.inject("set:pcap:fpga_manager/fpga0/state=write error");
     let state = agent.until_health("fpga-fpga0", "Unhealthy: not ready").await;
     let manager = device(&state.inventory, "fpga-fpga0");
     let manager_name = attribute(manager, "windlass.dev/fpgaManager");

@@ -1,6 +1,6 @@
 //! Intel's GPUs: their discovery, virtual functions, and the name of the render node.
 
-use windlass_machine::{Fault, MachineProfile};
+use windlass_machine::MachineProfile;
 use windlass_testkit::{Node, pod_with as pod, until_allocatable};
 
 use crate::devices::{
@@ -14,10 +14,6 @@ fn machine(config: &str) -> Node {
     node_of(&MachineProfile::named("flex-170").expect("a shipped profile"), config)
 }
 
-fn inject(world: &Node, fault: &str) {
-    world.machine.inject(&fault.parse::<Fault>().expect("a fault")).expect("injected");
-}
-
 #[tokio::test]
 async fn a_function_with_virtual_functions_is_not_offered_beside_them() {
     let state = machine("").scan_host().await;
@@ -29,11 +25,11 @@ async fn a_gpu_that_gets_virtual_functions_is_withheld() {
     let world = machine("");
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, GPU, 5).await;
-    inject(&world, "set:flex0:sriov_numvfs=3");
+    world.inject("set:flex0:sriov_numvfs=3");
     let id = "intel-0000-3a-00-0";
     agent.until(|state| device(&state.inventory, id).withheld.is_some()).await;
     until_allocatable(&kubelet, GPU, 4).await;
-    inject(&world, "set:flex0:sriov_numvfs=0");
+    world.inject("set:flex0:sriov_numvfs=0");
     until_allocatable(&kubelet, GPU, 5).await;
 }
 
@@ -51,7 +47,7 @@ async fn a_gpu_that_is_unbound_off_the_bus_or_too_hot_is_unhealthy() {
             "Unhealthy: out of bounds, 106 °C, limit 105 °C",
         ),
     ] {
-        inject(&world, fault);
+        world.inject(fault);
         agent.until_health(id, expected).await;
     }
 }
@@ -70,7 +66,7 @@ async fn a_card_has_the_measurements_of_its_driver_and_a_virtual_function_has_no
         let lines = until_measured(&agent, metric, 4).await;
         assert!(lines.iter().all(|line| line.ends_with(&format!(" {expected}"))), "{lines:?}");
     }
-    inject(&world, "set:flex0:hwmon/hwmon0/temp2_input=55000");
+    world.inject("set:flex0:hwmon/hwmon0/temp2_input=55000");
     let is_warm = |lines: &[String]| lines.iter().any(|line| line.ends_with(" 55"));
     until_metric(&agent, "windlass_device_temperature_celsius", is_warm).await;
 }

@@ -70,13 +70,10 @@ async fn ports_count_traffic_in_bytes_and_errors_by_type() {
     };
     until_value("windlass_device_port_up", "", "1").await;
     until_value("windlass_device_port_errors_total", r#"type="symbol""#, "0").await;
-    let inject = |fault: &str| {
-        world.machine.inject(&fault.parse().expect("a fault")).expect("injected");
-    };
     let counters = "set:ens1f1np1:infiniband/mlx5_1/ports/1/counters";
-    inject(&format!("{counters}/port_rcv_data=250"));
-    inject(&format!("{counters}/link_downed=3"));
-    inject("link-down:ens1f1np1");
+    world.inject(&format!("{counters}/port_rcv_data=250"));
+    world.inject(&format!("{counters}/link_downed=3"));
+    world.inject("link-down:ens1f1np1");
     until_value("windlass_device_port_received_bytes_total", "", "1000").await;
     until_value("windlass_device_port_errors_total", r#"type="link_down""#, "3").await;
     until_value("windlass_device_port_up", "", "0").await;

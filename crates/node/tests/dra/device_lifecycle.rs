@@ -14,15 +14,12 @@ use windlass_machine::{
     BoardFault, Fault,
     state::Process,
 };
-use windlass_testkit::{MHZ, TIMEOUT, until};
+use windlass_testkit::{MHZ, TIMEOUT, UNKNOWN_HISTORY_STEPS, until};
 
 use crate::dra::{
     lifecycle_rig::{Rig, Tenant, step},
     world::records,
 };
-
-/// Cleanup steps of a board with an unknown history.
-const UNKNOWN_HISTORY_STEPS: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];
 
 #[tokio::test]
 async fn a_device_is_prepared_for_a_claim_once_and_cleaned_when_the_claim_is_released() {
