@@ -1,37 +1,19 @@
 //! Container edits by strategy, as a table, with the semantics of NVIDIA's plugin.
 
 use windlass_config::{DeviceIdStrategy, Imex, NicPolicy};
-use windlass_core::{
-    device::{DeviceKind, ExtraEdits, Location, SourceName},
-    health::Health,
-};
+use windlass_core::device::{DeviceKind, SourceName};
 
 use super::*;
 
 const GPU: &str = "nvidia.com/gpu";
 
 fn device(kind: DeviceKind, id: &str, index: u32, part: Option<u32>) -> Device {
+    let id = id.parse().expect("valid");
     Device {
-        id: id.parse().expect("valid"),
-        kind,
-        source: SourceName::NVIDIA,
         index,
-        health: Health::unknown(jiff::Timestamp::UNIX_EPOCH),
-        attributes: BTreeMap::new(),
-        capacity: BTreeMap::new(),
-        place: Location::default(),
         nodes: vec![DeviceNode::new(format!("/dev/nvidia{index}"))],
-        extras: ExtraEdits::default(),
-        withheld: None,
-        exclusive_use_refusal: None,
-        sharing_refusal: None,
-        origin: None,
-        folder: None,
-        parent: None,
         part,
-        partitioned: false,
-        partition: None,
-        partitions: [].into(),
+        ..Device::new(id, kind, SourceName::NVIDIA, jiff::Timestamp::UNIX_EPOCH)
     }
 }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     attribute::{AttributeName, AttributeValue, Quantity},
-    device::{Device, DeviceKind, ExtraEdits, Location, SourceName},
+    device::{Device, DeviceKind, SourceName},
     health::{HealthTracker, Observation, Reason},
 };
 
@@ -77,26 +77,9 @@ impl Node {
         let id: DeviceId = id.parse().expect("valid");
         self.offerings.extend(offering.map(|offering| (id.clone(), offering)));
         self.inventory.devices.push(Device {
-            id,
-            kind,
-            source: SourceName::NVIDIA,
-            index: 0,
-            health: HealthTracker::new(std::time::Duration::ZERO, now).health().clone(),
             attributes: BTreeMap::from([(named("productName"), AttributeValue::string(model))]),
             capacity: BTreeMap::from([(named("memory"), Quantity::Bytes(40_960 << 20))]),
-            place: Location::default(),
-            nodes: Vec::new(),
-            extras: ExtraEdits::default(),
-            withheld: None,
-            exclusive_use_refusal: None,
-            sharing_refusal: None,
-            origin: None,
-            folder: None,
-            parent: None,
-            part: None,
-            partitioned: false,
-            partition: None,
-            partitions: [].into(),
+            ..Device::new(id, kind, SourceName::NVIDIA, now)
         });
     }
 

@@ -2,14 +2,14 @@
 
 pub(super) mod brute_force;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::*;
 use crate::{
-    device::{Device, DeviceKind, ExtraEdits, Location, SourceName},
-    health::{Health, HealthTracker, Observation, Reason},
+    device::{Device, DeviceKind, Location, SourceName},
+    health::{HealthTracker, Observation, Reason},
     inventory::Inventory,
     nvlink::NvLinks,
     pci::{PciAddress, PciePath},
@@ -20,27 +20,11 @@ pub(super) fn gpu(index: u32, bus: u8, numa: u32) -> Device {
     let pci: PciAddress = format!("0000:{bus:02x}:00.0").parse().expect("valid");
     let path =
         PciePath::from_sysfs(&format!("pci0000:{numa:02x}/0000:{numa:02x}:{index:02x}.0/{pci}"));
+    let id = format!("GPU-{index}").parse().expect("valid");
     Device {
-        id: format!("GPU-{index}").parse().expect("valid"),
-        kind: DeviceKind::Gpu,
-        source: SourceName::NVIDIA,
         index,
-        health: Health::unknown(Timestamp::UNIX_EPOCH),
-        attributes: BTreeMap::new(),
-        capacity: BTreeMap::new(),
         place: Location { pci: Some(pci), path, numa_node: Some(numa), ..Location::default() },
-        nodes: Vec::new(),
-        extras: ExtraEdits::default(),
-        withheld: None,
-        exclusive_use_refusal: None,
-        sharing_refusal: None,
-        origin: None,
-        folder: None,
-        parent: None,
-        part: None,
-        partitioned: false,
-        partition: None,
-        partitions: [].into(),
+        ..Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, Timestamp::UNIX_EPOCH)
     }
 }
 

@@ -8,8 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     attribute::{AttributeName, AttributeValue, Quantity},
-    device::{DeviceKind, ExtraEdits, Location, SourceName},
-    health::Health,
+    device::{DeviceKind, SourceName},
 };
 
 const fn nvidia(name: &'static str) -> AttributeName {
@@ -19,12 +18,9 @@ const fn nvidia(name: &'static str) -> AttributeName {
 /// An H100 as the agent publishes it.
 fn h100() -> Device {
     let string = AttributeValue::string;
+    let id = "GPU-4d5b6c31-0000-0000-0000-000000000001".parse().expect("valid");
     Device {
-        id: "GPU-4d5b6c31-0000-0000-0000-000000000001".parse().expect("valid"),
-        kind: DeviceKind::Gpu,
-        source: SourceName::NVIDIA,
         index: 1,
-        health: Health::unknown(Timestamp::UNIX_EPOCH),
         attributes: BTreeMap::from([
             (nvidia("productName"), string("NVIDIA H100 80GB HBM3")),
             (nvidia("architecture"), string("Hopper")),
@@ -37,19 +33,7 @@ fn h100() -> Device {
             (nvidia("memory"), Quantity::Bytes(81_559 << 20)),
             (nvidia("multiprocessors"), Quantity::Count(132)),
         ]),
-        place: Location::default(),
-        nodes: Vec::new(),
-        extras: ExtraEdits::default(),
-        withheld: None,
-        exclusive_use_refusal: None,
-        sharing_refusal: None,
-        origin: None,
-        folder: None,
-        parent: None,
-        part: None,
-        partitioned: false,
-        partition: None,
-        partitions: [].into(),
+        ..Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, Timestamp::UNIX_EPOCH)
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::{task::JoinSet, time::timeout};
 use windlass_config::LabelPolicy;
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
-    device::{Device, DeviceKind, ExtraEdits, Location, SourceName},
+    device::{Device, DeviceKind, SourceName},
     health::{HealthTracker, Observation, Reason},
     inventory::Inventory,
     inventory::SourceState,
@@ -33,27 +33,11 @@ fn gpu(id: &str, last_error: Option<Reason>) -> Device {
         tracker.observe(&Observation::Fault(reason, String::new()), now);
     }
     let product = AttributeName::new("nvidia.com", "productName");
+    let id = id.parse().expect("valid");
     Device {
-        id: id.parse().expect("valid"),
-        kind: DeviceKind::Gpu,
-        source: SourceName::NVIDIA,
-        index: 0,
         health: tracker.health().clone(),
         attributes: BTreeMap::from([(product, AttributeValue::string("Tesla T4"))]),
-        capacity: BTreeMap::new(),
-        place: Location::default(),
-        nodes: Vec::new(),
-        extras: ExtraEdits::default(),
-        withheld: None,
-        exclusive_use_refusal: None,
-        sharing_refusal: None,
-        origin: None,
-        folder: None,
-        parent: None,
-        part: None,
-        partitioned: false,
-        partition: None,
-        partitions: [].into(),
+        ..Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, now)
     }
 }
 

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 use windlass_cluster::events;
 use windlass_core::{
-    attribute::{Attributes, Capacities},
-    device::{Device, DeviceKind, ExtraEdits, Location, SourceName},
+    device::{Device, DeviceKind, SourceName},
     health::{Failure, Health, HealthState, Reason},
     inventory::Inventory,
 };
@@ -47,28 +46,8 @@ fn off_the_bus(second: i64) -> Health {
 }
 
 fn device(kind: DeviceKind, index: u32, id: &str) -> Device {
-    Device {
-        id: id.parse().expect("a good id"),
-        kind,
-        source: SourceName::NVIDIA,
-        index,
-        health: healthy(0),
-        attributes: Attributes::new(),
-        capacity: Capacities::new(),
-        place: Location::default(),
-        nodes: Vec::new(),
-        extras: ExtraEdits::default(),
-        withheld: None,
-        exclusive_use_refusal: None,
-        sharing_refusal: None,
-        origin: None,
-        folder: None,
-        parent: None,
-        part: None,
-        partitioned: false,
-        partition: None,
-        partitions: [].into(),
-    }
+    let id = id.parse().expect("a good id");
+    Device { index, health: healthy(0), ..Device::new(id, kind, SourceName::NVIDIA, at(0)) }
 }
 
 /// The state of a node with one GPU, failed or not.

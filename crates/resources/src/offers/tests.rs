@@ -14,9 +14,7 @@ use windlass_config::{
 };
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Quantity},
-    device::{
-        Device, DeviceId, DeviceKind, DeviceNode, ExtraEdits, Location, MIG_PROFILE, SourceName,
-    },
+    device::{Device, DeviceId, DeviceKind, DeviceNode, MIG_PROFILE, SourceName},
     health::{HealthTracker, Observation, Reason},
     inventory::Inventory,
     resource::ResourceName,
@@ -132,27 +130,11 @@ fn name(text: &str) -> ResourceName {
 fn device(id: &str, index: u32, observation: &Observation) -> Device {
     let mut tracker = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
     tracker.observe(observation, Timestamp::UNIX_EPOCH);
+    let id = id.parse().expect("valid");
     Device {
-        id: id.parse().expect("valid"),
-        kind: DeviceKind::Gpu,
-        source: SourceName::NVIDIA,
         index,
         health: tracker.health().clone(),
-        attributes: BTreeMap::new(),
-        capacity: BTreeMap::new(),
-        place: Location::default(),
-        nodes: Vec::new(),
-        extras: ExtraEdits::default(),
-        withheld: None,
-        exclusive_use_refusal: None,
-        sharing_refusal: None,
-        origin: None,
-        folder: None,
-        parent: None,
-        part: None,
-        partitioned: false,
-        partition: None,
-        partitions: [].into(),
+        ..Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, Timestamp::UNIX_EPOCH)
     }
 }
 

@@ -1,11 +1,8 @@
 //! A machine that no profile describes: its links are random.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use windlass_core::{
-    device::{Device, DeviceKind, ExtraEdits, Location, SourceName},
-    health::Health,
+    device::{Device, DeviceKind, Location, SourceName},
     pci::{PciAddress, PciePath},
 };
 
@@ -37,27 +34,11 @@ fn gpu(index: u32, numa: u32) -> Device {
     let pci = address(index);
     let bus = bus(index);
     let path = PciePath::from_sysfs(&format!("pci0000:{bus:02x}/0000:{bus:02x}:01.1/{pci}"));
+    let id = format!("GPU-{index}").parse().expect("letters and digits");
     Device {
-        id: format!("GPU-{index}").parse().expect("letters and digits"),
-        kind: DeviceKind::Gpu,
-        source: SourceName::NVIDIA,
         index,
-        health: Health::unknown(Timestamp::UNIX_EPOCH),
-        attributes: BTreeMap::new(),
-        capacity: BTreeMap::new(),
         place: Location { pci: Some(pci), path, numa_node: Some(numa), ..Location::default() },
-        nodes: Vec::new(),
-        extras: ExtraEdits::default(),
-        withheld: None,
-        exclusive_use_refusal: None,
-        sharing_refusal: None,
-        origin: None,
-        folder: None,
-        parent: None,
-        part: None,
-        partitioned: false,
-        partition: None,
-        partitions: [].into(),
+        ..Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, Timestamp::UNIX_EPOCH)
     }
 }
 
