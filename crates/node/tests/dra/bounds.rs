@@ -11,7 +11,7 @@ use windlass_kubelet_api::dra::v1::{
 };
 use windlass_testkit::{Caller, LogCapture};
 
-use crate::dra::world::{Allocated, World, claim, gpus, result};
+use crate::dra::world::{Allocated, FIRST_GPU, World, claim, gpus, result};
 
 const PREPARE: &str = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources";
 const GET_INFO: &str = "/pluginregistration.Registration/GetInfo";
@@ -71,7 +71,7 @@ async fn a_call_for_more_claims_than_a_pod_has_is_refused() {
 async fn unknown_claims_are_released_without_a_log_line_for_each() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "known", &[Allocated { request: "a", gpu: 0 }]);
+    world.claim(&agent, "known", &[FIRST_GPU]);
     kubelet.prepare("known").await.expect("prepared");
     let log = LogCapture::start(Level::INFO);
     kubelet.prepare("known").await.expect("prepared as before");
@@ -100,7 +100,7 @@ fn nested(name: &str, allocated: &[Value]) -> Value {
 async fn an_unreadable_claim_is_refused_as_such_and_keeps_the_connection() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "good", &[Allocated { request: "a", gpu: 0 }]);
+    world.claim(&agent, "good", &[FIRST_GPU]);
     kubelet.prepare("good").await.expect("prepared");
     // A new connection would read this file.
     let kubeconfig = world.config.cluster.kubeconfig.as_ref().expect("there is one");

@@ -6,7 +6,7 @@ use windlass_kubelet_api::dra::v1beta1::{
     self, NodePrepareResourcesRequest, dra_plugin_client::DraPluginClient,
 };
 
-use crate::dra::world::{Allocated, World, gpus};
+use crate::dra::world::{Allocated, FIRST_GPU, World, gpus};
 
 #[tokio::test]
 async fn a_claim_is_prepared_and_released_through_the_sockets() {
@@ -45,8 +45,7 @@ async fn a_claim_is_prepared_and_released_through_the_sockets() {
 async fn the_same_claim_has_the_same_answer_without_the_api_server() {
     let mut world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    let devices_of_requests =
-        [Allocated { request: "a", gpu: 0 }, Allocated { request: "b", gpu: 5 }];
+    let devices_of_requests = [FIRST_GPU, Allocated { request: "b", gpu: 5 }];
     world.claim(&agent, "c", &devices_of_requests);
     let first = kubelet.prepare("c").await.expect("prepared");
     world.api.go_offline().await;
@@ -59,7 +58,7 @@ async fn the_same_claim_has_the_same_answer_without_the_api_server() {
 async fn claims_of_one_call_are_distinguished_and_results_of_other_drivers_are_ignored() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    let mut both = world.claim(&agent, "both", &[Allocated { request: "a", gpu: 0 }]);
+    let mut both = world.claim(&agent, "both", &[FIRST_GPU]);
     let results = both["status"]["allocation"]["devices"]["results"].as_array_mut();
     let results = results.expect("a list");
     let mut foreign = results[0].clone();
@@ -76,7 +75,7 @@ async fn claims_of_one_call_are_distinguished_and_results_of_other_drivers_are_i
 async fn the_earlier_api_version_is_served_too() {
     let world = World::new();
     let (agent, kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
+    world.claim(&agent, "c", &[FIRST_GPU]);
     let [namespace, name, uid] = ["ns", "c", "c"].map(ToOwned::to_owned);
     let claims = vec![v1beta1::Claim { namespace, uid, name }];
     let mut calls = DraPluginClient::new(kubelet.channel());
@@ -91,7 +90,7 @@ async fn claims_use_documents_even_if_the_device_plugin_uses_variables() {
     let mut world = World::new();
     world.config.policy.delivery.strategies = [DeviceListStrategy::Envvar].into();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
+    world.claim(&agent, "c", &[FIRST_GPU]);
     let devices = kubelet.prepare("c").await.expect("prepared");
     assert_eq!(devices[0].cdi_device_ids.len(), 2);
     assert!(world.config.places.cdi_dir.join("windlass.dev-gpu.json").exists());

@@ -17,7 +17,7 @@ use windlass_kubelet_api::dra::v1::{
 };
 use windlass_testkit::within_timeout;
 
-use crate::dra::world::{Allocated, World, claim, gpus, records, result};
+use crate::dra::world::{FIRST_GPU, World, claim, gpus, records, result};
 
 /// Invalid namespaces, names and UIDs.
 const HOSTILE: [&str; 9] =
@@ -39,7 +39,7 @@ fn documents(world: &World) -> BTreeSet<PathBuf> {
 async fn invalid_names_are_refused_one_by_one_and_reach_neither_disk_nor_api_server() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "good", &[Allocated { request: "a", gpu: 0 }]);
+    world.claim(&agent, "good", &[FIRST_GPU]);
     kubelet.prepare("good").await.expect("prepared");
     let (before, requests_before) = (documents(&world), world.api.objects().requests().len());
     let mut calls = DraPluginClient::new(kubelet.channel());
@@ -153,7 +153,7 @@ fn requests() -> impl Strategy<Value = NodePrepareResourcesRequest> {
 async fn corrupted_requests_are_answered_claim_by_claim_and_change_no_file() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "good", &[Allocated { request: "a", gpu: 0 }]);
+    world.claim(&agent, "good", &[FIRST_GPU]);
     let first = kubelet.prepare("good").await.expect("prepared");
     let before = documents(&world);
     let mut calls = DraPluginClient::new(kubelet.channel());

@@ -6,13 +6,13 @@ use windlass_kubelet_api::dra::v1::{
     dra_plugin_client::DraPluginClient,
 };
 
-use crate::dra::world::{Allocated, World};
+use crate::dra::world::{FIRST_GPU, World};
 
 #[tokio::test]
 async fn a_prepared_claim_is_neither_shown_nor_released_under_another_namespace_or_name() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "good", &[Allocated { request: "a", gpu: 0 }]);
+    world.claim(&agent, "good", &[FIRST_GPU]);
     let devices = kubelet.prepare("good").await.expect("prepared");
     let mut calls = DraPluginClient::new(kubelet.channel());
     for (namespace, name) in [("other", "good"), ("ns", "other")] {

@@ -17,7 +17,7 @@ use windlass_testkit::{
     RunningAgent, claim_template, device_class, from_json, pod_of_claim, type_selector,
 };
 
-use crate::dra::world::{Allocated, World, claim};
+use crate::dra::world::{FIRST_GPU, World, claim};
 
 /// A gateway, with the same board in its configuration as all other gateways.
 struct Gateway {
@@ -114,7 +114,7 @@ async fn a_claim_gets_no_gpu_without_the_channel_that_is_required() {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
     world.api.objects().put::<Node>(&from_json(node));
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
+    world.claim(&agent, "c", &[FIRST_GPU]);
     let error = kubelet.prepare("c").await.expect_err("there is no channel");
     assert!(error.contains("cannot be used: IMEX channel 0 is required"), "{error}");
     let taint = Some(("windlass.dev/obstacle", "imex-channel"));

@@ -11,12 +11,8 @@ use windlass_testkit::RunningAgent;
 
 use crate::dra::{
     kubelet::Kubelet,
-    world::{Allocated, World, claim, gpus},
+    world::{Allocated, FIRST_GPU, SECOND_GPU, World, claim, gpus},
 };
-
-const FIRST_GPU: Allocated<'static> = Allocated { request: "a", gpu: 0 };
-
-const SECOND_GPU: Allocated<'static> = Allocated { request: "a", gpu: 1 };
 
 impl World {
     /// Kubelet checkpoint of claims whose UIDs are their names, before a driver has answered.

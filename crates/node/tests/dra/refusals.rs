@@ -12,9 +12,7 @@ use windlass_core::device::DeviceKind;
 use windlass_machine as machine;
 use windlass_testkit::TIMEOUT;
 
-use crate::dra::world::{Allocated, World, claim, gpus, result};
-
-const FIRST_GPU: Allocated<'static> = Allocated { request: "a", gpu: 0 };
+use crate::dra::world::{Allocated, FIRST_GPU, SECOND_GPU, World, claim, gpus, result};
 
 #[tokio::test]
 async fn the_second_of_two_claims_on_a_device_is_refused_and_takes_no_device() {
@@ -178,7 +176,7 @@ async fn a_slow_claim_delays_no_other_and_can_be_prepared_again_after_an_outage(
     let mut world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "known", &[FIRST_GPU]);
-    world.claim(&agent, "new", &[Allocated { request: "a", gpu: 1 }]);
+    world.claim(&agent, "new", &[SECOND_GPU]);
     kubelet.prepare("known").await.expect("prepared");
     let delay = Fault::at("resourceclaims/new", Effect::Delay(Duration::from_secs(1)));
     world.api.inject(delay.for_method("GET").times(1));

@@ -14,7 +14,7 @@ use windlass_testkit::{RunningAgent, until_exists, until_removed, within_timeout
 
 use crate::dra::{
     kubelet::{Kubelet, registrar},
-    world::{Allocated, World, gpus},
+    world::{FIRST_GPU, World, gpus},
 };
 
 fn set_offer(agent: &RunningAgent, offer: DraOffer) {
@@ -57,7 +57,7 @@ async fn deleted_sockets_are_bound_again_and_removed_when_the_agent_ends() {
 async fn the_driver_serves_only_while_devices_are_offered_or_claims_prepared() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
+    world.claim(&agent, "c", &[FIRST_GPU]);
     kubelet.prepare("c").await.expect("prepared");
     set_offer(&agent, DraOffer::Off);
     agent.until(|state| state.policy.dra.offer == DraOffer::Off).await;

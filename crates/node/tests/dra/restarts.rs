@@ -6,9 +6,7 @@ use serde_json::{Value, json};
 use windlass_resources::NodeState;
 use windlass_testkit::{RunningAgent, until_removed};
 
-use crate::dra::world::{Allocated, World, gpus, records};
-
-const FIRST_GPU: Allocated<'static> = Allocated { request: "a", gpu: 0 };
+use crate::dra::world::{FIRST_GPU, SECOND_GPU, World, gpus, records};
 
 /// Kubelet checkpoint of a claim whose UID is its name.
 pub(crate) fn write_prepared_checkpoint(world: &World, name: &str, state: &NodeState) {
@@ -56,7 +54,7 @@ async fn a_preparation_that_a_kill_interrupted_is_repeated_or_released() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[FIRST_GPU]);
-    world.claim(&agent, "d", &[Allocated { request: "a", gpu: 1 }]);
+    world.claim(&agent, "d", &[SECOND_GPU]);
     let first = kubelet.prepare("c").await.expect("prepared");
     kubelet.prepare("d").await.expect("prepared");
     agent.stop().await;
@@ -78,7 +76,7 @@ async fn a_removed_document_is_written_again_and_that_of_a_released_claim_is_not
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[FIRST_GPU]);
-    world.claim(&agent, "d", &[Allocated { request: "a", gpu: 1 }]);
+    world.claim(&agent, "d", &[SECOND_GPU]);
     kubelet.prepare("c").await.expect("prepared");
     kubelet.prepare("d").await.expect("prepared");
     let [document_c, document_d] = ["c", "d"].map(|uid| world.document(uid).expect("there"));
@@ -181,7 +179,7 @@ async fn a_newer_record_is_not_changed_and_the_driver_waits_until_it_is_removed(
 async fn no_claim_is_prepared_that_cannot_be_recorded() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "known", &[Allocated { request: "a", gpu: 1 }]);
+    world.claim(&agent, "known", &[SECOND_GPU]);
     let known_devices = kubelet.prepare("known").await.expect("prepared");
     let state = &world.config.places.state_dir;
     let moved = state.with_extension("aside");
@@ -205,7 +203,7 @@ async fn a_deleted_claim_is_released_at_the_next_start() {
     let world = World::new();
     let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "kept", &[FIRST_GPU]);
-    world.claim(&agent, "gone", &[Allocated { request: "a", gpu: 1 }]);
+    world.claim(&agent, "gone", &[SECOND_GPU]);
     for name in ["kept", "gone"] {
         kubelet.prepare(name).await.expect("prepared");
     }

@@ -9,7 +9,7 @@ use serde_json::json;
 use windlass_config::{DraOffer, DraPolicy, Policy};
 use windlass_testkit::Permission;
 
-use crate::dra::world::{Allocated, World};
+use crate::dra::world::{FIRST_GPU, World};
 
 const GROUP: &str = "resource.k8s.io";
 
@@ -38,7 +38,7 @@ async fn the_driver_needs_and_uses_exactly_the_rights_of_the_shipped_account() {
     let node = json!({"metadata": {"name": "n1"}});
     world.api.objects().put(&serde_json::from_value::<Node>(node).expect("a Node"));
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
+    world.claim(&agent, "c", &[FIRST_GPU]);
     kubelet.prepare("c").await.expect("prepared");
     world
         .until_requests(|| required(&world).iter().any(|it| it.resource == "resourceclaims/status"))

@@ -622,7 +622,7 @@ async fn the_containers_of_a_claim_share_its_full_gpu_by_mps_on_request() {
     let mut world = World::new();
     world.config.policy.dra.devices = vec![Selector::all(DeviceKind::Gpu)];
     let (agent, mut kubelet) = world.start_ready().await;
-    let allocated = crate::dra::world::Allocated { request: "a", gpu: 0 };
+    let allocated = crate::dra::world::FIRST_GPU;
     let mut claim = world.claim(&agent, "c", &[allocated]);
     let settings = json!({"activeThreadPercentage": 50, "pinnedMemoryLimit": "10Gi"});
     let parameters = json!({

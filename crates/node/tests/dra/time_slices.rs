@@ -9,11 +9,11 @@ use std::{
 use serde_json::{Value, json};
 use windlass_testkit::RunningAgent;
 
-use crate::dra::world::{Allocated, World};
+use crate::dra::world::{FIRST_GPU, World};
 
 /// Puts a claim whose UID is its name, on the first GPU, with these settings of sharing.
 fn put(world: &World, agent: &RunningAgent, (name, sharing): (&str, &Value)) {
-    let mut claim = world.claim(agent, name, &[Allocated { request: "a", gpu: 0 }]);
+    let mut claim = world.claim(agent, name, &[FIRST_GPU]);
     let config = json!({
         "source": "FromClaim", "requests": ["a"],
         "opaque": {"driver": "windlass.dev", "parameters": sharing},

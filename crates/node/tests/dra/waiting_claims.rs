@@ -11,10 +11,8 @@ use windlass_testkit::{LogCapture, RunningAgent, TIMEOUT};
 
 use crate::dra::{
     kubelet::Kubelet,
-    world::{Allocated, World},
+    world::{FIRST_GPU, World},
 };
-
-const FIRST_GPU: Allocated<'static> = Allocated { request: "a", gpu: 0 };
 
 /// Delay of the read of a claim that is released during the read.
 const READ_DELAY: Duration = Duration::from_secs(1);

@@ -22,6 +22,12 @@ pub(crate) struct World {
     pub(crate) machine: Machine,
 }
 
+/// First GPU of the node, for request `a`.
+pub(crate) const FIRST_GPU: Allocated<'static> = Allocated { request: "a", gpu: 0 };
+
+/// Second GPU of the node, for request `a`.
+pub(crate) const SECOND_GPU: Allocated<'static> = Allocated { request: "a", gpu: 1 };
+
 /// GPU of the node that is allocated to a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Allocated<'a> {
