@@ -3,10 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use windlass_kubelet_api::dra::{
-    checkpoint::{Checkpoint, ClaimState, DriverState, FILE_NAME},
-    v1::Device,
-};
+use windlass_kubelet_api::dra::checkpoint::{Checkpoint, ClaimState, DriverState, FILE_NAME};
 use windlass_testkit::RunningAgent;
 
 use crate::dra::{
@@ -31,13 +28,12 @@ impl World {
     }
 }
 
-fn is_gpu(agent: &RunningAgent, devices: &[Device], gpu: usize) -> bool {
-    let id = gpus(&agent.state.borrow())[gpu].id.as_str().to_lowercase();
-    devices.iter().map(|device| &device.device_name).eq([&id])
-}
-
-/// Released devices are free for another claim, and held ones are not.
-async fn check_devices(world: &World, agent: &RunningAgent, kubelet: &mut Kubelet) {
+/// Prepares claim `c` with the second GPU in place of the first, which is free for another claim then.
+async fn check_reallocation(world: &World, agent: &RunningAgent, kubelet: &mut Kubelet) {
+    world.claim(agent, "c", &[SECOND_GPU]);
+    let devices = kubelet.prepare("c").await.expect("prepared again");
+    let id = gpus(&agent.state.borrow())[1].id.as_str().to_lowercase();
+    assert!(devices.iter().map(|device| &device.device_name).eq([&id]), "{devices:?}");
     world.claim(agent, "first", &[FIRST_GPU]);
     kubelet.prepare("first").await.expect("the old device is free");
     world.claim(agent, "second", &[SECOND_GPU]);
@@ -51,10 +47,7 @@ async fn a_reallocated_claim_releases_its_old_devices_before_it_gets_the_new_one
     let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[FIRST_GPU]);
     kubelet.prepare("c").await.expect("prepared");
-    world.claim(&agent, "c", &[SECOND_GPU]);
-    let devices = kubelet.prepare("c").await.expect("prepared again");
-    assert!(is_gpu(&agent, &devices, 1), "{devices:?}");
-    check_devices(&world, &agent, &mut kubelet).await;
+    check_reallocation(&world, &agent, &mut kubelet).await;
     agent.stop().await;
 }
 
@@ -67,10 +60,7 @@ async fn a_reallocated_claim_with_an_interrupted_preparation_releases_its_old_de
     agent.stop().await;
     world.mark_prepare_started();
     let (agent, mut kubelet) = world.start_ready().await;
-    world.claim(&agent, "c", &[SECOND_GPU]);
-    let devices = kubelet.prepare("c").await.expect("prepared again");
-    assert!(is_gpu(&agent, &devices, 1), "{devices:?}");
-    check_devices(&world, &agent, &mut kubelet).await;
+    check_reallocation(&world, &agent, &mut kubelet).await;
     agent.stop().await;
 }
 
