@@ -15,6 +15,15 @@ const ACCELERATOR: &str = r#"
   - {folder: apex/apex_0, class: apex, number: "120:0", node: apex_0, files: {temp: "41000"}}
 "#;
 
+/// Source of sticks, by their vendor id.
+const BY_IDS: &str = r#"
+sources:
+- name: stick
+  resource: example.com/stick
+  find: {bus: usb}
+  match: 'device.attributes["windlass.dev"].usbVendor == "0403"'
+"#;
+
 /// A USB stick with a serial port in it.
 const STICK: &str = r#"
 - name: stick
@@ -28,3 +37,11 @@ const STICK: &str = r#"
   - {folder: "1-4:1.0/ttyUSB0", bus: usb-serial, driver: ftdi_sio}
   - {folder: "1-4:1.0/ttyUSB0/tty/ttyUSB0", class: tty, number: "188:0", node: ttyUSB0}
 "#;
+
+/// [`STICK`] at port 4, and another with this serial number at port 5.
+fn two_sticks(other_serial: &str) -> String {
+    let names = STICK.replace("1-4", "1-5").replace("name: stick", "name: other");
+    let numbers = names.replace("ttyUSB0", "ttyUSB1").replace("188:0", "188:1");
+    let other = numbers.replace("FT4X9", other_serial).replace("devnum: \"4\"", "devnum: \"5\"");
+    format!("{STICK}{other}")
+}

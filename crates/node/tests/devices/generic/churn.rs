@@ -7,30 +7,13 @@ use std::{
 };
 
 use windlass_core::device::Device;
-
-use super::STICK;
 use windlass_testkit::Node;
 
+use super::{BY_IDS, two_sticks};
 use crate::devices::world::{device, node};
-
-const BY_IDS: &str = r#"
-sources:
-- name: stick
-  resource: example.com/stick
-  find: {bus: usb}
-  match: 'device.attributes["windlass.dev"].usbVendor == "0403"'
-"#;
 
 /// Duration of the scans.
 const SCAN_TIME: Duration = Duration::from_secs(2);
-
-/// The steady stick, and another at port 5.
-fn two_sticks() -> String {
-    let names = STICK.replace("1-4", "1-5").replace("name: stick", "name: other");
-    let numbers = names.replace("ttyUSB0", "ttyUSB1").replace("188:0", "188:1");
-    let other = numbers.replace("FT4X9", "FT4X8").replace("devnum: \"4\"", "devnum: \"5\"");
-    format!("{STICK}{other}")
-}
 
 /// Edits of a container for a stick.
 fn nodes(stick: &Device) -> Vec<String> {
@@ -40,7 +23,7 @@ fn nodes(stick: &Device) -> Vec<String> {
 #[test]
 fn a_device_that_is_replugged_during_scans_affects_no_other_and_has_only_its_own_nodes() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let (runtime, world) = (runtime.expect("a runtime"), node(&two_sticks(), BY_IDS));
+    let (runtime, world) = (runtime.expect("a runtime"), node(&two_sticks("FT4X8"), BY_IDS));
     let scan = || runtime.block_on(world.scan_host()).inventory;
     let complete = scan();
     let [steady, replugged] = ["stick-FT4X9", "stick-FT4X8"].map(|id| nodes(device(&complete, id)));

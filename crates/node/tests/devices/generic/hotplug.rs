@@ -5,16 +5,8 @@ use std::{fs, os::unix::fs::symlink, time::Duration};
 use windlass_resources::DeviceOffer;
 use windlass_testkit::{RunningAgent, pod_with as pod, until, until_allocatable};
 
-use super::{ACCELERATOR, STICK};
+use super::{ACCELERATOR, BY_IDS, STICK, two_sticks};
 use crate::devices::world::{device, end, node, policy, source};
-
-const BY_IDS: &str = r#"
-sources:
-- name: stick
-  resource: example.com/stick
-  find: {bus: usb}
-  match: 'device.attributes["windlass.dev"].usbVendor == "0403"'
-"#;
 
 const STICKS: &str = "example.com/stick";
 
@@ -44,19 +36,9 @@ async fn a_stick_without_a_serial_number_is_identified_by_its_port() {
     agent.until_health("stick-0000-00-14-0-0-4", "Unhealthy: vanished").await;
 }
 
-/// Two sticks with one serial number, at ports 4 and 5.
-fn two_sticks() -> String {
-    let second = STICK
-        .replace("1-4", "1-5")
-        .replace("name: stick", "name: other")
-        .replace("ttyUSB0", "ttyUSB1");
-    let second = second.replace("188:0", "188:1").replace("devnum: \"4\"", "devnum: \"5\"");
-    format!("{STICK}{second}")
-}
-
 #[tokio::test]
 async fn a_stick_keeps_its_name_when_another_of_its_serial_number_is_plugged_in() {
-    let world = node(&two_sticks(), BY_IDS);
+    let world = node(&two_sticks("FT4X9"), BY_IDS);
     world.inject("unplug:other");
     let agent = world.start_agent();
     agent.until_health("stick-FT4X9", "Healthy").await;
@@ -98,7 +80,7 @@ async fn an_unreadable_folder_removes_no_device() {
 
 #[tokio::test]
 async fn sticks_with_one_serial_number_are_distinguished_by_their_ports() {
-    let world = node(&two_sticks(), BY_IDS);
+    let world = node(&two_sticks("FT4X9"), BY_IDS);
     let state = world.scan_host().await;
     device(&state.inventory, "stick-0000-00-14-0-0-4");
     device(&state.inventory, "stick-0000-00-14-0-0-5");
@@ -234,7 +216,7 @@ fn obstacles(agent: &RunningAgent) -> Vec<(String, String)> {
 
 #[tokio::test]
 async fn a_stick_that_is_held_by_its_serial_number_is_not_offered_by_its_port_after_a_restart() {
-    let world = node(&two_sticks(), BY_IDS);
+    let world = node(&two_sticks("FT4X9"), BY_IDS);
     world.inject("unplug:other");
     let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     until_allocatable(&kubelet, STICKS, 1).await;
