@@ -18,6 +18,15 @@ fn watch(server: &mut ApiServer) -> Values {
     values
 }
 
+/// Server that the agent watches, without the label.
+async fn start_watch() -> (ApiServer, Values) {
+    let mut server = ApiServer::start();
+    let values = watch(&mut server);
+    until_equal(&values, &LabelValue::Absent).await;
+    server.until(|cluster| watches(cluster) == 1).await;
+    (server, values)
+}
+
 fn value(text: &str) -> LabelValue {
     LabelValue::Value(text.to_owned())
 }
@@ -69,10 +78,7 @@ async fn a_change_of_other_labels_is_ignored() {
 
 #[tokio::test]
 async fn a_watch_that_ends_continues_from_the_last_version_without_another_list() {
-    let mut server = ApiServer::start();
-    let values = watch(&mut server);
-    until_equal(&values, &LabelValue::Absent).await;
-    server.until(|cluster| watches(cluster) == 1).await;
+    let (server, values) = start_watch().await;
     // The change reaches the agent together with the end of the watch, or before it: both orders are valid.
     set(&server, "a100");
     until_equal(&values, &value("a100")).await;
@@ -86,10 +92,7 @@ async fn a_watch_that_ends_continues_from_the_last_version_without_another_list(
 
 #[tokio::test]
 async fn a_watch_continues_from_the_version_of_the_last_bookmark() {
-    let mut server = ApiServer::start();
-    let values = watch(&mut server);
-    until_equal(&values, &LabelValue::Absent).await;
-    server.until(|cluster| watches(cluster) == 1).await;
+    let (server, _values) = start_watch().await;
     server.cluster.send_modify(Cluster::bookmark);
     let bookmark_version =
         server.cluster.borrow().history.last().expect("a bookmark").0.to_string();
@@ -107,10 +110,7 @@ async fn a_watch_continues_from_the_version_of_the_last_bookmark() {
 
 #[tokio::test]
 async fn a_version_that_is_too_old_leads_to_a_new_list() {
-    let mut server = ApiServer::start();
-    let values = watch(&mut server);
-    until_equal(&values, &LabelValue::Absent).await;
-    server.until(|cluster| watches(cluster) == 1).await;
+    let (server, values) = start_watch().await;
     server.cluster.send_modify(|cluster| {
         cluster.compacted = cluster.history.last().expect("a version").0;
         cluster.ended_watches += 1;
@@ -124,10 +124,7 @@ async fn a_version_that_is_too_old_leads_to_a_new_list() {
 
 #[tokio::test]
 async fn a_version_that_becomes_too_old_within_a_watch_leads_to_a_new_list() {
-    let mut server = ApiServer::start();
-    let values = watch(&mut server);
-    until_equal(&values, &LabelValue::Absent).await;
-    server.until(|cluster| watches(cluster) == 1).await;
+    let (server, values) = start_watch().await;
     server.cluster.send_modify(|cluster| {
         cluster.bookmark();
         let last = cluster.history.last_mut().expect("a bookmark");
