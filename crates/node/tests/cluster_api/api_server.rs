@@ -26,7 +26,7 @@ use windlass_cluster::{Client, ClientTimeouts};
 use windlass_config::{ClusterAccess, PodIdentity};
 use windlass_testkit::{until_value, within_timeout};
 
-use crate::cluster_api::objects::{Answer, Cluster, Kind, NODE, RecordedRequest};
+use crate::cluster_api::objects::{Answer, Cluster, Kind, NODE, RecordedRequest, Refusal};
 
 /// An API server, and the agent's tasks that use it. Server and tasks end when dropped.
 pub(crate) struct ApiServer {
@@ -118,6 +118,11 @@ impl ApiServer {
             ..ClientTimeouts::default()
         };
         Client::new(&access).expect("a good name").with_timeouts(timeouts)
+    }
+
+    /// Refuses requests.
+    pub(crate) fn refuse(&self, refusal: Refusal) {
+        self.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
     }
 
     /// Waits until the objects, or the log of requests, fulfil a condition.

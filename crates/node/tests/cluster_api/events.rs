@@ -253,8 +253,7 @@ async fn events_of_many_faults_are_sent_at_a_limited_rate() {
 async fn a_delayed_event_has_the_latest_state() {
     let mut server = ApiServer::start();
     let busy = status(503, "ServiceUnavailable", "apiserver not ready");
-    let refusal = Refusal { method: "POST", path: "/events", times: usize::MAX, status: busy };
-    server.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
+    server.refuse(Refusal { method: "POST", path: "/events", times: usize::MAX, status: busy });
     let mut node = Node::run(&mut server, 3);
     node.set_health(0, off_the_bus(1));
     server.until(|cluster| attempts(cluster) > 0).await;
@@ -290,8 +289,7 @@ async fn events_are_sent_once_the_api_server_starts() {
 async fn a_refusal_is_tried_again_and_the_event_is_written_once() {
     let mut server = ApiServer::start();
     let forbidden = status(403, "Forbidden", "events.events.k8s.io is forbidden");
-    let refusal = Refusal { method: "POST", path: "/events", times: 3, status: forbidden };
-    server.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
+    server.refuse(Refusal { method: "POST", path: "/events", times: 3, status: forbidden });
     let mut node = Node::run(&mut server, 1);
     node.set_health(0, off_the_bus(1));
     let cluster = server.until(|cluster| cluster.events.len() == 1).await;
@@ -309,8 +307,7 @@ async fn a_refusal_is_tried_again_and_the_event_is_written_once() {
 async fn an_event_that_is_always_refused_delays_no_other() {
     let mut server = ApiServer::start();
     let invalid = status(422, "Invalid", "note: Invalid value");
-    let refusal = Refusal { method: "POST", path: "/events", times: 1, status: invalid };
-    server.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
+    server.refuse(Refusal { method: "POST", path: "/events", times: 1, status: invalid });
     let mut node = Node::run(&mut server, 2);
     node.set_health(0, off_the_bus(1));
     node.set_health(1, off_the_bus(2));

@@ -215,8 +215,7 @@ async fn a_change_of_the_label_output_removes_labels_from_the_first() {
 async fn a_refusal_is_tried_again_with_the_newest_labels() {
     let mut server = ApiServer::start();
     let forbidden = status(403, "Forbidden", "nodes \"n1\" is forbidden");
-    let refusal = Refusal { method: "PATCH", path: "/nodes/n1", times: 3, status: forbidden };
-    server.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
+    server.refuse(Refusal { method: "PATCH", path: "/nodes/n1", times: 3, status: forbidden });
     let inputs = run(&mut server, LabelOutput::Node);
     inputs.send(&[("a", "1")]);
     server.until(|cluster| patches(cluster) >= 1).await;

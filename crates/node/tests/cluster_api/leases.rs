@@ -159,14 +159,8 @@ async fn a_lease_that_expired_while_the_gateway_was_stopped_is_late_until_it_is_
 #[tokio::test]
 async fn a_refused_lease_affects_no_other() {
     let mut server = ApiServer::start();
-    server.cluster.send_modify(|cluster| {
-        cluster.refusals.push(Refusal {
-            method: "GET",
-            path: "windlass-a",
-            times: usize::MAX,
-            status: status(403, "Forbidden", "no"),
-        });
-    });
+    let status = status(403, "Forbidden", "no");
+    server.refuse(Refusal { method: "GET", path: "windlass-a", times: usize::MAX, status });
     let mut gateway = Gateway::start(&mut server, "gw1", &["a", "b"]);
     gateway.until_state("b", &LeaseState::Held).await;
     gateway.until_state("a", &LeaseState::Unknown).await;

@@ -297,10 +297,8 @@ async fn a_pool_with_one_refused_slice_is_restored_completely_or_removed() {
 #[tokio::test]
 async fn the_version_is_requested_again_after_a_failed_answer() {
     let mut server = ApiServer::start();
-    server.cluster.send_modify(|cluster| {
-        let status = status(503, "ServiceUnavailable", "not ready");
-        cluster.refusals.push(Refusal { method: "GET", path: "/version", times: 1, status });
-    });
+    let status = status(503, "ServiceUnavailable", "not ready");
+    server.refuse(Refusal { method: "GET", path: "/version", times: 1, status });
     let mut publisher = Publisher::start(&mut server);
     let mut part = device("part");
     part["consumesCounters"] = json!([{"counterSet": "c", "counters": {"m": {"value": "1"}}}]);
@@ -355,10 +353,8 @@ async fn an_api_server_that_returns_gets_the_newest_slices() {
 #[tokio::test]
 async fn a_refusal_of_every_device_is_logged_and_tried_again() {
     let mut server = ApiServer::start();
-    server.cluster.send_modify(|cluster| {
-        let status = status(403, "Forbidden", "resourceslices is forbidden");
-        cluster.refusals.push(Refusal { method: "POST", path: PATH, times: 2, status });
-    });
+    let status = status(403, "Forbidden", "resourceslices is forbidden");
+    server.refuse(Refusal { method: "POST", path: PATH, times: 2, status });
     let mut publisher = Publisher::start(&mut server);
     publisher.set_slices(&[(POOL, vec![gpu("a")])]);
     let state = publisher.until_state(|state| state.error.is_some()).await;
