@@ -23,9 +23,7 @@ async fn a_claim_gets_a_device_with_the_requested_attributes() {
     let (pod, grant) = world.run("p", &json!({"requests": [request]})).await;
     assert_eq!(devices(&pod).len(), 1);
     assert_eq!(grant.cdi_devices.len(), 2, "one of the claim, one of the device: {grant:?}");
-    world.check();
-    world.end(&pod).await;
-    world.until_all_free().await;
+    world.check_and_end(&[&pod]).await;
 }
 
 #[tokio::test]
@@ -43,10 +41,7 @@ async fn containers_and_pods_that_name_one_claim_share_one_device() {
     world.check();
     world.end(&first).await;
     assert_eq!(world.record().len(), 2, "the second pod still has the claim");
-    world.check();
-    world.end(&second).await;
-    world.end(&third).await;
-    world.until_all_free().await;
+    world.check_and_end(&[&second, &third]).await;
 }
 
 #[tokio::test]
@@ -62,11 +57,7 @@ async fn an_administrators_claim_uses_allocated_devices_and_takes_none() {
     assert_eq!(devices(&monitor).len(), world.gpus);
     let (late, _) = world.run("late", &gpus(6)).await;
     assert!(devices(&late).is_disjoint(&devices(&holder)));
-    world.check();
-    for pod in [&monitor, &holder, &late] {
-        world.end(pod).await;
-    }
-    world.until_all_free().await;
+    world.check_and_end(&[&monitor, &holder, &late]).await;
 }
 
 #[tokio::test]
@@ -84,9 +75,7 @@ async fn the_first_available_alternative_is_prepared_under_the_name_of_its_reque
     let node = world.kubelet.status();
     let mut prepared = node.claims.values().flat_map(|it| it.devices.values().flatten());
     assert!(prepared.all(|it| it.requests == ["gpu"]), "the name before the slash");
-    world.check();
-    world.end(&pod).await;
-    world.until_all_free().await;
+    world.check_and_end(&[&pod]).await;
 }
 
 #[tokio::test]
@@ -112,7 +101,5 @@ async fn an_extended_resource_of_a_class_is_served_by_a_claim() {
     let world = World::new(DraOffer::Instead).await;
     let (pod, grant) = world.run_pod(&with_limit("old-style", EXTENDED_RESOURCE)).await;
     assert_eq!((devices(&pod).len(), grant.cdi_devices.len()), (1, 2));
-    world.check();
-    world.end(&pod).await;
-    world.until_all_free().await;
+    world.check_and_end(&[&pod]).await;
 }

@@ -28,9 +28,7 @@ async fn the_devices_of_a_force_deleted_pod_go_to_another_when_its_containers_ha
     world.check();
     world.kubelet.delete_pod(&uid(&old)).await;
     world.start_container(&uid(&new), "main").await;
-    world.check();
-    world.end(&new).await;
-    world.until_all_free().await;
+    world.check_and_end(&[&new]).await;
 }
 
 #[tokio::test]
@@ -50,9 +48,7 @@ async fn a_claim_and_its_replacement_of_the_same_name_are_distinguished() {
     world.kubelet.delete_pod(&uid(&old)).await;
     let grant = world.start_container(&uid(&new), "main").await;
     assert_eq!(grant.cdi_devices.len(), 3, "two devices and the device of their request");
-    world.check();
-    world.end(&new).await;
-    world.until_all_free().await;
+    world.check_and_end(&[&new]).await;
 }
 
 #[tokio::test]

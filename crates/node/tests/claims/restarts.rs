@@ -77,9 +77,7 @@ async fn an_agent_that_is_killed_while_the_claim_is_read_has_recorded_nothing() 
     world.start_agent();
     world.until_registered().await;
     world.start_container(&uid, "main").await;
-    world.check();
-    world.end(&scheduled).await;
-    world.until_all_free().await;
+    world.check_and_end(&[&scheduled]).await;
 }
 
 #[tokio::test]
@@ -121,9 +119,7 @@ async fn after_a_reboot_the_same_claims_have_the_same_devices() {
     let names =
         |grant: &RunContainerOptions| grant.cdi_devices.iter().cloned().collect::<BTreeSet<_>>();
     assert_eq!(names(&second), names(&first));
-    world.check();
-    world.end(&pod).await;
-    world.until_all_free().await;
+    world.check_and_end(&[&pod]).await;
 }
 
 #[tokio::test]
@@ -136,9 +132,7 @@ async fn deleted_slices_are_published_again_while_claims_are_used() {
         world.until_settled().await;
         assert_eq!(published(&world.objects()).len(), before.len());
     }
-    world.check();
-    world.end(&pod).await;
-    world.until_all_free().await;
+    world.check_and_end(&[&pod]).await;
 }
 
 #[tokio::test]

@@ -72,7 +72,5 @@ async fn a_gpu_changes_from_a_whole_device_to_parts_and_back_between_pods() {
     let last = world.schedule_when_free(&waiting).await;
     world.start(&last).await;
     assert_eq!((devices(&last), instances(&world)), (devices(&first), None));
-    world.check();
-    world.end(&last).await;
-    world.until_all_free().await;
+    world.check_and_end(&[&last]).await;
 }

@@ -218,6 +218,15 @@ impl World {
         deleted.expect("it was there");
     }
 
+    /// Ends these pods after a last [`World::check`], and waits until every device is free again.
+    pub(crate) async fn check_and_end(&self, pods: &[&ScheduledPod]) {
+        self.check();
+        for pod in pods {
+            self.end(pod).await;
+        }
+        self.until_all_free().await;
+    }
+
     /// Remains of claims in the driver's state file and among its documents.
     pub(crate) fn remains(&self) -> Vec<String> {
         let record: Vec<_> =
