@@ -5,12 +5,14 @@ use std::fs;
 use windlass_config::{CleanupSteps, Step, StepAction};
 use windlass_core::device::Device;
 use windlass_kubelet_api::{checkpoint, deviceplugin::PLUGIN_DIR};
-use windlass_kubelet_sim::Event;
+use windlass_kubelet_sim::{Event, Kubelet};
 use windlass_machine::{
     BoardEvent::{Frequency, Reset},
     BoardFault,
 };
-use windlass_testkit::{MHZ, UNKNOWN_HISTORY_STEPS, pod_with as pod, until, until_allocatable};
+use windlass_testkit::{
+    MHZ, RunningAgent, UNKNOWN_HISTORY_STEPS, pod_with as pod, until, until_allocatable,
+};
 
 use crate::devices::{
     gateway::{
@@ -18,6 +20,15 @@ use crate::devices::{
     },
     world::{attribute, node},
 };
+
+/// Gateway of one board, which the container of pod `a` uses.
+async fn start_with_container() -> (Gateway, Kubelet, RunningAgent) {
+    let gateway = Gateway::new(1);
+    let (kubelet, agent) = gateway.start_ready().await;
+    admit(&kubelet, "a", BOARDS).await;
+    start(&kubelet, "a").await.expect("started");
+    (gateway, kubelet, agent)
+}
 
 #[tokio::test]
 async fn a_board_is_prepared_before_a_container_starts_and_reset_after_its_release() {
@@ -42,10 +53,7 @@ async fn a_board_is_prepared_before_a_container_starts_and_reset_after_its_relea
 
 #[tokio::test]
 async fn a_board_that_is_allocated_before_its_release_is_seen_is_cleaned_first() {
-    let gateway = Gateway::new(1);
-    let (kubelet, _agent) = gateway.start_ready().await;
-    admit(&kubelet, "a", BOARDS).await;
-    start(&kubelet, "a").await.expect("started");
+    let (gateway, kubelet, _agent) = start_with_container().await;
     deploy(&gateway.boards[0]);
     gateway.boards[0].take_events();
     kubelet.delete_pod("a-uid").await;
@@ -57,10 +65,7 @@ async fn a_board_that_is_allocated_before_its_release_is_seen_is_cleaned_first()
 
 #[tokio::test]
 async fn an_outdated_checkpoint_counts_as_a_release_if_no_pod_has_the_board() {
-    let gateway = Gateway::new(1);
-    let (kubelet, _agent) = gateway.start_ready().await;
-    admit(&kubelet, "a", BOARDS).await;
-    start(&kubelet, "a").await.expect("started");
+    let (gateway, kubelet, _agent) = start_with_container().await;
     gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
     kubelet.delete_pod("a-uid").await;
     gateway.until_events(0, &[Reset]).await;
@@ -93,10 +98,7 @@ async fn a_board_that_hangs_fails_its_container_with_the_reason_and_no_other() {
 
 #[tokio::test]
 async fn a_board_that_cannot_be_cleaned_is_withheld_until_it_is_clean() {
-    let gateway = Gateway::new(1);
-    let (kubelet, agent) = gateway.start_ready().await;
-    admit(&kubelet, "a", BOARDS).await;
-    start(&kubelet, "a").await.expect("started");
+    let (gateway, kubelet, agent) = start_with_container().await;
     gateway.boards[0].inject(BoardFault::Refuses);
     delete(&kubelet, "a").await;
     gateway.until_withheld(&agent, 0, "the answer is 500 Internal Server Error").await;
@@ -134,10 +136,7 @@ async fn an_agent_that_dies_during_a_preparation_leaves_a_dirty_board() {
 
 #[tokio::test]
 async fn a_board_that_was_released_while_no_agent_ran_is_reset_by_the_next_one() {
-    let gateway = Gateway::new(1);
-    let (kubelet, agent) = gateway.start_ready().await;
-    admit(&kubelet, "a", BOARDS).await;
-    start(&kubelet, "a").await.expect("started");
+    let (gateway, kubelet, agent) = start_with_container().await;
     agent.kill().await;
     let agent = gateway.node.start_agent();
     gateway.until_allocatable(&kubelet, 1).await;
@@ -155,10 +154,7 @@ async fn a_board_that_was_released_while_no_agent_ran_is_reset_by_the_next_one()
 
 #[tokio::test]
 async fn a_cleaning_that_a_dead_agent_began_is_done_by_the_next() {
-    let gateway = Gateway::new(1);
-    let (kubelet, agent) = gateway.start_ready().await;
-    admit(&kubelet, "a", BOARDS).await;
-    start(&kubelet, "a").await.expect("started");
+    let (gateway, kubelet, agent) = start_with_container().await;
     gateway.boards[0].take_events();
     gateway.boards[0].inject(BoardFault::Hangs);
     delete(&kubelet, "a").await;
@@ -172,10 +168,7 @@ async fn a_cleaning_that_a_dead_agent_began_is_done_by_the_next() {
 
 #[tokio::test]
 async fn after_a_reboot_the_history_of_a_board_is_unknown() {
-    let gateway = Gateway::new(1);
-    let (kubelet, agent) = gateway.start_ready().await;
-    admit(&kubelet, "a", BOARDS).await;
-    start(&kubelet, "a").await.expect("started");
+    let (gateway, kubelet, agent) = start_with_container().await;
     gateway.boards[0].take_events();
     agent.kill().await;
     gateway.node.reboot();
@@ -201,10 +194,7 @@ async fn no_step_runs_that_cannot_be_recorded() {
 
 #[tokio::test]
 async fn no_container_starts_with_a_board_while_its_owner_is_unknown() {
-    let gateway = Gateway::new(1);
-    let (kubelet, _agent) = gateway.start_ready().await;
-    admit(&kubelet, "a", BOARDS).await;
-    start(&kubelet, "a").await.expect("started");
+    let (gateway, kubelet, _agent) = start_with_container().await;
     deploy(&gateway.boards[0]);
     gateway.boards[0].take_events();
     let record =
