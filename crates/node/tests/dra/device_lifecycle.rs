@@ -14,18 +14,25 @@ use windlass_machine::{
     BoardFault, Fault,
     state::Process,
 };
-use windlass_testkit::{MHZ, TIMEOUT, UNKNOWN_HISTORY_STEPS, until};
+use windlass_testkit::{MHZ, RunningAgent, TIMEOUT, UNKNOWN_HISTORY_STEPS, until};
 
 use crate::dra::{
+    kubelet::Kubelet,
     lifecycle_rig::{Rig, Tenant, step},
     world::records,
 };
 
+/// Rig, agent and kubelet, and a tenant to whom the scheduler has allocated the board.
+async fn start_with_tenant() -> (Rig, RunningAgent, Kubelet, Tenant) {
+    let rig = Rig::new();
+    let (agent, kubelet) = rig.start_ready().await;
+    let tenant = rig.schedule("a", "board").expect("it is free");
+    (rig, agent, kubelet, tenant)
+}
+
 #[tokio::test]
 async fn a_device_is_prepared_for_a_claim_once_and_cleaned_when_the_claim_is_released() {
-    let rig = Rig::new();
-    let (agent, mut kubelet) = rig.start_ready().await;
-    let first = rig.schedule("a", "board").expect("it is free");
+    let (rig, agent, mut kubelet, first) = start_with_tenant().await;
     let devices = kubelet.start_with(&first).await.expect("prepared");
     rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
     let second_answer =
@@ -42,9 +49,7 @@ async fn a_device_is_prepared_for_a_claim_once_and_cleaned_when_the_claim_is_rel
 
 #[tokio::test]
 async fn a_device_that_cannot_be_cleaned_is_tainted_and_reported_until_it_is_clean() {
-    let rig = Rig::new();
-    let (agent, mut kubelet) = rig.start_ready().await;
-    let first = rig.schedule("a", "board").expect("it is free");
+    let (rig, agent, mut kubelet, first) = start_with_tenant().await;
     kubelet.start_with(&first).await.expect("prepared");
     rig.board.inject(BoardFault::Refuses);
     rig.end(&mut kubelet, &first).await;
@@ -60,9 +65,7 @@ async fn a_device_that_cannot_be_cleaned_is_tainted_and_reported_until_it_is_cle
 
 #[tokio::test]
 async fn a_claim_whose_device_cannot_be_prepared_fails_with_the_reason_and_can_be_retried() {
-    let rig = Rig::new();
-    let (agent, mut kubelet) = rig.start_ready().await;
-    let tenant = rig.schedule("a", "board").expect("it is free");
+    let (rig, agent, mut kubelet, tenant) = start_with_tenant().await;
     rig.board.inject(BoardFault::Hangs);
     let error = kubelet.start_with(&tenant).await.expect_err("it hangs");
     assert!(error.contains("is not ready for the claim: GET http://"), "{error}");
@@ -78,9 +81,7 @@ async fn a_claim_whose_device_cannot_be_prepared_fails_with_the_reason_and_can_b
 
 #[tokio::test]
 async fn a_claim_that_outlives_the_agent_keeps_its_device_unchanged() {
-    let rig = Rig::new();
-    let (agent, mut kubelet) = rig.start_ready().await;
-    let tenant = rig.schedule("a", "board").expect("it is free");
+    let (rig, agent, mut kubelet, tenant) = start_with_tenant().await;
     kubelet.start_with(&tenant).await.expect("prepared");
     rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
     agent.stop().await;
@@ -94,9 +95,7 @@ async fn a_claim_that_outlives_the_agent_keeps_its_device_unchanged() {
 
 #[tokio::test]
 async fn a_device_that_was_released_without_an_agent_is_cleaned_for_the_next_claim() {
-    let rig = Rig::new();
-    let (agent, mut kubelet) = rig.start_ready().await;
-    let first = rig.schedule("a", "board").expect("it is free");
+    let (rig, agent, mut kubelet, first) = start_with_tenant().await;
     kubelet.start_with(&first).await.expect("prepared");
     let state = rig.config.places.state_dir.join("claims.json");
     agent.stop().await;
@@ -114,9 +113,7 @@ async fn a_device_that_was_released_without_an_agent_is_cleaned_for_the_next_cla
 
 #[tokio::test]
 async fn a_device_is_cleaned_after_a_claim_that_only_the_cleanup_record_knows() {
-    let rig = Rig::new();
-    let (agent, mut kubelet) = rig.start_ready().await;
-    let tenant = rig.schedule("a", "board").expect("it is free");
+    let (rig, agent, mut kubelet, tenant) = start_with_tenant().await;
     kubelet.start_with(&tenant).await.expect("prepared");
     rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
     agent.stop().await;
@@ -131,9 +128,7 @@ async fn a_device_is_cleaned_after_a_claim_that_only_the_cleanup_record_knows() 
 
 #[tokio::test]
 async fn a_claims_status_shows_readiness_and_health_of_its_devices() {
-    let rig = Rig::new();
-    let (agent, mut kubelet) = rig.start_ready().await;
-    let tenant = rig.schedule("a", "board").expect("it is free");
+    let (rig, agent, mut kubelet, tenant) = start_with_tenant().await;
     rig.board.inject(BoardFault::Refuses);
     let error = kubelet.start_with(&tenant).await.expect_err("it refuses");
     assert!(error.contains("500 Internal Server Error"), "{error}");
