@@ -221,6 +221,15 @@ fn memory(amount: &str) -> Value {
 
 const LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
+/// Node on which a pod has 20 GiB of the shared GPU.
+async fn start_with_part() -> (Shares, RunningAgent, Kubelet, Holder) {
+    let shares = Shares::new(MPS);
+    let (agent, mut kubelet) = shares.start_ready().await;
+    let part = shares.schedule("part", &memory("20Gi")).expect("free");
+    shares.start(&mut kubelet, &part).await;
+    (shares, agent, kubelet, part)
+}
+
 #[tokio::test]
 async fn claims_share_a_gpu_until_it_is_full_and_the_daemon_ends_with_the_last() {
     let shares = Shares::new(MPS);
@@ -299,10 +308,7 @@ async fn one_claim_may_have_two_shares_of_a_gpu_each_with_a_separate_limit() {
 
 #[tokio::test]
 async fn a_claim_without_amounts_gets_the_full_gpu_and_no_daemon() {
-    let shares = Shares::new(MPS);
-    let (agent, mut kubelet) = shares.start_ready().await;
-    let part = shares.schedule("part", &memory("20Gi")).expect("free");
-    shares.start(&mut kubelet, &part).await;
+    let (shares, agent, mut kubelet, part) = start_with_part().await;
     shares.schedule("whole", &json!({})).map(drop).expect_err("not all of it is free");
     shares.end(&mut kubelet, part).await;
     let whole = shares.schedule("whole", &json!({})).expect("free");
@@ -535,10 +541,7 @@ async fn no_container_gets_a_gpu_before_the_daemon_of_claims_has_ended() {
 
 #[tokio::test]
 async fn an_unneeded_daemon_is_ended_by_the_next_agent() {
-    let shares = Shares::new(MPS);
-    let (agent, mut kubelet) = shares.start_ready().await;
-    let part = shares.schedule("part", &memory("20Gi")).expect("free");
-    shares.start(&mut kubelet, &part).await;
+    let (shares, agent, _kubelet, _part) = start_with_part().await;
     agent.kill().await;
     assert!(shares.folder().exists(), "it outlives the agent");
     // As if the agent had been killed just after the claim was released.
@@ -552,10 +555,7 @@ async fn an_unneeded_daemon_is_ended_by_the_next_agent() {
 
 #[tokio::test]
 async fn a_daemon_is_retained_while_the_devices_of_claims_are_unknown() {
-    let shares = Shares::new(MPS);
-    let (agent, mut kubelet) = shares.start_ready().await;
-    let part = shares.schedule("part", &memory("20Gi")).expect("free");
-    shares.start(&mut kubelet, &part).await;
+    let (shares, agent, _kubelet, _part) = start_with_part().await;
     agent.kill().await;
     fs::write(shares.world.record(), "{").expect("a broken record");
     shares.world.hide_kubelet_folder();
@@ -567,10 +567,7 @@ async fn a_daemon_is_retained_while_the_devices_of_claims_are_unknown() {
 
 #[tokio::test]
 async fn a_daemon_is_retained_for_a_claim_that_only_the_kubelet_knows() {
-    let shares = Shares::new(MPS);
-    let (agent, mut kubelet) = shares.start_ready().await;
-    let part = shares.schedule("part", &memory("20Gi")).expect("free");
-    shares.start(&mut kubelet, &part).await;
+    let (shares, agent, _kubelet, _part) = start_with_part().await;
     // The kubelet's checkpoint does not contain the method of sharing, if the device has no shares.
     write_prepared_checkpoint(&shares.world, "c", &agent.state.borrow());
     agent.kill().await;
