@@ -73,11 +73,21 @@ fn claim(requests: Value) -> Value {
     })
 }
 
+/// The object with further fields.
+fn merged(mut object: Value, fields: Value) -> Value {
+    let map = fields.as_object().expect("fields").clone();
+    object.as_object_mut().expect("an object").extend(map);
+    object
+}
+
 /// Request of class `gpu` with more fields.
 fn request(name: &str, fields: Value) -> Value {
-    let mut exactly = json!({"deviceClassName": "gpu"});
-    exactly.as_object_mut().expect("an object").extend(fields.as_object().expect("fields").clone());
-    json!({"name": name, "exactly": exactly})
+    json!({"name": name, "exactly": merged(json!({"deviceClassName": "gpu"}), fields)})
+}
+
+/// Result of an allocation of device `a`, with more fields.
+fn result(fields: Value) -> Value {
+    merged(json!({"request": "r", "driver": "d.com", "pool": "p", "device": "a"}), fields)
 }
 
 fn cel(expression: &str) -> Value {
@@ -203,14 +213,7 @@ fn only_complete_pools_of_the_newest_generation_are_used() {
 
 #[test]
 fn a_request_for_all_devices_gets_all_selected_devices_or_none() {
-    let all = |more: Value| {
-        let mut fields = json!({"allocationMode": "All"});
-        fields
-            .as_object_mut()
-            .expect("an object")
-            .extend(more.as_object().expect("fields").clone());
-        json!([request("r", fields)])
-    };
+    let all = |more: Value| json!([request("r", merged(json!({"allocationMode": "All"}), more))]);
     let four = ["a", "b", "c", "d"];
     check(&Case::of(&four, all(cel("device.attributes['d.com'].model == 'A'"))), "r=a r=c");
     check(
@@ -226,14 +229,7 @@ fn a_request_for_all_devices_gets_all_selected_devices_or_none() {
 
 #[test]
 fn devices_of_other_claims_are_available_only_for_admin_access() {
-    let allocated = |more: Value| {
-        let mut result = json!({"request": "r", "driver": "d.com", "pool": "p", "device": "a"});
-        result
-            .as_object_mut()
-            .expect("an object")
-            .extend(more.as_object().expect("fields").clone());
-        json!([result])
-    };
+    let allocated = |more: Value| json!([result(more)]);
     let one = || Case::of(&["a", "b"], json!([request("r", json!({}))]));
     check(&one().with_allocated(allocated(json!({}))), "r=b");
     check(&one().with_allocated(allocated(json!({"adminAccess": true}))), "r=a");

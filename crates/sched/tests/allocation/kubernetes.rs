@@ -15,12 +15,6 @@ fn case(slices: Vec<Value>, requests: Value) -> Case {
     case
 }
 
-fn merged(mut object: Value, fields: Value) -> Value {
-    let map = fields.as_object().expect("fields").clone();
-    object.as_object_mut().expect("an object").extend(map);
-    object
-}
-
 /// Slice with other fields of its specification.
 fn spec(mut slice: Value, fields: Value) -> Value {
     slice["spec"] = merged(slice["spec"].take(), fields);

@@ -76,14 +76,7 @@ fn a_prepared_claim_is_allocated_on_many_nodes_while_other_claims_change() {
 
 #[test]
 fn removing_an_allocation_keeps_the_others_of_the_same_device() {
-    let device = |fields: Value| {
-        let mut result = json!({"request": "r", "driver": "d.com", "pool": "p", "device": "a"});
-        result
-            .as_object_mut()
-            .expect("an object")
-            .extend(fields.as_object().expect("fields").clone());
-        allocation(json!([result]))
-    };
+    let device = |fields: Value| allocation(json!([result(fields)]));
     let share = |memory: &str| {
         let id = "00000000-0000-4000-8000-000000000000";
         device(json!({"shareID": id, "consumedCapacity": {"memory": memory}}))
