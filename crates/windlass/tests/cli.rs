@@ -21,7 +21,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::program::{Node, folder, machine, run, text, windlass};
+use crate::program::{Node, folder, json_lines, machine, run, text, windlass};
 use serde_json::Value;
 use windlass_config::Config;
 use windlass_migrate::{NvidiaPluginFlags, load, parse};
@@ -33,9 +33,7 @@ fn the_demo_reports_every_step_as_json_and_succeeds() {
     for profile in ["dgx-h100", "mig-a100", "t4-edge"] {
         let output = run(&["demo", "--machine", profile, "--output", "json"]);
         assert!(output.status.success(), "{profile}: {}", text(&output.stderr));
-        let stdout = text(&output.stdout);
-        let events: Vec<Value> =
-            stdout.lines().map(|line| serde_json::from_str(line).expect("one object")).collect();
+        let events = json_lines(&output.stdout);
         let names: Vec<_> = events.iter().filter_map(|event| event["event"].as_str()).collect();
         for expected in [
             "started",

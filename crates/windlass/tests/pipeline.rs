@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::program::{folder, run, text};
+use crate::program::{folder, json_lines, run, text};
 
 fn example(name: &str) -> String {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/pipelines");
@@ -232,9 +232,7 @@ fn check_traces(file: &Path) {
 fn the_edge_demo_accounts_for_every_item_after_a_board_failure() {
     let output = run(&["demo", "--edge", "-o", "json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let stdout = text(&output.stdout);
-    let events: Vec<Value> =
-        stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let events = json_lines(&output.stdout);
     let events_of_kind =
         |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
     assert_eq!(
@@ -244,7 +242,7 @@ fn the_edge_demo_accounts_for_every_item_after_a_board_failure() {
             events_of_kind("placedAnew").len()
         ),
         (3, 1, 1),
-        "{stdout}"
+        "{events:#?}"
     );
     let account = events_of_kind("account")[0];
     let failed_count = account["failed"]

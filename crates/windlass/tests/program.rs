@@ -43,6 +43,11 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// JSON objects of a program's output, one for each line.
+pub(crate) fn json_lines(output: &[u8]) -> Vec<Value> {
+    text(output).lines().map(|line| serde_json::from_str(line).expect("one object")).collect()
+}
+
 /// Temporary folder of the test.
 pub(crate) fn folder() -> TempDir {
     let mut builder = tempfile::Builder::new();

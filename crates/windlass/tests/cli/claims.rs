@@ -2,14 +2,13 @@
 
 use serde_json::Value;
 
-use crate::program::{run, text};
+use crate::program::{json_lines, run, text};
 
 fn events(arguments: &[&str]) -> Vec<Value> {
     let arguments = [&["demo", "--dra", "--output", "json"], arguments].concat();
     let output = run(&arguments);
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-    let stdout = text(&output.stdout);
-    stdout.lines().map(|line| serde_json::from_str(line).expect("one object")).collect()
+    json_lines(&output.stdout)
 }
 
 fn names(events: &[Value]) -> Vec<&str> {

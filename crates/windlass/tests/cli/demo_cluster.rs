@@ -1,16 +1,12 @@
 //! The cluster demo.
 
-use serde_json::Value;
-
-use crate::program::{run, text};
+use crate::program::{json_lines, run, text};
 
 #[test]
 fn the_cluster_demo_reports_every_step_and_allocates_more_than_kube_scheduler() {
     let output = run(&["demo", "--cluster", "--output", "json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let stdout = text(&output.stdout);
-    let events: Vec<Value> =
-        stdout.lines().map(|line| serde_json::from_str(line).expect("one object")).collect();
+    let events = json_lines(&output.stdout);
     let names: Vec<_> = events.iter().filter_map(|event| event["event"].as_str()).collect();
     assert_eq!(
         names,

@@ -10,14 +10,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::program::{folder, run, text, windlass};
+use crate::program::{folder, json_lines, run, text, windlass};
 
 /// Deadline of any wait.
 const LIMIT: Duration = Duration::from_secs(30);
-
-fn events(output: &[u8]) -> Vec<Value> {
-    text(output).lines().map(|line| serde_json::from_str(line).expect("one object")).collect()
-}
 
 #[test]
 fn a_short_soak_passes_and_reports_its_results() {
@@ -25,7 +21,7 @@ fn a_short_soak_passes_and_reports_its_results() {
     // GPU. Every machine runs ten steps.
     let output = run(&["demo", "--soak", "5s", "--seed", "2749", "--output", "json"]);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-    let events = events(&output.stdout);
+    let events = json_lines(&output.stdout);
     let (first_event, last_event) = (&events[0], events.last().expect("reported"));
     assert_eq!(
         (&first_event["event"], &first_event["seed"]),
@@ -47,7 +43,7 @@ fn a_soak_with_claims_passes_beside_the_device_plugin() {
     // With this seed, the first ten steps have both allocation APIs, a fault of the API server, and a lost record.
     let output = run(&["demo", "--soak", "5s", "--seed", "5189", "--dra", "--output", "json"]);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-    let events = events(&output.stdout);
+    let events = json_lines(&output.stdout);
     assert_eq!(events[0]["ways"], "both");
     let tally = &events.last().expect("reported")["tally"];
     let has_count = |key: &str| tally[key].as_u64() > Some(0);
