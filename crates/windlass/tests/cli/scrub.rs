@@ -135,6 +135,15 @@ impl Drop for Kubelet {
     }
 }
 
+/// Rig with its GPU, a kubelet, and an agent with this timeout for overwriting memory.
+fn start_all(timeout: &str) -> (Rig, String, Kubelet, Node) {
+    let rig = Rig::new("t4-edge");
+    let gpu = rig.device("gpu");
+    let kubelet = Kubelet::start(&rig);
+    let agent = rig.start_agent(timeout);
+    (rig, gpu, kubelet, agent)
+}
+
 /// True while a process overwrites memory of the rig's machine.
 fn is_scrubbed(rig: &Rig) -> bool {
     let processes = fs::read_dir("/proc").expect("procfs").flatten();
@@ -205,10 +214,7 @@ fn memory_that_is_not_overwritten_is_an_error_with_the_reason() {
 
 #[test]
 fn a_gpu_is_overwritten_before_its_container_starts() {
-    let rig = Rig::new("t4-edge");
-    let gpu = rig.device("gpu");
-    let mut kubelet = Kubelet::start(&rig);
-    let mut agent = rig.start_agent("20s");
+    let (rig, gpu, mut kubelet, mut agent) = start_all("20s");
     kubelet.run_pod();
     agent.wait_for_message("memory overwritten");
     assert!(rig.zeroed_bytes(&gpu).is_some_and(|bytes| bytes > 1024 * MIB));
@@ -216,10 +222,7 @@ fn a_gpu_is_overwritten_before_its_container_starts() {
 
 #[test]
 fn a_gpu_that_cannot_be_overwritten_is_withheld_with_the_reason() {
-    let rig = Rig::new("t4-edge");
-    let gpu = rig.device("gpu");
-    let mut kubelet = Kubelet::start(&rig);
-    let mut agent = rig.start_agent("20s");
+    let (rig, gpu, mut kubelet, mut agent) = start_all("20s");
     rig.inject_fault("cuda:802@0");
     kubelet.run_pod();
     let [reason, _] = kubelet.wait_for_lines(["pod a does not start", "0 healthy"]);
@@ -232,10 +235,7 @@ fn a_gpu_that_cannot_be_overwritten_is_withheld_with_the_reason() {
 
 #[test]
 fn a_gpu_with_memory_in_use_does_not_count_as_overwritten() {
-    let rig = Rig::new("t4-edge");
-    let gpu = rig.device("gpu");
-    let mut kubelet = Kubelet::start(&rig);
-    let _agent = rig.start_agent("700ms");
+    let (rig, gpu, mut kubelet, _agent) = start_all("700ms");
     rig.inject_fault("memory:4096@0");
     kubelet.run_pod();
     let [reason, _] = kubelet.wait_for_lines(["pod a does not start", "0 healthy"]);
@@ -248,10 +248,7 @@ fn a_gpu_with_memory_in_use_does_not_count_as_overwritten() {
 
 #[test]
 fn a_process_that_hangs_in_the_driver_is_killed_at_its_timeout() {
-    let rig = Rig::new("t4-edge");
-    let gpu = rig.device("gpu");
-    let mut kubelet = Kubelet::start(&rig);
-    let _agent = rig.start_agent("700ms");
+    let (rig, gpu, mut kubelet, _agent) = start_all("700ms");
     rig.inject_fault("cuda:hang@0");
     kubelet.run_pod();
     let reason = kubelet.wait_for_line("pod a does not start");
