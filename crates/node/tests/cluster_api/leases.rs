@@ -82,15 +82,21 @@ fn held_by(node: &str) -> LeaseState {
     LeaseState::HeldBy(node.to_owned())
 }
 
+/// API server, and gateway `gw1`, which holds the lease of `board-1`.
+async fn start_holder() -> (ApiServer, Gateway) {
+    let mut server = ApiServer::start();
+    let mut gateway = Gateway::start(&mut server, "gw1", &["board-1"]);
+    gateway.until_state("board-1", &LeaseState::Held).await;
+    (server, gateway)
+}
+
 fn holder(cluster: &Cluster, lease: &str) -> Option<String> {
     cluster.leases.get(lease)?["spec"]["holderIdentity"].as_str().map(str::to_owned)
 }
 
 #[tokio::test]
 async fn one_of_two_gateways_gets_each_board_and_the_other_names_the_holder() {
-    let mut server = ApiServer::start();
-    let mut first = Gateway::start(&mut server, "gw1", &["board-1"]);
-    first.until_state("board-1", &LeaseState::Held).await;
+    let (mut server, _first) = start_holder().await;
     let mut second = Gateway::start(&mut server, "gw2", &["board-1", "Board_2"]);
     second.until_state("board-1", &held_by("gw1")).await;
     assert_eq!(held_by("gw1").obstacle().as_deref(), Some("leased by node gw1"));
@@ -103,9 +109,7 @@ async fn one_of_two_gateways_gets_each_board_and_the_other_names_the_holder() {
 
 #[tokio::test]
 async fn a_gateway_that_dies_is_replaced_once_its_lease_has_expired() {
-    let mut server = ApiServer::start();
-    let mut first = Gateway::start(&mut server, "gw1", &["board-1"]);
-    first.until_state("board-1", &LeaseState::Held).await;
+    let (mut server, first) = start_holder().await;
     let mut second = Gateway::start(&mut server, "gw2", &["board-1"]);
     second.until_state("board-1", &held_by("gw1")).await;
     first.stop.cancel();
@@ -120,9 +124,7 @@ async fn a_gateway_that_dies_is_replaced_once_its_lease_has_expired() {
 
 #[tokio::test]
 async fn a_board_that_one_gateway_no_longer_has_is_taken_over_by_the_other() {
-    let mut server = ApiServer::start();
-    let mut first = Gateway::start(&mut server, "gw1", &["board-1"]);
-    first.until_state("board-1", &LeaseState::Held).await;
+    let (mut server, first) = start_holder().await;
     let mut second = Gateway::start(&mut server, "gw2", &["board-1"]);
     second.until_state("board-1", &held_by("gw1")).await;
     first.state.send_replace(Arc::new(vanished(with_boards(&["board-1"]))));
@@ -133,9 +135,7 @@ async fn a_board_that_one_gateway_no_longer_has_is_taken_over_by_the_other() {
 
 #[tokio::test]
 async fn a_gateway_that_cannot_renew_withholds_the_board_before_another_may_take_over() {
-    let mut server = ApiServer::start();
-    let mut gateway = Gateway::start(&mut server, "gw1", &["board-1"]);
-    gateway.until_state("board-1", &LeaseState::Held).await;
+    let (mut server, mut gateway) = start_holder().await;
     server.stop_serving().await;
     gateway.until_state("board-1", &LeaseState::Overdue).await;
     server.start_serving();
@@ -145,9 +145,7 @@ async fn a_gateway_that_cannot_renew_withholds_the_board_before_another_may_take
 
 #[tokio::test]
 async fn a_lease_that_expired_while_the_gateway_was_stopped_is_late_until_it_is_renewed() {
-    let mut server = ApiServer::start();
-    let mut gateway = Gateway::start(&mut server, "gw1", &["board-1"]);
-    gateway.until_state("board-1", &LeaseState::Held).await;
+    let (server, mut gateway) = start_holder().await;
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(600)).await;
     gateway.until_state("board-1", &LeaseState::Overdue).await;
