@@ -6,7 +6,7 @@ use std::{
     fs,
     io::Cursor,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
 };
 
 use serde_json::json;
@@ -68,7 +68,7 @@ pub(crate) struct Program(Child);
 // === impl Program ===
 
 impl Program {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let child = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn();
         Self(child.expect("a program"))
     }
@@ -79,6 +79,11 @@ impl Program {
 
     pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
+    }
+
+    /// Blocks until the program ends.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.0.wait().expect("a child")
     }
 
     /// Waits until the program ends.

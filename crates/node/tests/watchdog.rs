@@ -1,10 +1,6 @@
 //! The watchdog over shared GPUs: real processes in simulated control groups, whose memory a simulated driver lists.
 
-use std::{
-    fs,
-    process::{Child, Command, ExitStatus, Stdio},
-    time::Duration,
-};
+use std::{fs, time::Duration};
 
 use k8s_openapi::api::{core::v1::Pod as PodObject, events::v1::Event};
 use serde_json::json;
@@ -23,17 +19,12 @@ use crate::{
         sharing::{SHARED, first_gpu_by_memory},
         world::gpu_id,
     },
+    kernel::{CONTAINER, Program},
     shares::World,
 };
 
 const MEMORY: &str = "windlass.dev/gpu-memory";
 const COMPUTE: &str = "windlass.dev/gpu-compute";
-
-/// Id of a container at the runtime.
-const CONTAINER: &str = "c0ffee";
-
-/// A program of a pod.
-pub(crate) struct Program(Child);
 
 /// A node with a watchdog, and pods on its first GPU.
 pub(crate) struct WatchedNode {
@@ -67,30 +58,6 @@ fn prepare(node: &mut Node) {
 pub(crate) fn prepare_proc(node: &Node) {
     let stat = fs::read_to_string("/proc/self/stat").expect("it is there");
     node.write(&format!("/proc/{}/stat", std::process::id()), &stat);
-}
-
-// === impl Program ===
-
-impl Program {
-    pub(crate) fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// Waits until the program ends.
-    pub(crate) fn wait(&mut self) -> ExitStatus {
-        self.0.wait().expect("a child")
-    }
-
-    pub(crate) fn is_running(&mut self) -> bool {
-        matches!(self.0.try_wait(), Ok(None))
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 // === impl WatchedNode ===
@@ -156,8 +123,7 @@ impl WatchedNode {
 
     /// Starts a program in a container of the pod, or of the host.
     pub(crate) fn program(&self, pod: Option<&str>) -> Program {
-        let child = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn();
-        let program = Program(child.expect("a program"));
+        let program = Program::start();
         let group = match pod {
             Some(pod) => format!("0::/kubepods/pod{}/{CONTAINER}", uid(pod)),
             None => "0::/system.slice/ssh.service".to_owned(),

@@ -11,8 +11,9 @@ use windlass_testkit::{GPU, until};
 
 use crate::{
     agent::sharing::{SHARED, rule, shared},
+    kernel::Program,
     mps::rig::send_command,
-    watchdog::{Program, WatchedNode, policy, uid},
+    watchdog::{WatchedNode, policy, uid},
 };
 
 /// A GPU of 80 GB that a daemon shares in replicas of 10 GiB.
