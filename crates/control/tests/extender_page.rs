@@ -6,8 +6,6 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
-    sync::oneshot,
-    task::JoinSet,
     time::timeout,
 };
 use tokio_rustls::{
@@ -17,17 +15,14 @@ use tokio_rustls::{
         pki_types::{CertificateDer, ServerName, pem::PemObject as _},
     },
 };
-use tokio_util::sync::CancellationToken;
-use windlass_control::{Config, PageConfig, RunError, TlsFiles, run};
+use windlass_control::{Config, PageConfig, TlsFiles};
 
-use crate::rig::{GANG_WAIT, TIMEOUT, TestCluster};
+use crate::rig::{Answer, Extender, TIMEOUT, TestCluster};
 
 /// An extender with a page.
 struct ExtenderWithPage {
-    extender_address: SocketAddr,
+    extender: Extender,
     page_address: SocketAddr,
-    stop: CancellationToken,
-    running: JoinSet<Result<(), RunError>>,
 }
 
 /// Certificate and key of `localhost`, valid until 2126, for tests only.
@@ -49,47 +44,18 @@ fn free_address() -> SocketAddr {
 
 impl ExtenderWithPage {
     async fn start(cluster: &TestCluster, allows_anonymous: bool) -> Self {
-        let (stop, (address_sender, extender_address)) =
-            (CancellationToken::new(), oneshot::channel());
         let page_address = free_address();
-        let config = Config {
-            listen: ([127, 0, 0, 1], 0).into(),
-            metrics: None,
-            page: Some(PageConfig { listen: page_address, allows_anonymous }),
-            tls: Some(files()),
-            kubeconfig: Some(cluster.kubeconfig()),
-            namespace: Some("default".to_owned()),
-            lease: "windlass-extender".to_owned(),
-            identity: "one".to_owned(),
-            gang_wait: GANG_WAIT,
-        };
-        let ready =
-            move |address| address_sender.send(address).expect("the receiver is awaited below");
-        let mut running = JoinSet::new();
-        running.spawn(run(config, stop.clone(), ready));
-        Self {
-            extender_address: extender_address.await.expect("it listens"),
-            page_address,
-            stop,
-            running,
-        }
+        let page = Some(PageConfig { listen: page_address, allows_anonymous });
+        let config = Config { page, tls: Some(files()), ..cluster.config("one") };
+        Self { extender: Extender::start(config).await, page_address }
     }
 
-    /// Status, head and body of the page's answer over TLS.
-    async fn get(&self, path: &str) -> (u16, String, String) {
+    /// The page's answer over TLS.
+    async fn get(&self, path: &str) -> Answer {
         let mut stream =
             connect_with_tls(self.page_address).await.expect("no client certificate is required");
         let answer = timeout(TIMEOUT, get(&mut stream, path)).await.expect("in time");
-        let answer = answer.expect("an answer");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
-        (code, head.to_lowercase(), body.to_owned())
-    }
-
-    async fn stop(mut self) {
-        self.stop.cancel();
-        let ended = timeout(TIMEOUT, self.running.join_next()).await.expect("it ends in time");
-        ended.expect("started").expect("the task did not panic").expect("a clean end");
+        Answer::parse(&answer.expect("an answer"))
     }
 }
 
@@ -120,7 +86,7 @@ async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
     let extender = ExtenderWithPage::start(&cluster, true).await;
     let wait = async {
         loop {
-            let (code, head, body) = extender.get("/state").await;
+            let Answer { code, head, body } = extender.get("/state").await;
             if code == 200 {
                 return serde_json::from_str::<Value>(&body).expect("JSON");
             }
@@ -129,9 +95,9 @@ async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
     };
     let state = timeout(TIMEOUT, wait).await.expect("all objects are seen in time");
     assert_eq!(state["nodes"][0]["name"], json!("a"));
-    assert_eq!(extender.get("/").await.0, 200);
+    assert_eq!(extender.get("/").await.code, 200);
     // The extender does not forward requests to agents: they would have the extender's rights.
-    let (code, _, body) = extender.get("/node/a/state").await;
+    let Answer { code, body, .. } = extender.get("/node/a/state").await;
     let expected = "details of a node are served only by `windlass cluster page`\n";
     assert_eq!((code, body.as_str()), (404, expected));
     // Without TLS there is no answer.
@@ -140,18 +106,18 @@ async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
     assert!(answer.is_err() || answer.is_ok_and(|text| !text.starts_with("HTTP")));
     // kube-scheduler's listener requires a client certificate, which this client lacks.
     let request =
-        async { get(&mut connect_with_tls(extender.extender_address).await?, "/healthz").await };
+        async { get(&mut connect_with_tls(extender.extender.address).await?, "/healthz").await };
     timeout(TIMEOUT, request).await.expect("in time").expect_err("no certificate");
-    extender.stop().await;
+    extender.extender.stop().await;
 }
 
 #[tokio::test]
 async fn a_protected_page_serves_its_files_to_all_and_its_state_only_with_a_token() {
     let cluster = TestCluster::start();
     let extender = ExtenderWithPage::start(&cluster, false).await;
-    assert_eq!(extender.get("/").await.0, 200);
-    let (code, head, body) = extender.get("/state").await;
+    assert_eq!(extender.get("/").await.code, 200);
+    let Answer { code, head, body } = extender.get("/state").await;
     assert_eq!((code, body.as_str()), (401, "a token of this cluster is needed\n"));
     assert!(head.contains("www-authenticate: bearer"), "{head}");
-    extender.stop().await;
+    extender.extender.stop().await;
 }

@@ -28,7 +28,7 @@ pub(crate) struct TestCluster {
 }
 
 pub(crate) struct Extender {
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     stop: CancellationToken,
     running: JoinSet<Result<(), RunError>>,
 }
@@ -52,8 +52,12 @@ impl TestCluster {
     }
 
     pub(crate) async fn start_extender(&self, identity: &str) -> Extender {
-        let (stop, (address_sender, address)) = (CancellationToken::new(), oneshot::channel());
-        let config = Config {
+        Extender::start(self.config(identity)).await
+    }
+
+    /// Configuration of an extender without a page and without TLS.
+    pub(crate) fn config(&self, identity: &str) -> Config {
+        Config {
             listen: ([127, 0, 0, 1], 0).into(),
             metrics: None,
             page: None,
@@ -63,12 +67,7 @@ impl TestCluster {
             lease: "windlass-extender".to_owned(),
             identity: identity.to_owned(),
             gang_wait: GANG_WAIT,
-        };
-        let ready =
-            move |address| address_sender.send(address).expect("the receiver is awaited below");
-        let mut running = JoinSet::new();
-        running.spawn(run(config, stop.clone(), ready));
-        Extender { address: address.await.expect("it listens"), stop, running }
+        }
     }
 
     /// Adds a node with GPUs of 24 GiB each.
@@ -146,6 +145,15 @@ impl TestCluster {
 }
 
 impl Extender {
+    pub(crate) async fn start(config: Config) -> Self {
+        let (stop, (address_sender, address)) = (CancellationToken::new(), oneshot::channel());
+        let ready =
+            move |address| address_sender.send(address).expect("the receiver is awaited below");
+        let mut running = JoinSet::new();
+        running.spawn(run(config, stop.clone(), ready));
+        Self { address: address.await.expect("it listens"), stop, running }
+    }
+
     /// Calls a verb of the extender.
     pub(crate) async fn call(&self, verb: &str, body: &Value) -> Value {
         let (code, text) = self.post(verb, &body.to_string()).await;
@@ -237,6 +245,14 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
+impl Answer {
+    pub(crate) fn parse(text: &str) -> Self {
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
+        Self { code, head: head.to_lowercase(), body: body.to_owned() }
+    }
+}
+
 /// Sends a request with `Connection: close`.
 pub(crate) async fn exchange(address: SocketAddr, request: &str) -> Answer {
     let exchange = async {
@@ -246,10 +262,7 @@ pub(crate) async fn exchange(address: SocketAddr, request: &str) -> Answer {
         stream.read_to_string(&mut answer).await.expect("read");
         answer
     };
-    let answer = timeout(TIMEOUT, exchange).await.expect("an answer in time");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
-    Answer { code, head: head.to_lowercase(), body: body.to_owned() }
+    Answer::parse(&timeout(TIMEOUT, exchange).await.expect("an answer in time"))
 }
 
 fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
