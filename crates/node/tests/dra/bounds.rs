@@ -36,8 +36,7 @@ async fn cancel_calls(socket: &Path, call: &str) {
 
 #[tokio::test]
 async fn calls_that_are_cancelled_at_once_do_not_end_the_drivers_connections() {
-    let world = World::new();
-    let (agent, _kubelet) = world.start_ready().await;
+    let (world, agent, _kubelet) = World::start().await;
     cancel_calls(&world.endpoint(), PREPARE).await;
     cancel_calls(&world.registration(), GET_INFO).await;
     agent.stop().await;
@@ -45,8 +44,7 @@ async fn calls_that_are_cancelled_at_once_do_not_end_the_drivers_connections() {
 
 #[tokio::test]
 async fn a_call_for_more_claims_than_a_pod_has_is_refused() {
-    let world = World::new();
-    let (agent, kubelet) = world.start_ready().await;
+    let (_world, agent, kubelet) = World::start().await;
     let mut calls = DraPluginClient::new(kubelet.channel());
     let numbered = |number| {
         let [namespace, name, uid] = ["ns".to_owned(), format!("c{number}"), format!("u{number}")];
@@ -69,8 +67,7 @@ async fn a_call_for_more_claims_than_a_pod_has_is_refused() {
 
 #[tokio::test]
 async fn unknown_claims_are_released_without_a_log_line_for_each() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "known", &[FIRST_GPU]);
     kubelet.prepare("known").await.expect("prepared");
     let log = LogCapture::start(Level::INFO);
@@ -98,8 +95,7 @@ fn nested(name: &str, allocated: &[Value]) -> Value {
 
 #[tokio::test]
 async fn an_unreadable_claim_is_refused_as_such_and_keeps_the_connection() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "good", &[FIRST_GPU]);
     kubelet.prepare("good").await.expect("prepared");
     // A new connection would read this file.

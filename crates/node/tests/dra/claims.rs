@@ -10,8 +10,7 @@ use crate::dra::world::{Allocated, FIRST_GPU, World, gpus};
 
 #[tokio::test]
 async fn a_claim_is_prepared_and_released_through_the_sockets() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "c", &[Allocated { request: "gpu/large", gpu: 1 }]);
     let devices = kubelet.prepare("c").await.expect("prepared");
     let id = gpus(&agent.state.borrow())[1].id.clone();
@@ -56,8 +55,7 @@ async fn the_same_claim_has_the_same_answer_without_the_api_server() {
 
 #[tokio::test]
 async fn claims_of_one_call_are_distinguished_and_results_of_other_drivers_are_ignored() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     let mut both = world.claim(&agent, "both", &[FIRST_GPU]);
     let results = both["status"]["allocation"]["devices"]["results"].as_array_mut();
     let results = results.expect("a list");
@@ -73,8 +71,7 @@ async fn claims_of_one_call_are_distinguished_and_results_of_other_drivers_are_i
 
 #[tokio::test]
 async fn the_earlier_api_version_is_served_too() {
-    let world = World::new();
-    let (agent, kubelet) = world.start_ready().await;
+    let (world, agent, kubelet) = World::start().await;
     world.claim(&agent, "c", &[FIRST_GPU]);
     let [namespace, name, uid] = ["ns", "c", "c"].map(ToOwned::to_owned);
     let claims = vec![v1beta1::Claim { namespace, uid, name }];

@@ -37,8 +37,7 @@ fn documents(world: &World) -> BTreeSet<PathBuf> {
 
 #[tokio::test]
 async fn invalid_names_are_refused_one_by_one_and_reach_neither_disk_nor_api_server() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "good", &[FIRST_GPU]);
     kubelet.prepare("good").await.expect("prepared");
     let (before, requests_before) = (documents(&world), world.api.objects().requests().len());
@@ -72,8 +71,7 @@ async fn invalid_names_are_refused_one_by_one_and_reach_neither_disk_nor_api_ser
 #[tokio::test]
 async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_that_its_author_chose() {
     const MARK: &str = "of-the-author";
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     let gpu = gpus(&agent.state.borrow())[0].clone();
     let device_config = |sharing| {
         json!({
@@ -151,8 +149,7 @@ fn requests() -> impl Strategy<Value = NodePrepareResourcesRequest> {
 
 #[tokio::test]
 async fn corrupted_requests_are_answered_claim_by_claim_and_change_no_file() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "good", &[FIRST_GPU]);
     let first = kubelet.prepare("good").await.expect("prepared");
     let before = documents(&world);

@@ -10,8 +10,7 @@ use crate::dra::world::{FIRST_GPU, World};
 
 #[tokio::test]
 async fn a_prepared_claim_is_neither_shown_nor_released_under_another_namespace_or_name() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "good", &[FIRST_GPU]);
     let devices = kubelet.prepare("good").await.expect("prepared");
     let mut calls = DraPluginClient::new(kubelet.channel());

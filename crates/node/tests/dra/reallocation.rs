@@ -43,8 +43,7 @@ async fn check_reallocation(world: &World, agent: &RunningAgent, kubelet: &mut K
 
 #[tokio::test]
 async fn a_reallocated_claim_releases_its_old_devices_before_it_gets_the_new_ones() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "c", &[FIRST_GPU]);
     kubelet.prepare("c").await.expect("prepared");
     check_reallocation(&world, &agent, &mut kubelet).await;
@@ -53,8 +52,7 @@ async fn a_reallocated_claim_releases_its_old_devices_before_it_gets_the_new_one
 
 #[tokio::test]
 async fn a_reallocated_claim_with_an_interrupted_preparation_releases_its_old_devices() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "c", &[FIRST_GPU]);
     kubelet.prepare("c").await.expect("prepared");
     agent.stop().await;
@@ -66,8 +64,7 @@ async fn a_reallocated_claim_with_an_interrupted_preparation_releases_its_old_de
 
 #[tokio::test]
 async fn a_claim_without_devices_of_the_node_is_released_unless_the_kubelet_knows_it() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     let names = ["kept", "deallocated", "elsewhere", "known"];
     for (gpu, name) in names.into_iter().enumerate() {
         world.claim(&agent, name, &[Allocated { request: "a", gpu }]);

@@ -16,8 +16,7 @@ use crate::dra::world::{Allocated, FIRST_GPU, SECOND_GPU, World, claim, gpus, re
 
 #[tokio::test]
 async fn the_second_of_two_claims_on_a_device_is_refused_and_takes_no_device() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "one", &[FIRST_GPU]);
     world.claim(&agent, "two", &[Allocated { request: "b", gpu: 1 }, FIRST_GPU]);
     world.claim(&agent, "three", &[Allocated { request: "b", gpu: 1 }]);
@@ -34,8 +33,7 @@ async fn the_second_of_two_claims_on_a_device_is_refused_and_takes_no_device() {
 
 #[tokio::test]
 async fn a_claim_with_admin_access_uses_another_claims_device_and_shares_coexist() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     let gpu = gpus(&agent.state.borrow())[0].clone();
     world.claim(&agent, "owner", &[FIRST_GPU]);
     let put_claim_with = |name: &str, field: &str, value: Value| {
@@ -87,8 +85,7 @@ async fn a_share_beyond_the_capacity_is_refused_until_another_is_released() {
 
 #[tokio::test]
 async fn claims_that_cannot_be_prepared_are_refused_with_the_reason() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     let gpu = gpus(&agent.state.borrow())[0].clone();
     let mut unknown = result("a", &gpu);
     unknown["device"] = json!("gpu-0");
@@ -114,8 +111,7 @@ async fn claims_that_cannot_be_prepared_are_refused_with_the_reason() {
 
 #[tokio::test]
 async fn a_device_that_failed_after_its_allocation_is_refused_with_its_failure() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "c", &[FIRST_GPU]);
     world.machine.inject(&machine::Fault::Xid { gpu: 0, code: 79 }).expect("injected");
     agent.until(|state| !gpus(state)[0].health.is_healthy()).await;
@@ -126,8 +122,7 @@ async fn a_device_that_failed_after_its_allocation_is_refused_with_its_failure()
 
 #[tokio::test]
 async fn impossible_parameters_are_refused_with_their_origin() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     let device_config = |sharing: Value| {
         json!({
             "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing,

@@ -25,8 +25,7 @@ fn set_offer(agent: &RunningAgent, offer: DraOffer) {
 
 #[tokio::test]
 async fn the_driver_identifies_itself_and_survives_a_refusal() {
-    let world = World::new();
-    let (agent, _) = world.start_ready().await;
+    let (world, agent, _) = World::start().await;
     let mut client = registrar(&world.registration()).await;
     let info = client.get_info(InfoRequest {}).await.expect("answered").into_inner();
     assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "windlass.dev"));
@@ -41,8 +40,7 @@ async fn the_driver_identifies_itself_and_survives_a_refusal() {
 
 #[tokio::test]
 async fn deleted_sockets_are_bound_again_and_removed_when_the_agent_ends() {
-    let world = World::new();
-    let (agent, _) = world.start_ready().await;
+    let (world, agent, _) = World::start().await;
     for socket in [world.registration(), world.endpoint()] {
         fs::remove_file(&socket).expect("it was there");
         until_exists(&socket).await;
@@ -55,8 +53,7 @@ async fn deleted_sockets_are_bound_again_and_removed_when_the_agent_ends() {
 
 #[tokio::test]
 async fn the_driver_serves_only_while_devices_are_offered_or_claims_prepared() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "c", &[FIRST_GPU]);
     kubelet.prepare("c").await.expect("prepared");
     set_offer(&agent, DraOffer::Off);
@@ -86,8 +83,7 @@ async fn the_driver_stays_registered_until_claims_that_only_the_kubelet_knows_ar
 
 #[tokio::test]
 async fn the_kubelet_gets_the_health_of_all_devices_and_each_change() {
-    let world = World::new();
-    let (agent, kubelet) = world.start_ready().await;
+    let (world, agent, kubelet) = World::start().await;
     let lists = kubelet.health().node_watch_resources(NodeWatchResourcesRequest {}).await;
     let mut lists = lists.expect("a stream").into_inner();
     let id = gpus(&agent.state.borrow())[3].id.as_str().to_lowercase();

@@ -51,8 +51,7 @@ async fn a_claim_outlives_the_agent_and_keeps_its_device() {
 
 #[tokio::test]
 async fn a_preparation_that_a_kill_interrupted_is_repeated_or_released() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "c", &[FIRST_GPU]);
     world.claim(&agent, "d", &[SECOND_GPU]);
     let first = kubelet.prepare("c").await.expect("prepared");
@@ -73,8 +72,7 @@ async fn a_preparation_that_a_kill_interrupted_is_repeated_or_released() {
 
 #[tokio::test]
 async fn a_removed_document_is_written_again_and_that_of_a_released_claim_is_not() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "c", &[FIRST_GPU]);
     world.claim(&agent, "d", &[SECOND_GPU]);
     kubelet.prepare("c").await.expect("prepared");
@@ -96,8 +94,7 @@ async fn a_removed_document_is_written_again_and_that_of_a_released_claim_is_not
 
 #[tokio::test]
 async fn a_corrupt_record_is_renamed_and_the_kubelets_checkpoint_is_used() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "c", &[FIRST_GPU]);
     world.claim(&agent, "other", &[FIRST_GPU]);
     let first = kubelet.prepare("c").await.expect("prepared");
@@ -177,8 +174,7 @@ async fn a_newer_record_is_not_changed_and_the_driver_waits_until_it_is_removed(
 
 #[tokio::test]
 async fn no_claim_is_prepared_that_cannot_be_recorded() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "known", &[SECOND_GPU]);
     let known_devices = kubelet.prepare("known").await.expect("prepared");
     let state = &world.config.places.state_dir;
@@ -200,8 +196,7 @@ async fn no_claim_is_prepared_that_cannot_be_recorded() {
 
 #[tokio::test]
 async fn a_deleted_claim_is_released_at_the_next_start() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     world.claim(&agent, "kept", &[FIRST_GPU]);
     world.claim(&agent, "gone", &[SECOND_GPU]);
     for name in ["kept", "gone"] {

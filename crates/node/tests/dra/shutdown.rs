@@ -30,8 +30,7 @@ async fn an_agent_that_is_stopped_logs_no_failure() {
 
 #[tokio::test]
 async fn silent_connections_do_not_delay_an_agents_stop() {
-    let world = World::new();
-    let (agent, _kubelet) = world.start_ready().await;
+    let (world, agent, _kubelet) = World::start().await;
     let one = UnixStream::connect(world.endpoint()).await.expect("connected");
     let other = UnixStream::connect(world.registration()).await.expect("connected");
     let log = LogCapture::start(Level::WARN);

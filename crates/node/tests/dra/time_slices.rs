@@ -54,8 +54,7 @@ fn replace(program: &Path, text: &str) {
 
 #[tokio::test]
 async fn an_interval_is_set_for_a_claim_and_reset_by_the_next_agent() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     put(&world, &agent, ("c", &nvidia_config("Long")));
     put(&world, &agent, ("d", &own_config("Short")));
     kubelet.prepare("c").await.expect("prepared");
@@ -73,8 +72,7 @@ async fn an_interval_is_set_for_a_claim_and_reset_by_the_next_agent() {
 
 #[tokio::test]
 async fn a_refusal_of_the_program_is_the_claims_error_until_the_program_succeeds() {
-    let world = World::new();
-    let (agent, mut kubelet) = world.start_ready().await;
+    let (world, agent, mut kubelet) = World::start().await;
     put(&world, &agent, ("c", &own_config("Medium")));
     let text = fs::read_to_string(program(&world)).expect("there");
     replace(&program(&world), "#!/bin/sh\necho 'Not Supported'\nexit 3\n");

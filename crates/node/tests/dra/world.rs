@@ -42,6 +42,13 @@ impl World {
         Self::from_profile("dgx-h100", policy_for_both_apis())
     }
 
+    /// A node with eight GPUs, its agent, and its kubelet.
+    pub(crate) async fn start() -> (Self, RunningAgent, Kubelet) {
+        let world = Self::new();
+        let (agent, kubelet) = world.start_ready().await;
+        (world, agent, kubelet)
+    }
+
     /// A node with the simulated machine of a shipped profile.
     pub(crate) fn from_profile(profile: &str, dra: DraPolicy) -> Self {
         Self::on(&MachineProfile::named(profile).expect("a shipped profile"), dra)
