@@ -25,8 +25,8 @@ use tonic::transport::{Server, server::Connected};
 pub const MAX_CONCURRENT_CALLS: u32 = 128;
 
 /// Connection that reads once per poll of its task, and closes when a future completes.
-pub struct Connection {
-    stream: UnixStream,
+pub struct Connection<S = UnixStream> {
+    stream: S,
     /// Future that closes the connection when it completes; `None` once closed.
     close: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
@@ -51,9 +51,9 @@ fn exhaust_budget(cx: &mut Context<'_>) {
 
 // === impl Connection ===
 
-impl Connection {
+impl<S> Connection<S> {
     /// Wraps a stream. When `close` completes, reads and writes fail as after the death of the process.
-    pub fn new(stream: UnixStream, close: impl Future<Output = ()> + Send + 'static) -> Self {
+    pub fn new(stream: S, close: impl Future<Output = ()> + Send + 'static) -> Self {
         Self { stream, close: Some(Box::pin(close)) }
     }
 
@@ -67,7 +67,7 @@ impl Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -80,7 +80,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -112,15 +112,15 @@ impl AsyncWrite for Connection {
     }
 }
 
-impl Connected for Connection {
-    type ConnectInfo = <UnixStream as Connected>::ConnectInfo;
+impl<S: Connected> Connected for Connection<S> {
+    type ConnectInfo = S::ConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {
         self.stream.connect_info()
     }
 }
 
-impl fmt::Debug for Connection {
+impl<S> fmt::Debug for Connection<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")
             .field("is_closed", &self.close.is_none())
