@@ -9,6 +9,7 @@ mod disclosed;
 pub mod document;
 mod dra;
 mod families;
+pub mod family_attributes;
 mod file;
 mod health;
 mod labels;

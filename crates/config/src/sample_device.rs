@@ -4,9 +4,11 @@ use std::str::FromStr as _;
 
 use jiff::Timestamp;
 use windlass_core::{
-    attribute::{AttributeName, AttributeValue, Attributes, standard},
-    device::{AttributeGroup, AttributeType, Device, DeviceId, DeviceKind, SourceName},
+    attribute::{AttributeName, AttributeValue, Attributes},
+    device::{Device, DeviceId, DeviceKind, SourceName},
 };
+
+use crate::family_attributes::{self, Attribute, AttributeType};
 
 /// Placeholder for any text.
 pub(super) fn placeholder_text() -> AttributeValue {
@@ -41,45 +43,34 @@ impl SampleDevice {
     pub(super) fn new(source: SourceName, attributes: Attributes, others: OtherAttributes) -> Self {
         let id = DeviceId::from_str("any-device").expect("letters and a dash");
         let device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
-        let standard_attributes = [
-            (standard::PCI_BUS_ID, placeholder_text()),
-            (standard::PCIE_ROOT, placeholder_text()),
-            (standard::NUMA_NODE, AttributeValue::Int(0)),
-        ];
-        let attributes = standard_attributes.into_iter().chain(attributes).collect();
+        let standard_attributes = family_attributes::STANDARD.iter().filter_map(sample_value);
+        let attributes = standard_attributes.chain(attributes).collect();
         Self { device: Device { attributes, ..device }, varying: Vec::new(), others }
     }
 
-    /// A device of a built-in source; `None` if the source declares no attributes.
+    /// A device of a built-in source; `None` for another source.
     pub(super) fn built_in(source: &SourceName) -> Option<Self> {
-        let groups: Vec<_> = source.family().attributes.iter().copied().flatten().collect();
-        if groups.is_empty() {
+        let attributes: Attributes =
+            family_attributes::of(source).filter_map(sample_value).collect();
+        if attributes.is_empty() {
             return None;
         }
-        let (mut varying, mut attributes) = (Vec::new(), Attributes::new());
-        for AttributeGroup { domain, names, value_type } in groups {
-            for name in names.iter().copied() {
-                match value_type {
-                    AttributeType::VersionOrText => varying.push((*domain, name)),
-                    value_type => {
-                        drop(
-                            attributes
-                                .insert(AttributeName::new(domain, name), placeholder(*value_type)),
-                        );
-                    }
-                }
-            }
-        }
+        let varying = family_attributes::of(source)
+            .filter(|attribute| attribute.value_type == AttributeType::VersionOrText)
+            .map(|attribute| (attribute.domain, attribute.name));
+        let varying = varying.collect();
         Some(Self { varying, ..Self::new(source.clone(), attributes, OtherAttributes::Few) })
     }
 }
 
-/// Placeholder for any value of a type.
-fn placeholder(value_type: AttributeType) -> AttributeValue {
-    match value_type {
-        AttributeType::Text | AttributeType::VersionOrText => placeholder_text(),
+/// An attribute with a placeholder; `None` for a varying type and for capacities.
+fn sample_value(attribute: &Attribute) -> Option<(AttributeName, AttributeValue)> {
+    let value = match attribute.value_type {
+        AttributeType::Text => placeholder_text(),
         AttributeType::Int => AttributeValue::Int(0),
         AttributeType::Bool => AttributeValue::Bool(false),
         AttributeType::Version => AttributeValue::version("1.0"),
-    }
+        AttributeType::VersionOrText | AttributeType::Amount => return None,
+    };
+    Some((AttributeName::new(attribute.domain, attribute.name), value))
 }

@@ -19,7 +19,7 @@ use crate::{
     pci::{PciAddress, PciePath},
 };
 
-pub use family::{AttributeGroup, AttributeType, Family, MemoryLimiter, Partitioning};
+pub use family::{Family, MemoryLimiter, Partitioning};
 pub use kind::{DeviceKind, KindFacts};
 pub use node::{Access, DeviceNode, InvalidAccess};
 pub use partition::{MigProfileName, Partition, PossiblePartition};

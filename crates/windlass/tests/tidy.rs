@@ -179,9 +179,10 @@ fn the_agents_state_has_one_owner_and_no_lock() {
 }
 
 /// Files that may name single kinds and families of devices.
-const FAMILY_AWARE: [&str; 16] = [
-    // The tables of families, and the discovery of each.
+const FAMILY_AWARE: [&str; 17] = [
+    // The tables of families and of their attributes, and the discovery of each.
     "core/src/device/",
+    "config/src/family_attributes.rs",
     "discovery/src/",
     // Vendor-specific parts: labels, partitions, parameters, and files of other plugins.
     "core/src/labels/",

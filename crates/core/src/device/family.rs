@@ -28,8 +28,6 @@ pub struct Family {
     pub is_programmable: bool,
     /// Attribute of every device that its driver describes. A device that is only found on the bus lacks it.
     pub driver_attribute: Option<&'static AttributeName>,
-    /// Attributes that the family's devices may have.
-    pub attributes: &'static [&'static [AttributeGroup]],
 }
 
 /// Way in which a family's devices are partitioned.
@@ -52,46 +50,10 @@ pub enum MemoryLimiter {
     Kernel,
 }
 
-/// Attributes of one domain and one type, each optional.
-#[derive(Debug)]
-pub struct AttributeGroup {
-    /// Domain of the names.
-    pub domain: &'static str,
-    /// Type of the values.
-    pub value_type: AttributeType,
-    /// Names within the domain.
-    pub names: &'static [&'static str],
-}
-
-/// Attribute type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttributeType {
-    /// A text.
-    Text,
-    /// A number.
-    Int,
-    /// A boolean.
-    Bool,
-    /// A version.
-    Version,
-    /// A version if it parses, else text.
-    VersionOrText,
-}
-
-const WINDLASS: &str = "windlass.dev";
-
 static PRODUCT_NAME: AttributeName = AttributeName::new("nvidia.com", "productName");
 static NVIDIA_MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
 static AMD_MEMORY: AttributeName = AttributeName::new("amd.com", "memory");
 static INTEL_MEMORY: AttributeName = AttributeName::new("gpu.intel.com", "memory");
-
-/// Attributes of any PCI function.
-#[rustfmt::skip]
-const FUNCTION: &[AttributeGroup] = &[
-    group(WINDLASS, AttributeType::Text, &["pciVendor", "pciDevice", "pciClass", "driver", "iommuGroup", "pfPciAddress"]),
-    group(WINDLASS, AttributeType::Int, &["sriovVfs"]),
-    group(WINDLASS, AttributeType::Bool, &["isSriovVf"]),
-];
 
 /// Defaults; also the facts of configured sources.
 const DEFAULT_FAMILY: Family = Family {
@@ -105,7 +67,6 @@ const DEFAULT_FAMILY: Family = Family {
     memory: None,
     is_programmable: false,
     driver_attribute: None,
-    attributes: &[],
 };
 
 #[rustfmt::skip]
@@ -113,79 +74,16 @@ static FAMILIES: &[Family] = &[
     Family {
         name: "nvidia", cdi_class: Some("gpu"), prefix: Some("GPU"), partitioning: Partitioning::Mig, has_toolkit: true, has_nvml: true,
         memory_limiter: Some(MemoryLimiter::Driver), memory: Some(&NVIDIA_MEMORY), is_programmable: false, driver_attribute: Some(&PRODUCT_NAME),
-        attributes: &[&[
-            group("nvidia.com", AttributeType::Text, &[
-                "type", "productName", "brand", "architecture", "uuid", "serial", "parentUUID", "profile",
-                "fabricState", "fabricClusterUUID",
-            ]),
-            group("nvidia.com", AttributeType::Int, &[
-                "index", "minor", "nvlinkGeneration", "parentIndex", "instanceIndex", "fabricCliqueID",
-            ]),
-            group("nvidia.com", AttributeType::Bool, &[
-                "migCapable", "migEnabled", "pendingRowRemap", "pendingPageRetirement", "nvlinkDegraded",
-                "thermalSlowdown", "powerSlowdown", "fabricDegraded",
-            ]),
-            group("nvidia.com", AttributeType::Version, &["cudaComputeCapability", "cudaDriverVersion"]),
-            group("nvidia.com", AttributeType::VersionOrText, &["driverVersion"]),
-            group(WINDLASS, AttributeType::Text, &["simulated"]),
-        ]],
     },
-    Family {
-        name: "nics", cdi_class: Some("nic"),
-        attributes: &[&[
-            group(WINDLASS, AttributeType::Text, &[
-                "acpiIndex", "driver", "pciVendor", "pciDevice", "pciClass", "iommuGroup", "auxiliaryDevice", "ifName",
-                "mac", "rdmaDevice", "linkLayer", "rate", "portState", "pKey", "rdmaNetns", "pfName", "pfPciAddress",
-                "representor", "vdpaType", "vdpaDevice",
-            ]),
-            group(WINDLASS, AttributeType::Int, &["mtu", "sfNumber", "sriovVfs", "vfIndex"]),
-            group(WINDLASS, AttributeType::Bool, &["rdma", "sriov", "isSriovVf"]),
-            group("dra.net", AttributeType::Text, &["ifName", "mac", "encapsulation", "state"]),
-            group("dra.net", AttributeType::Int, &["mtu"]),
-            group("dra.net", AttributeType::Bool, &["rdma"]),
-        ]],
-        ..DEFAULT_FAMILY
-    },
+    Family { name: "nics", cdi_class: Some("nic"), ..DEFAULT_FAMILY },
     Family {
         name: "amd", partitioning: Partitioning::Parts, memory_limiter: Some(MemoryLimiter::Kernel), memory: Some(&AMD_MEMORY),
-        attributes: &[&[
-            group("amd.com", AttributeType::Text, &[
-                "type", "productName", "deviceID", "computePartition", "memoryPartition", "partitionProfile",
-                "gfxTarget", "family",
-            ]),
-            group("amd.com", AttributeType::VersionOrText, &["driverVersion", "firmware"]),
-        ], FUNCTION],
         ..DEFAULT_FAMILY
     },
-    Family {
-        name: "intel", memory_limiter: Some(MemoryLimiter::Kernel), memory: Some(&INTEL_MEMORY),
-        attributes: &[&[
-            group("gpu.intel.com", AttributeType::Text, &["driver", "family", "pciId"]),
-            group("gpu.intel.com", AttributeType::Bool, &["integrated", "virtualFunction"]),
-        ], FUNCTION],
-        ..DEFAULT_FAMILY
-    },
-    Family {
-        name: "fpga", is_programmable: true,
-        attributes: &[&[
-            group("amd.com", AttributeType::Text, &[
-                "shell", "shellTimestamp", "logicUuid", "serialNumber", "deviceID", "managementFunction",
-            ]),
-            group("amd.com", AttributeType::Int, &["fpgas"]),
-            group("fpga.intel.com", AttributeType::Text, &["interfaceId", "afuId", "bitstreamId"]),
-        ], FUNCTION],
-        ..DEFAULT_FAMILY
-    },
+    Family { name: "intel", memory_limiter: Some(MemoryLimiter::Kernel), memory: Some(&INTEL_MEMORY), ..DEFAULT_FAMILY },
+    Family { name: "fpga", is_programmable: true, ..DEFAULT_FAMILY },
     Family { name: "nvme", ..DEFAULT_FAMILY },
 ];
-
-const fn group(
-    domain: &'static str,
-    value_type: AttributeType,
-    names: &'static [&'static str],
-) -> AttributeGroup {
-    AttributeGroup { domain, value_type, names }
-}
 
 // === impl SourceName ===
 

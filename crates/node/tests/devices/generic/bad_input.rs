@@ -2,8 +2,14 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use windlass_config::{Config, Policy};
-use windlass_core::{attribute::AttributeValue, device::Device};
+use windlass_config::{
+    Config, Policy,
+    family_attributes::{self, AttributeType},
+};
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue},
+    device::{Device, SourceName},
+};
 use windlass_machine::MachineProfile;
 use windlass_resources::NodeState;
 use windlass_testkit::until_allocatable;
@@ -135,14 +141,43 @@ fn impossible_values_are_refused_with_their_line() {
     );
 }
 
+/// Type of an attribute or a capacity in the tables of the source's family.
+fn declared_type(source: &SourceName, name: &AttributeName) -> AttributeType {
+    let mut declared = family_attributes::STANDARD.iter().chain(family_attributes::of(source));
+    let attribute = declared
+        .find(|attribute| (attribute.domain, attribute.name) == (name.domain(), name.name()));
+    attribute.unwrap_or_else(|| panic!("{source} declares no {name}")).value_type
+}
+
+/// True if a declared type permits this value.
+fn permits(value_type: AttributeType, value: &AttributeValue) -> bool {
+    match value {
+        AttributeValue::String(_) => {
+            matches!(value_type, AttributeType::Text | AttributeType::VersionOrText)
+        }
+        AttributeValue::Version(_) => {
+            matches!(value_type, AttributeType::Version | AttributeType::VersionOrText)
+        }
+        AttributeValue::Int(_) => value_type == AttributeType::Int,
+        AttributeValue::Bool(_) => value_type == AttributeType::Bool,
+    }
+}
+
 /// Rules check the type of an attribute, which therefore must not differ on a machine.
 #[tokio::test]
-async fn every_attribute_of_a_device_may_be_used_in_a_rule() {
+async fn every_attribute_of_a_device_is_declared_and_may_be_used_in_a_rule() {
     for name in MachineProfile::names() {
         let world = node_of(&MachineProfile::named(name).expect("a profile"), "");
         let inventory = world.scan_host().await.inventory;
         let built_in = |device: &&Device| device.source.is_built_in();
         for device in inventory.devices.iter().filter(built_in) {
+            for (attribute, value) in &device.attributes {
+                let value_type = declared_type(&device.source, attribute);
+                assert!(permits(value_type, value), "{name}: {attribute} is {value:?}");
+            }
+            for capacity in device.capacity.keys() {
+                assert_eq!(declared_type(&device.source, capacity), AttributeType::Amount);
+            }
             let conditions = device.attributes.iter().map(|(name, value)| {
                 let attribute = format!("device.attributes[\"{}\"].{}", name.domain(), name.name());
                 match value {
