@@ -74,10 +74,10 @@ pub const STANDARD: &[Attribute] = attributes! {
 /// Attributes of any PCI function.
 const FUNCTION: &[Attribute] = attributes! {
     "windlass.dev" => {
-        "pciVendor":    Text, "PCI vendor id, `1002`";
-        "pciDevice":    Text, "PCI device id, `74a1`";
+        "pciVendor":    Text, "PCI vendor id, `10ee`";
+        "pciDevice":    Text, "PCI device id, `5005`";
         "pciClass":     Text, "PCI class, subclass and programming interface, `0x120000`";
-        "driver":       Text, "Bound driver, `amdgpu`";
+        "driver":       Text, "Name of the bound driver";
         "iommuGroup":   Text, "IOMMU group, `42`";
         "isSriovVf":    Bool, "The function is a virtual function";
         "pfPciAddress": Text, "PCI address of a virtual function's physical function";
@@ -130,20 +130,20 @@ const NVIDIA: &[Attribute] = attributes! {
 
 const NICS: &[Attribute] = attributes! {
     "windlass.dev" => {
-        "ifName":          Text, "Name of the network interface, `ens1f0`";
-        "mac":             Text, "Hardware address of the network interface";
-        "mtu":             Int, "MTU of the network interface in bytes, 9000";
+        "ifName":          Text, "Name of the first network interface, `ens1f0`";
+        "mac":             Text, "Hardware address of the first network interface";
+        "mtu":             Int, "MTU of the first network interface in bytes, 9000";
         "driver":          Text, "Bound driver, `mlx5_core`";
         "pciVendor":       Text, "PCI vendor id, `15b3`";
         "pciDevice":       Text, "PCI device id, `101e`";
         "pciClass":        Text, "PCI class, subclass and programming interface, `0x020000`";
         "acpiIndex":       Text, "Slot number by firmware, which udev uses in `eno1`";
         "rdma":            Bool, "The function has an RDMA device";
-        "rdmaDevice":      Text, "Name of the RDMA device, `mlx5_0`";
-        "linkLayer":       Text, "Link layer of the RDMA port: `InfiniBand` or `Ethernet`";
-        "rate":            Text, "Rate of the RDMA port, `400 Gb/sec (4X NDR)`";
-        "portState":       Text, "State of the RDMA port, `ACTIVE`";
-        "pKey":            Text, "First partition key of the RDMA port, `0xffff`";
+        "rdmaDevice":      Text, "Name of the first RDMA device, `mlx5_0`";
+        "linkLayer":       Text, "Link layer of the first RDMA port: `InfiniBand` or `Ethernet`";
+        "rate":            Text, "Rate of the first RDMA port, `400 Gb/sec (4X NDR)`";
+        "portState":       Text, "State of the first RDMA port, `ACTIVE`";
+        "pKey":            Text, "First partition key of the first RDMA port, `0xffff`";
         "rdmaNetns":       Text, "Mode of the host's RDMA devices for network namespaces: `shared` or `exclusive`";
         "sriov":           Bool, "The function can have virtual functions";
         "sriovVfs":        Int, "Number of virtual functions, if the function can have some";
@@ -154,15 +154,15 @@ const NICS: &[Attribute] = attributes! {
         "pfPciAddress":    Text, "PCI address of the physical function, or of a subfunction's parent";
         "sfNumber":        Int, "Number of a subfunction, chosen by the administrator";
         "auxiliaryDevice": Text, "Name of a subfunction on its bus, `mlx5_core.sf.2`";
-        "vdpaType":        Text, "Driver of the vDPA device: `vhost` or `virtio`";
-        "vdpaDevice":      Text, "Name of the vDPA device, `vdpa0`";
+        "vdpaType":        Text, "Driver of the first vDPA device: `vhost` or `virtio`";
+        "vdpaDevice":      Text, "Name of the first vDPA device, `vdpa0`";
     }
     "dra.net" => {
         "ifName":        Text, "DRANET's name of `windlass.dev/ifName`";
         "mac":           Text, "DRANET's name of `windlass.dev/mac`";
         "mtu":           Int, "DRANET's name of `windlass.dev/mtu`";
-        "encapsulation": Text, "Link type of the network interface: `ether` or `infiniband`";
-        "state":         Text, "Operational state of the network interface, `up`";
+        "encapsulation": Text, "Link type of the first network interface: `ether` or `infiniband`";
+        "state":         Text, "Operational state of the first network interface, `up`";
         "rdma":          Bool, "DRANET's name of `windlass.dev/rdma`";
     }
 };

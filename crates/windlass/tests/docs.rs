@@ -1,5 +1,6 @@
 //! Documentation matches the program: configurations are accepted, metrics exist, demo transcripts are current.
 
+mod attributes;
 mod book;
 mod commands;
 mod forms;
