@@ -40,7 +40,7 @@ pub use nics::{
 };
 
 use self::{
-    policy::HealthPolicyWatch,
+    policy::DriverPolicyWatch,
     scanner::{ScanTriggers, Scanner, ScannerTask},
     sensors::{ReadSensors, SensorReader},
 };
@@ -171,7 +171,7 @@ impl SourceBuilder<'_> {
 
     /// NVIDIA's source, which also calls the driver, receives its events and creates MIG instances.
     fn nvidia(&self) -> Source {
-        let (stop, policy) = (self.stop, HealthPolicyWatch::new(self.triggers.policies.clone()));
+        let (stop, policy) = (self.stop, DriverPolicyWatch::new(self.triggers.policies.clone()));
         let nvidia = nvidia::Nvidia::new(self.places, policy, self.host.clone(), self.clock);
         let (handle, worker) = nvidia.mig_channel();
         let (publisher, snapshots) = Publisher::new([SourceName::NVIDIA], self.reconciler);

@@ -50,7 +50,7 @@ use self::{
     samples::TelemetryReader,
     tracked::TrackedDevices,
 };
-use super::{HealthPolicyWatch, Publisher, SourceSnapshot};
+use super::{DriverPolicyWatch, Publisher, SourceSnapshot};
 use crate::{
     health_store::{HealthFile, HealthRecords},
     live_driver::LiveDriver,
@@ -65,7 +65,7 @@ use crate::{
 pub(super) struct Nvidia {
     /// Configured path of NVML.
     library: Option<PathBuf>,
-    policy: HealthPolicyWatch,
+    policy: DriverPolicyWatch,
     roots: Roots,
     tracked: TrackedDevices,
     /// Baselines for the next initialisation.
@@ -138,11 +138,11 @@ const CALLS_PER_MIG_TASK: u32 = 4;
 impl Nvidia {
     pub(super) fn new(
         paths: &HostPaths,
-        policy: HealthPolicyWatch,
+        policy: DriverPolicyWatch,
         host: Host,
         clock: Clock,
     ) -> Self {
-        let quiet_period = policy.current().quiet_period;
+        let quiet_period = policy.current().health.quiet_period;
         let (mig_notice_sender, mig_notices) = mpsc::channel(MAX_NOTICES);
         let (shutdown_handle, shutdown_requests) = NvmlShutdownHandle::new();
         Self {
@@ -167,7 +167,7 @@ impl Nvidia {
     }
 
     pub(super) fn mig_channel(&self) -> (MigHandle, MigWorker) {
-        let timeout = self.policy.current().call_deadline * CALLS_PER_MIG_TASK;
+        let timeout = self.policy.current().health.call_deadline * CALLS_PER_MIG_TASK;
         let source_channels = (self.mig_notice_sender.clone(), self.shutdown_handle.clone());
         let (library, smi) = (self.initialised_nvml.subscribe(), NvidiaSmi::new(&self.roots));
         mig::channel(timeout, library, smi, source_channels)
@@ -225,7 +225,7 @@ impl Nvidia {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep(self.policy.current().probe_interval) => {}
+                () = sleep(self.policy.current().health.probe_interval) => {}
                 Some(request) = self.shutdown_requests.recv() => self.hold_nvml_shutdown(request, &stop).await,
                 () = self.policy.changed() => self.tracked.set_quiet_period(self.quiet_period()),
             }
@@ -249,10 +249,10 @@ impl Nvidia {
     async fn connect(&mut self) -> Result<Connection, ConnectError> {
         if self.attempt.is_empty() {
             let (library, roots) = (self.library.clone(), self.roots.clone());
-            let event_wait = self.policy.current().event_wait;
+            let event_wait = self.policy.current().health.event_wait;
             self.attempt.spawn_blocking(move || load(library, &roots, event_wait));
         }
-        let deadline = self.policy.current().call_deadline;
+        let deadline = self.policy.current().health.call_deadline;
         match deadline::timeout(deadline, self.attempt.join_next()).await {
             Ok(Some(Ok(driver))) => {
                 let policy = self.policy.current();
@@ -349,7 +349,7 @@ impl Nvidia {
     }
 
     fn quiet_period(&self) -> Duration {
-        self.policy.current().quiet_period
+        self.policy.current().health.quiet_period
     }
 
     /// Marks all tracked devices as unhealthy without a connection, and logs a new error.

@@ -1,35 +1,51 @@
-//! Watch of the health policy, which is one part of the policy.
+//! Watch of the parts of the policy that the source of a driver follows.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use windlass_config::{HealthPolicy, Policy};
+use windlass_config::{DraMigMode, HealthPolicy, Policy};
+use windlass_host::watch::until;
 
-/// Health policy of a source. Changes to other parts of the policy do not wake the source.
-pub(super) struct HealthPolicyWatch {
-    policies: watch::Receiver<Arc<Policy>>,
-    current: HealthPolicy,
+/// Parts of the policy that the source of a driver follows.
+#[derive(Clone, PartialEq)]
+pub(super) struct DriverPolicy {
+    pub(super) health: HealthPolicy,
+    /// True if MIG is turned on for claims: a GPU with MIG off has possible partitions too. Their read takes an H100's
+    /// driver 9 ms.
+    pub(super) switches_mig: bool,
 }
 
-// === impl HealthPolicyWatch ===
+/// Policy of the source of a driver. Changes to other parts of the policy do not wake the source.
+pub(super) struct DriverPolicyWatch {
+    policies: watch::Receiver<Arc<Policy>>,
+    current: DriverPolicy,
+}
 
-impl HealthPolicyWatch {
+// === impl DriverPolicy ===
+
+impl DriverPolicy {
+    pub(super) fn new(policy: &Policy) -> Self {
+        let switches_mig = policy.dra.mig_mode == DraMigMode::OnDemand;
+        Self { health: policy.health.clone(), switches_mig }
+    }
+}
+
+// === impl DriverPolicyWatch ===
+
+impl DriverPolicyWatch {
     pub(super) fn new(mut policies: watch::Receiver<Arc<Policy>>) -> Self {
-        let current = policies.borrow_and_update().health.clone();
+        let current = DriverPolicy::new(&policies.borrow_and_update());
         Self { policies, current }
     }
 
-    pub(super) fn current(&self) -> &HealthPolicy {
+    pub(super) fn current(&self) -> &DriverPolicy {
         &self.current
     }
 
-    /// Waits for a changed health policy and makes it the current one. Waits forever once the sender is dropped.
+    /// Waits for a changed policy and makes it the current one. Waits forever once the sender is dropped.
     pub(super) async fn changed(&mut self) {
-        let changed_policy = self.policies.wait_for(|policy| policy.health != self.current).await;
-        match changed_policy.map(|policy| policy.health.clone()) {
-            Ok(policy) => self.current = policy,
-            Err(_) => std::future::pending().await,
-        }
+        until(&mut self.policies, |policy| DriverPolicy::new(policy) != self.current).await;
+        self.current = DriverPolicy::new(&self.policies.borrow());
     }
 }
 
@@ -43,15 +59,18 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_changed_health_policy_ends_the_wait() {
+    async fn only_a_changed_part_ends_the_wait() {
         let (sender, policies) = watch::channel(Arc::new(Policy::default()));
-        let mut watch = HealthPolicyWatch::new(policies);
+        let mut watch = DriverPolicyWatch::new(policies);
         sender.send_modify(|policy| Arc::make_mut(policy).mig = MigStrategy::Single);
         let minute = Duration::from_secs(60);
         timeout(minute, watch.changed()).await.expect_err("other parts do not wake the source");
         sender.send_modify(|policy| Arc::make_mut(policy).health.ignored_xids = [79].into());
         timeout(minute, watch.changed()).await.expect("changed");
-        assert_eq!(watch.current().ignored_xids, BTreeSet::from([79]));
+        assert_eq!(watch.current().health.ignored_xids, BTreeSet::from([79]));
+        sender.send_modify(|policy| Arc::make_mut(policy).dra.mig_mode = DraMigMode::OnDemand);
+        timeout(minute, watch.changed()).await.expect("changed");
+        assert!(watch.current().switches_mig);
         drop(sender);
         timeout(minute, watch.changed()).await.expect_err("the last policy stays");
     }

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use windlass_core::device::DeviceId;
 use windlass_discovery::live_driver::LiveDriver;
 use windlass_host::{
-    blocking,
-    container::{GpuProcess, is_alive},
+    Host, blocking,
+    container::{ContainerId, GpuProcess, is_alive},
     drm_clients::DrmError,
 };
-use windlass_nvml::{Gpu, GpuProcess as ListedProcess, NvmlError, ProcessUtilization};
+use windlass_nvml::{Gpu, NvmlError, ProcessUtilization};
 
 /// Use of a GPU by containers.
 #[derive(Clone, Debug, Default)]
@@ -30,12 +30,23 @@ pub struct DriverCache {
     compute_samples: Option<ComputeSamples>,
 }
 
+/// Processes on a GPU, and its memory, at one time.
 #[derive(Clone, Debug)]
 struct ProcessList {
     read_at: Instant,
-    processes: Vec<ListedProcess>,
-    /// Used memory of the GPU at that time, in bytes; `None` if the driver does not report it.
+    /// Processes of containers.
+    processes: Vec<ContainerProcess>,
+    /// Used memory of the GPU in bytes; `None` if the driver does not report it.
     used: Option<u64>,
+    /// Used memory of all processes, those outside containers too; `None` if the driver does not report one's.
+    counted: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct ContainerProcess {
+    pid: u32,
+    container: ContainerId,
+    memory_bytes: u64,
 }
 
 /// Samples of the compute time that a GPU's processes use.
@@ -78,7 +89,7 @@ const RECENT_WINDOW: Duration = Duration::from_secs(2);
 const COMPUTE_SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Age at which the processes are listed again although the GPU's used memory is the same. A listing takes 0.3 ms of
-/// CPU, a read of the used memory a tenth of that.
+/// CPU and two reads per process, a read of the used memory a tenth of that.
 const LIST_INTERVAL: Duration = Duration::from_secs(5);
 
 // === impl GpuUse ===
@@ -107,36 +118,21 @@ impl GpuUse {
     ) -> Result<Self, ProcessError> {
         // NVML is shut down when its last clone is dropped: this clone keeps it until the driver has answered.
         let nvml = driver.nvml().ok_or(ProcessError::NoDriver)?;
-        let host = driver.host();
-        if !host.shows_own_process() {
-            return Err(ProcessError::ProcessesHidden);
-        }
         let gpu = nvml.gpu_with_uuid(gpu.as_str())?;
-        let list = cache.list(&gpu)?;
-        let sizes = list.processes.iter().map(|process| process.memory_bytes);
-        let counted_bytes = sizes.sum::<Option<u64>>();
+        let list = cache.list(driver.host(), &gpu)?;
         let uncounted_bytes =
-            list.used.zip(counted_bytes).map(|(used, counted)| used.saturating_sub(counted));
+            list.used.zip(list.counted).map(|(used, counted)| used.saturating_sub(counted));
         let compute_samples = cache.compute_samples(&gpu);
         let compute_percent_of = |pid: u32| {
             let samples = compute_samples.as_ref()?.iter().filter(|sample| sample.pid == pid);
             Some(samples.map(|sample| sample.sm_percent).max().unwrap_or(0))
         };
-        let mut processes = Vec::new();
-        for process in list.processes {
-            let container = match host.container_of(process.pid) {
-                Ok(container) => container,
-                // A process that has ended meanwhile holds no memory.
-                Err(_) if !is_alive(process.pid) => continue,
-                Err(_) => return Err(ProcessError::ProcessesHidden),
-            };
-            // A process outside containers is skipped before its size is needed: graphics programs may have none.
-            let Some(container) = container else { continue };
-            let memory_bytes = process.memory_bytes.ok_or(ProcessError::MemoryUnsupported)?;
-            let (pid, compute_percent) = (process.pid, compute_percent_of(process.pid));
-            processes.push(GpuProcess { pid, container, memory_bytes, compute_percent });
-        }
-        Ok(Self { processes, uncounted_bytes, cache })
+        let processes =
+            list.processes.into_iter().map(|ContainerProcess { pid, container, memory_bytes }| {
+                let compute_percent = compute_percent_of(pid);
+                GpuProcess { pid, container, memory_bytes, compute_percent }
+            });
+        Ok(Self { processes: processes.collect(), uncounted_bytes, cache })
     }
 }
 
@@ -150,7 +146,7 @@ impl DriverCache {
     }
 
     /// The processes, listed again if the GPU's used memory has changed, or after [`LIST_INTERVAL`].
-    fn list(&mut self, gpu: &Gpu) -> Result<ProcessList, NvmlError> {
+    fn list(&mut self, host: &Host, gpu: &Gpu) -> Result<ProcessList, ProcessError> {
         let used = gpu.memory_used().ok();
         let is_current = |cached: &&ProcessList| {
             used.is_some() && cached.used == used && cached.read_at.elapsed() < LIST_INTERVAL
@@ -158,7 +154,7 @@ impl DriverCache {
         if let Some(cached) = self.list.as_ref().filter(is_current) {
             return Ok(cached.clone());
         }
-        let newest = ProcessList { read_at: Instant::now(), processes: gpu.processes()?, used };
+        let newest = ProcessList::read(host, gpu, used)?;
         self.list = Some(newest.clone());
         Ok(newest)
     }
@@ -174,6 +170,33 @@ impl DriverCache {
         self.compute_samples =
             Some(ComputeSamples { read_at: Instant::now(), samples: samples.clone() });
         samples
+    }
+}
+
+// === impl ProcessList ===
+
+impl ProcessList {
+    fn read(host: &Host, gpu: &Gpu, used: Option<u64>) -> Result<Self, ProcessError> {
+        if !host.shows_own_process() {
+            return Err(ProcessError::ProcessesHidden);
+        }
+        let read_at = Instant::now();
+        let listed_processes = gpu.processes()?;
+        let counted = listed_processes.iter().map(|process| process.memory_bytes).sum();
+        let mut processes = Vec::new();
+        for process in listed_processes {
+            let container = match host.container_of(process.pid) {
+                Ok(container) => container,
+                // A process that has ended meanwhile holds no memory.
+                Err(_) if !is_alive(process.pid) => continue,
+                Err(_) => return Err(ProcessError::ProcessesHidden),
+            };
+            // A process outside containers is skipped before its size is needed: graphics programs may have none.
+            let Some(container) = container else { continue };
+            let memory_bytes = process.memory_bytes.ok_or(ProcessError::MemoryUnsupported)?;
+            processes.push(ContainerProcess { pid: process.pid, container, memory_bytes });
+        }
+        Ok(Self { read_at, processes, used, counted })
     }
 }
 

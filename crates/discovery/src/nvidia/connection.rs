@@ -8,7 +8,6 @@ mod slot;
 use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::Instant};
-use windlass_config::HealthPolicy;
 use windlass_host::{Roots, clock::wait_until, deadline, pending_call::PendingCall};
 use windlass_nvml::{Event, EventSet, Nvml, NvmlError};
 
@@ -24,12 +23,13 @@ use super::{
     samples::TelemetryReader,
     tracked::TrackedDevices,
 };
+use crate::policy::DriverPolicy;
 
 pub(super) struct Connection {
     nvml: Nvml,
     driver: Arc<DriverFacts>,
     roots: Roots,
-    policy: HealthPolicy,
+    policy: DriverPolicy,
     fingerprint: Fingerprint,
     event_set: NumberedEventSet,
     events: EventWatch,
@@ -95,7 +95,7 @@ impl Connection {
     pub(super) fn new(
         driver: Driver,
         roots: &Roots,
-        policy: &HealthPolicy,
+        policy: &DriverPolicy,
         lost_gpu_delay: Duration,
         earlier_baselines: Baselines,
         telemetry: TelemetryReader,
@@ -132,10 +132,10 @@ impl Connection {
     }
 
     /// Applies a policy; the next driver check comes no later than its interval.
-    pub(super) fn apply_policy(&mut self, policy: &HealthPolicy) {
+    pub(super) fn apply_policy(&mut self, policy: &DriverPolicy) {
         self.policy = policy.clone();
         self.driver_check.next_start =
-            self.driver_check.next_start.min(Instant::now() + policy.probe_interval);
+            self.driver_check.next_start.min(Instant::now() + policy.health.probe_interval);
     }
 
     /// True once every GPU answered or missed a deadline. A snapshot before that would be incomplete.
@@ -200,7 +200,7 @@ impl Connection {
 
     /// Shuts NVML down, which may take one event wait.
     pub(super) async fn shut_down(self) {
-        let limit = self.policy.event_wait + self.policy.call_deadline;
+        let limit = self.policy.health.event_wait + self.policy.health.call_deadline;
         let shutdown = tokio::task::spawn_blocking(move || {
             let Self {
                 events, event_set, unmatched, slots, telemetry, running_calls, nvml, ..
@@ -239,7 +239,7 @@ impl Connection {
         }
         self.mark_overdue(now, tracked);
         if now >= self.driver_check.next_start {
-            self.driver_check.next_start = now + self.policy.probe_interval;
+            self.driver_check.next_start = now + self.policy.health.probe_interval;
             self.start_driver_check(now);
             self.probe_every_gpu(now, tracked);
             self.renew_event_set(now);

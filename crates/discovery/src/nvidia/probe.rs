@@ -27,6 +27,8 @@ pub(super) struct Probe {
     pub(super) roots: Roots,
     pub(super) time: ProbeTime,
     pub(super) index: u32,
+    /// True if MIG is turned on for claims.
+    pub(super) switches_mig: bool,
     /// Facts of an earlier probe.
     pub(super) last_facts: Option<GpuFacts>,
     /// Baselines of earlier initialisations.
@@ -124,7 +126,9 @@ impl Probe {
     ) -> Option<Arc<[PossiblePartition]>> {
         let can_have_partitions = match mig {
             MigFacts::Unsupported => false,
-            MigFacts::Disabled => switches_mig_without_reset(gpu.compute_capability().ok()),
+            MigFacts::Disabled => {
+                self.switches_mig && switches_mig_without_reset(gpu.compute_capability().ok())
+            }
             MigFacts::Enabled(_) => true,
         };
         if !can_have_partitions {

@@ -66,9 +66,6 @@ pub(super) struct Amounts {
 /// Memory that a token stands for, in MiB. The kubelet counts memory and compute as tokens, which name no GPU.
 const MIB_PER_TOKEN: u64 = 1024;
 
-/// Compute of a whole GPU, in percent.
-pub(super) const FULL_COMPUTE_PERCENT: u64 = 100;
-
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -114,7 +114,7 @@ impl Connection {
         }
         // Sensors are read once every GPU has answered or missed its deadline.
         if self.has_seen_every_gpu() {
-            self.telemetry.start_reads(tracked.now(), self.policy.probe_interval);
+            self.telemetry.start_reads(tracked.now(), self.policy.health.probe_interval);
         }
     }
 

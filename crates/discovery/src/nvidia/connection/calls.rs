@@ -12,7 +12,7 @@ use super::{
 impl Connection {
     /// Applies deadlines that were missed since the last call.
     pub(super) fn mark_overdue(&mut self, now: Instant, tracked: &mut TrackedDevices) {
-        let deadline = self.policy.call_deadline;
+        let deadline = self.policy.health.call_deadline;
         let error = format!("the driver did not answer within {deadline:?}");
         if self.driver_check.call.became_overdue(now) {
             self.apply_failed_count(error.clone(), tracked);
@@ -30,7 +30,7 @@ impl Connection {
 
     /// Starts a driver check: counts the GPUs and reads the fingerprint in procfs.
     pub(super) fn start_driver_check(&mut self, now: Instant) {
-        if self.driver_check.call.begin(now, self.policy.call_deadline) {
+        if self.driver_check.call.begin(now, self.policy.health.call_deadline) {
             let (nvml, host) = (self.nvml.clone(), self.roots.host.clone());
             self.running_calls.spawn_blocking(move || {
                 CallResult::DriverCheck(procfs::fingerprint(&host), nvml.gpu_count())
@@ -53,14 +53,18 @@ impl Connection {
 
     pub(super) fn probe_gpu(&mut self, index: usize, now: Instant, tracked: &TrackedDevices) {
         let slot = &mut self.slots[index];
-        if slot.call.begin(now, self.policy.call_deadline) {
+        if slot.call.begin(now, self.policy.health.call_deadline) {
             slot.joins_event_set = self.events.is_paused() && slot.is_missing_in(&self.event_set);
             let probe = Probe {
                 nvml: self.nvml.clone(),
                 driver: self.driver.clone(),
                 roots: self.roots.clone(),
-                time: ProbeTime { now: tracked.now(), recent_period: self.policy.quiet_period },
+                time: ProbeTime {
+                    now: tracked.now(),
+                    recent_period: self.policy.health.quiet_period,
+                },
                 index: nvml_index(index),
+                switches_mig: self.policy.switches_mig,
                 last_facts: slot.facts.clone(),
                 earlier_baselines: self.earlier_baselines.clone(),
                 had_no_obstacles: slot.has_no_obstacles(),
@@ -99,19 +103,20 @@ impl Connection {
 
     /// Starts a listing of the GPUs in procfs.
     pub(super) fn start_listing(&mut self) {
-        if self.listing.begin(Instant::now(), self.policy.call_deadline) {
+        if self.listing.begin(Instant::now(), self.policy.health.call_deadline) {
             let roots = self.roots.clone();
             self.running_calls.spawn_blocking(move || CallResult::Listing(procfs::gpus(&roots)));
         }
     }
 
     pub(super) fn renew_event_set(&mut self, now: Instant) {
-        let is_due = now >= self.driver_check.event_set_created_at + self.policy.probe_interval;
+        let is_due =
+            now >= self.driver_check.event_set_created_at + self.policy.health.probe_interval;
         if !(self.driver_check.needs_event_set && is_due) {
             return;
         }
         (self.driver_check.needs_event_set, self.driver_check.event_set_created_at) = (false, now);
-        let (nvml, event_wait) = (self.nvml.clone(), self.policy.event_wait);
+        let (nvml, event_wait) = (self.nvml.clone(), self.policy.health.event_wait);
         self.running_calls
             .spawn_blocking(move || CallResult::EventSet(start_listener(&nvml, event_wait)));
     }

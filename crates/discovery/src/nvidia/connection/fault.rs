@@ -55,7 +55,7 @@ impl Connection {
             EventKind::Xid(code) => {
                 slot.errors.contained |= code == CONTAINED_MEMORY_ERROR;
                 let meaning = judge_xid(code).1;
-                if !counts_xid(&self.policy, code) {
+                if !counts_xid(&self.policy.health, code) {
                     let device = slot.ids.first().map(DeviceId::as_str);
                     tracing::info!(device, xid = code, meaning, "XID ignored by policy");
                     return;
@@ -63,7 +63,7 @@ impl Connection {
                 Observation::Fault(Reason::Xid(code), meaning.to_owned())
             }
             // The driver also reports this as an XID, so that XID's policy applies.
-            EventKind::DoubleBitEcc if !counts_xid(&self.policy, DOUBLE_BIT_ECC) => return,
+            EventKind::DoubleBitEcc if !counts_xid(&self.policy.health, DOUBLE_BIT_ECC) => return,
             EventKind::DoubleBitEcc => {
                 let detail = "memory that could not be corrected".to_owned();
                 Observation::Fault(Reason::DoubleBitEcc, detail)
@@ -79,7 +79,7 @@ impl Connection {
     /// the policy of the double-bit XID applies.
     pub(super) fn uncorrected_fault(&self, errors: u64) -> Option<Observation> {
         let detail = format!("{errors} since the last check");
-        counts_xid(&self.policy, DOUBLE_BIT_ECC)
+        counts_xid(&self.policy.health, DOUBLE_BIT_ECC)
             .then_some(Observation::Fault(Reason::UncorrectedEcc, detail))
     }
 }
