@@ -659,6 +659,10 @@ impl ClaimRef {
 
 impl fmt::Display for ClaimRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            // The kubelet names the holders of replicas by their UID alone.
+            return write!(f, "pod {}", self.name);
+        }
         write!(f, "{}/{}", self.namespace, self.name)
     }
 }

@@ -191,7 +191,9 @@ impl NodeDashboard {
         }
         drop(ledger);
         let shared = self.sources.memory.borrow().get(&device.id).cloned();
-        for limit in shared.iter().flat_map(|shared| &shared.limits) {
+        // A pod of replicas has no name here before the API server has told it. It is among the containers above.
+        let limits = shared.iter().flat_map(|shared| &shared.limits);
+        for limit in limits.filter(|limit| !limit.namespace.is_empty()) {
             let name = format!("{}/{}", limit.namespace, limit.name);
             let view = get_or_insert_holder(&mut views, name, limit.is_claim);
             set_amounts(view, limit.mib, limit.compute_percent);

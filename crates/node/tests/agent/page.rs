@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass_config::Disclosed;
-use windlass_testkit::RunningAgent;
+use windlass_testkit::{RunningAgent, pod_with};
 
-use super::admin::{get, get_until, node_with_slow_probes};
+use super::{
+    admin::{get, get_until, node_with_slow_probes},
+    sharing::{SHARED, first_gpu_by_memory},
+};
 use crate::agent::world::pod;
 
 async fn state(agent: &RunningAgent, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
@@ -67,6 +70,19 @@ async fn the_page_shows_devices_links_holders_and_events() {
     assert_eq!(placed, 2, "{events:?}");
     let failed = devices(&changes).find(|device| device["health"] == "unhealthy");
     assert_eq!(failed.expect("one")["action"], "restart the machine");
+}
+
+#[tokio::test]
+async fn a_pod_that_no_api_server_names_is_one_holder() {
+    let mut world = node_with_slow_probes("dgx-h100");
+    world.config.policy.resources = first_gpu_by_memory(10);
+    let (kubelet, agent) = world.start_ready(7).await;
+    kubelet.admit(pod_with("trainer", SHARED, 1)).await.expect("admitted");
+    // The watchdog knows the pod by its UID, the kubelet's pod resources by its name.
+    let limit = "windlass_share_memory_limit_bytes{";
+    get_until(&agent, "/metrics", |answer| answer.body.contains(limit)).await;
+    let held = state(&agent, "/page/state", |state| !holders(state).is_empty()).await;
+    assert_eq!(holders(&held).len(), 1, "{held}");
 }
 
 #[tokio::test]
