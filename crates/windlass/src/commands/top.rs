@@ -10,8 +10,8 @@ use windlass_page::{DeviceView, Document, Health, HolderView, Summary};
 use crate::{
     cli::NodeTopArgs,
     screen::{
-        FullScreen, Paint, Style, Table, print_line, replace_control_chars, terminal_width,
-        truncated,
+        FullScreen, Paint, Style, Table, pluralized, print_line, replace_control_chars,
+        terminal_width, truncated,
     },
     stop::StopSignals,
 };
@@ -77,7 +77,8 @@ fn to_lines(state: &Document, width: Option<usize>) -> Vec<String> {
     let name = node.map_or("this node", |node| &node.name);
     let Summary { gpus, free_gpus, .. } = state.summary;
     let headline = replace_control_chars(&format!(
-        "{name}{simulated}: {gpus} GPUs, {free_gpus} free, {}",
+        "{name}{simulated}: {}, {free_gpus} free, {}",
+        pluralized(gpus, "GPU"),
         state.time
     ));
     let mut lines = vec![paint.styled(Style::Heading, fit_width(&headline, width))];
