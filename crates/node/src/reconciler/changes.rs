@@ -26,12 +26,18 @@ pub(super) fn migration_reason(
     has_new_id.then_some("device ids changed: devices move once their holders release them")
 }
 
-/// MIG mode and instances by GPU.
-fn mig_layouts(inventory: &Inventory) -> BTreeMap<&DeviceId, (bool, BTreeSet<&DeviceId>)> {
+/// MIG mode, knowledge of the possible instances, and present instances, by GPU.
+///
+/// The possible instances of a GPU with MIG off are read after the policy has turned `dra.migMode: onDemand` on. The GPU
+/// then belongs to claims, though the migration for the new policy may have ended.
+fn mig_layouts(inventory: &Inventory) -> BTreeMap<&DeviceId, (bool, bool, BTreeSet<&DeviceId>)> {
     let gpus = inventory.of_kind(DeviceKind::Gpu);
     let layouts = gpus.map(|gpu| {
         let parts = offers::present_parts(inventory, &gpu.id).map(|part| &part.id);
-        (&gpu.id, (gpu.partitioned, parts.collect::<BTreeSet<_>>()))
+        (&gpu.id, (gpu.partitioned, !gpu.partitions.is_empty(), parts.collect::<BTreeSet<_>>()))
     });
-    layouts.filter(|(_, (is_partitioned, parts))| *is_partitioned || !parts.is_empty()).collect()
+    let has_layout = |(is_partitioned, may_have_parts, parts): &(bool, bool, BTreeSet<_>)| {
+        *is_partitioned || *may_have_parts || !parts.is_empty()
+    };
+    layouts.filter(|(_, layout)| has_layout(layout)).collect()
 }

@@ -6,8 +6,10 @@ use serde_json::json;
 use windlass_config::{
     CleanupSteps, DraMigMode, DraOffer, DraPartitions, DraPolicy, Step, StepAction,
 };
+use windlass_core::resource::ResourceName;
 use windlass_machine::state::Process;
-use windlass_testkit::{RunningAgent, TIMEOUT, until};
+use windlass_resources::NodeState;
+use windlass_testkit::{GPU, RunningAgent, TIMEOUT, until};
 
 use crate::dra::world::{World, claim, gpus};
 
@@ -148,6 +150,22 @@ async fn a_change_of_mig_mode_that_a_kill_interrupted_is_continued() {
     }
     let layouts = [0, 1].map(|gpu| mig_layout(&world, gpu));
     assert_eq!(layouts, ["cut into [1g.10gb@6]", "whole"]);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn gpus_leave_the_device_plugin_when_a_new_policy_changes_mig_mode_for_claims() {
+    let mut world = world("dgx-h100");
+    let policy = world.config.policy.clone();
+    world.config.policy.dra.mig_mode = DraMigMode::AsSet;
+    let (agent, _kubelet) = world.start_ready().await;
+    let resource: ResourceName = GPU.parse().expect("valid");
+    let offered = |state: &NodeState| {
+        state.offers.get(&resource).map_or(0, |offer| offer.allocatable_count())
+    };
+    agent.until(|state| offered(state) == 8).await;
+    agent.set_policy(policy);
+    agent.until(|state| offered(state) == 0).await;
     agent.stop().await;
 }
 
