@@ -74,9 +74,9 @@ pub const STANDARD: &[Attribute] = attributes! {
 /// Attributes of any PCI function.
 const FUNCTION: &[Attribute] = attributes! {
     "windlass.dev" => {
-        "pciVendor":    Text, "PCI vendor id, `10ee`";
-        "pciDevice":    Text, "PCI device id, `5005`";
-        "pciClass":     Text, "PCI class, subclass and programming interface, `0x120000`";
+        "pciVendor":    Text, "PCI vendor id, four hexadecimal digits";
+        "pciDevice":    Text, "PCI device id, four hexadecimal digits";
+        "pciClass":     Text, "PCI class, subclass and programming interface, `0x` and six hexadecimal digits";
         "driver":       Text, "Name of the bound driver";
         "iommuGroup":   Text, "IOMMU group, `42`";
         "isSriovVf":    Bool, "The function is a virtual function";

@@ -94,7 +94,7 @@ pub struct Device {
     #[serde(skip)]
     pub partition: Option<Partition>,
     /// All MIG partitions that the GPU could have, independent of its present instances. Also known with MIG off
-    /// if a mode change needs no reset.
+    /// if the policy turns MIG on for claims and a mode change needs no reset.
     ///
     /// Not serialised: the list would be longer than the rest of the device.
     #[serde(skip)]

@@ -31,7 +31,7 @@ pub(super) struct GpuFacts {
     pub(super) memory_bytes: Option<u64>,
     pub(super) links: LinkFacts,
     pub(super) mig: MigFacts,
-    /// Possible partitions; `None` until they are known.
+    /// Possible partitions; `None` while they are unknown, or not read.
     pub(super) partitions: Option<Arc<[PossiblePartition]>>,
     pub(super) conditions: Conditions,
     /// DRM nodes, which may appear later than the GPU.
