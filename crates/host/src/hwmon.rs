@@ -55,7 +55,7 @@ impl<'a> Monitor<'a> {
         number(self.host, &self.folder.join(file))
     }
 
-    /// AMD: the third sensor, of cards with HBM or GDDR that has one.
+    /// Temperature of the memory: AMD's third sensor, on cards whose memory has one.
     fn memory_celsius(&self) -> Option<u32> {
         let label = self.host.read_text(self.folder.join("temp3_label"))?;
         number(self.host, &self.folder.join("temp3_input"))

@@ -98,7 +98,7 @@ pub(crate) fn energy_mj(gpu: &GpuSnapshot) -> u64 {
     u64::from(gpu.live.power_mw) * library::seconds_in_use()
 }
 
-/// Temperature of the memory. HBM has a sensor, and every card with NVLink or MIG has HBM.
+/// Temperature of the memory. HBM has a sensor, and the shipped cards with NVLink or MIG have HBM.
 pub(crate) fn memory_c(gpu: &GpuSnapshot) -> NvmlResult<u32> {
     let has_hbm = gpu.card.nvlink.is_some() || gpu.card.mig.is_some();
     has_hbm.then(|| gpu.live.temperature_c + MEMORY_ABOVE_CHIP_C).ok_or(Status::NOT_SUPPORTED)

@@ -1,8 +1,8 @@
 //! Windlass' policy: the score of fragmentation gradient descent (FGD), minus four losses that FGD does not measure.
 //!
 //! All terms are in points. One GPU of fragmentation is about 25 points of FGD. The losses weigh more, so FGD decides
-//! among the placements that lose least. The weights allocate the most GPUs of the public trace, and are rounded.
-//! Halving or doubling one weight costs at most 0.2 percentage points there.
+//! among the placements that lose least. The weights are those that allocate the most GPUs of the public trace,
+//! rounded. Halving or doubling one weight costs at most 0.2 percentage points there.
 
 use super::{Rank, RankInput, Term, best, fgd};
 use crate::{
