@@ -3,7 +3,7 @@
 //! | loss | meaning | points |
 //! | --- | --- | --- |
 //! | broken up | a GPU without a holder, of which the claims get a part | 100 per GPU |
-//! | place | largest possible partition of a GPU: before, minus after, minus the one allocated | 200 per GPU |
+//! | partition | largest possible partition of a GPU: before, minus after, minus the one allocated | 200 per GPU |
 //! | stranded | a PCIe switch or root with free GPUs and free NICs that keeps only one of the two | 50 each |
 //! | distance | between two chosen devices: 0 at one PCIe switch or root, 1 on one NUMA node, else 2 | 40 times the mean |
 //!
@@ -63,6 +63,14 @@ struct Availability<'a> {
 struct FreeCounts {
     gpus: [u32; 2],
     nics: [u32; 2],
+}
+
+/// Partition of a GPU, by its consumption of a counter set.
+struct Partition {
+    /// Pool and counter set.
+    counter_set: (usize, usize),
+    /// Fraction of the set that the partition consumes, in thousandths.
+    milli: u32,
 }
 
 // === impl NodeLosses ===
@@ -125,23 +133,18 @@ fn exhausts(device: &Device, consumed: &BTreeMap<String, Amount>) -> bool {
 fn partition_milli([before, after]: &mut [Availability<'_>; 2]) -> u32 {
     let mut allocated_milli: BTreeMap<(usize, usize), u32> = BTreeMap::new();
     for ChosenDevice { device, .. } in after.chosen {
-        if let Some((pool, set, milli)) = after.pools.partition(*device) {
-            *allocated_milli.entry((pool, set)).or_default() += milli;
+        if let Some(Partition { counter_set, milli }) = after.pools.partition(*device) {
+            *allocated_milli.entry(counter_set).or_default() += milli;
         }
     }
-    let loss = |((pool, set), allocated): ((usize, usize), u32)| {
+    let loss = |(counter_set, allocated): ((usize, usize), u32)| {
         let largest = |availability: &mut Availability<'_>| {
-            let partitions = (0..availability.pools.len())
-                .filter_map(|it| Some((it, availability.pools.partition(it)?)));
-            let in_set =
-                partitions.filter(|(_, partition)| (partition.0, partition.1) == (pool, set));
-            let sizes: Vec<_> = in_set.map(|(device, partition)| (partition.2, device)).collect();
-            sizes
-                .into_iter()
-                .filter(|(_, it)| availability.is_available(*it))
-                .map(|it| it.0)
-                .max()
-                .unwrap_or(0)
+            let pools = availability.pools;
+            let partitions =
+                (0..pools.len()).filter_map(|device| Some((device, pools.partition(device)?)));
+            let in_set = partitions.filter(|(_, partition)| partition.counter_set == counter_set);
+            let available = in_set.filter(|(device, _)| availability.is_available(*device));
+            available.map(|(_, partition)| partition.milli).max().unwrap_or(0)
         };
         largest(before).saturating_sub(largest(after) + allocated)
     };
@@ -160,6 +163,7 @@ fn stranded(availabilities: &mut [Availability<'_>; 2]) -> u32 {
         for (phase, availability) in availabilities.iter_mut().enumerate() {
             match kind {
                 Kind::Gpu => counts.gpus[phase] += u32::from(availability.is_free(device)),
+                // A NIC that claims share can serve one more.
                 Kind::Nic => counts.nics[phase] += u32::from(availability.is_available(device)),
             }
         }
@@ -172,11 +176,12 @@ fn stranded(availabilities: &mut [Availability<'_>; 2]) -> u32 {
 
 fn distance_milli(pools: &Pools, chosen: &[ChosenDevice]) -> u32 {
     let devices: BTreeSet<_> = chosen.iter().map(|chosen| chosen.device).collect();
-    let devices: Vec<_> = devices.into_iter().filter(|it| pools.kind(*it).is_some()).collect();
+    let devices: Vec<_> =
+        devices.into_iter().filter(|device| pools.kind(*device).is_some()).collect();
     let (mut sum, mut pairs) = (0, 0);
     for (index, first) in devices.iter().enumerate() {
         for second in &devices[index + 1..] {
-            let [first, second] = [first, second].map(|it| pools.device(*it).1);
+            let [first, second] = [first, second].map(|device| pools.device(*device).1);
             sum += distance(first, second);
             pairs += 1;
         }
@@ -186,10 +191,11 @@ fn distance_milli(pools: &Pools, chosen: &[ChosenDevice]) -> u32 {
 
 fn distance(first: &Device, second: &Device) -> u32 {
     let parents = pcie_parent(first).zip(pcie_parent(second));
-    let [numa, other] = [first, second].map(|it| attribute(it, "numaNode").and_then(|it| it.int));
-    match (parents, numa.zip(other)) {
+    let numa_node = |device: &Device| attribute(device, "numaNode").and_then(|value| value.int);
+    match (parents, numa_node(first).zip(numa_node(second))) {
         (Some((parent, other)), _) if parent == other => 0,
-        (_, Some((numa, other))) if numa == other => 1,
+        (_, Some((node, other))) if node == other => 1,
+        // A distance that is unknown costs nothing.
         (None, None) => 0,
         _ => 2,
     }
@@ -227,17 +233,13 @@ impl Pools {
         (0..self.len()).filter(move |device| self.kind(*device) == Some(kind))
     }
 
-    /// Pool and counter set of a partition, and the fraction of the set that it consumes, in thousandths. `None` for a
-    /// device that is no partition.
-    fn partition(&self, device: usize) -> Option<(usize, usize, u32)> {
+    /// The partition that a device is; `None` for a device without counters.
+    fn partition(&self, device: usize) -> Option<Partition> {
         let candidate = &self.candidates[device];
         let State::Ready(contents) = &self.members[candidate.pool].state else { return None };
         let set = contents.counter_sets.set_of(&candidate.consumptions)?;
-        Some((
-            candidate.pool,
-            set,
-            contents.counter_sets.consumed_milli(set, &candidate.consumptions),
-        ))
+        let milli = contents.counter_sets.consumed_milli(set, &candidate.consumptions);
+        Some(Partition { counter_set: (candidate.pool, set), milli })
     }
 }
 
@@ -253,6 +255,7 @@ impl<'a> Availability<'a> {
         let mut availability = Self { pools, holdings, counters, chosen: &[] };
         for (index, ChosenDevice { device, .. }) in chosen.iter().enumerate() {
             let candidate = &pools.candidates[*device];
+            // Only the first share of a device consumes counters: a later one sees it among the devices before.
             availability.chosen = &chosen[..index];
             if !availability.needs_no_counters(*device) {
                 availability.counters.consume(candidate.pool, &candidate.consumptions);
