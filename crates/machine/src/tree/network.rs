@@ -1,4 +1,4 @@
-//! Sysfs entries of network adapters: interfaces, virtual functions, scalable functions.
+//! Sysfs entries of network adapters: interfaces, virtual functions and subfunctions.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,9 @@ pub(super) struct Port<'a> {
     pub folder: PathBuf,
     /// Adapter of the port.
     pub nic: &'a Nic,
+    /// Name of the interface, if the port has one.
     pub netdev: Option<&'a str>,
+    /// Name of the RDMA device, if the port has one.
     pub rdma: Option<&'a str>,
     /// Number of the port in the machine.
     pub number: usize,
@@ -98,14 +100,16 @@ impl Tree {
         let (parent, folder) = (sysfs_folder(&nic.path), sysfs_folder(path));
         self.link(folder.join("physfn"), &parent);
         self.link(parent.join(format!("virtfn{index}")), &folder);
-        if let (Some(vdpa), true) = (&virtual_function.vdpa, driver == Some(nic.driver.as_str())) {
+        if let Some(vdpa) = &virtual_function.vdpa
+            && driver == Some(nic.driver.as_str())
+        {
             self.vdpa(&folder, vdpa);
         }
     }
 
     /// Adds a function on the auxiliary bus, below the PCI function.
     fn subfunction(&mut self, parent: &Path, subfunction: &SubFunction) {
-        let folder = folder_of(parent, subfunction);
+        let folder = subfunction_folder(parent, subfunction);
         self.file(folder.join("sfnum"), &subfunction.number.to_string());
         self.link_bus(&folder, "auxiliary", Some("mlx5_core.sf"));
     }
@@ -117,8 +121,9 @@ impl Tree {
             VdpaDriver::Vhost => {
                 self.link_bus(&folder, "vdpa", Some("vhost_vdpa"));
                 let name = format!("vhost-vdpa-{number}");
-                let number = format!("511:{number}");
-                let node = Some((number.as_str(), Path::new(&name)));
+                // The major number is dynamic; 511 stands for any.
+                let device_number = format!("511:{number}");
+                let node = Some((device_number.as_str(), Path::new(&name)));
                 self.class_device(&folder.join(&name), &ClassDevice { node, ..Default::default() });
             }
             VdpaDriver::Virtio => {
@@ -177,39 +182,30 @@ impl Tree {
 fn ports(model: &Model) -> Vec<Port<'_>> {
     let (mut adapter_ports, mut function_ports) = (Vec::new(), Vec::new());
     for nic in &model.nics {
-        let number = 0;
-        let (netdev, rdma) = (Some(nic.netdev.as_str()), nic.rdma.as_deref());
+        let is_bound = is_driver_bound(model, nic);
         let folder = sysfs_folder(&nic.path);
-        adapter_ports.push((
-            is_driver_bound(model, nic),
-            Port { folder: folder.clone(), nic, netdev, rdma, number },
-        ));
-        let is_driven_port = is_driver_bound(model, nic);
+        // Ports get their numbers below.
+        let port = |folder, netdev, rdma| Port { folder, nic, netdev, rdma, number: 0 };
+        let (netdev, rdma) = (Some(nic.netdev.as_str()), nic.rdma.as_deref());
+        adapter_ports.push((is_bound, port(folder.clone(), netdev, rdma)));
         for (path, virtual_function) in nic.virtual_functions() {
-            let function_driver =
+            let driver =
                 model.driver_of(&path.address().to_string(), virtual_function.driver.as_deref());
-            let is_driven_port = is_driven_port && function_driver == Some(nic.driver.as_str());
+            let is_bound = is_bound && driver == Some(nic.driver.as_str());
             let (netdev, rdma) =
                 (virtual_function.netdev.as_deref(), virtual_function.rdma.as_deref());
-            function_ports.push((
-                is_driven_port,
-                Port { folder: sysfs_folder(&path), nic, netdev, rdma, number },
-            ));
+            function_ports.push((is_bound, port(sysfs_folder(&path), netdev, rdma)));
         }
         for subfunction in &nic.subfunctions {
+            let folder = subfunction_folder(&folder, subfunction);
             let (netdev, rdma) = (Some(subfunction.netdev.as_str()), subfunction.rdma.as_deref());
-            function_ports.push((
-                is_driven_port,
-                Port { folder: folder_of(&folder, subfunction), nic, netdev, rdma, number },
-            ));
+            function_ports.push((is_bound, port(folder, netdev, rdma)));
         }
     }
     let ports = adapter_ports.into_iter().chain(function_ports).enumerate();
     // Absent ports keep their numbers, so that a change leaves the numbers of other ports unchanged.
     ports
-        .filter_map(|(number, (is_driven_port, port))| {
-            is_driven_port.then_some(Port { number, ..port })
-        })
+        .filter_map(|(number, (is_bound, port))| is_bound.then_some(Port { number, ..port }))
         .collect()
 }
 
@@ -218,7 +214,7 @@ fn is_driver_bound(model: &Model, nic: &Nic) -> bool {
     model.is_plugged(&nic.netdev) && driver == Some(nic.driver.as_str())
 }
 
-fn folder_of(parent: &Path, subfunction: &SubFunction) -> PathBuf {
+fn subfunction_folder(parent: &Path, subfunction: &SubFunction) -> PathBuf {
     parent.join(format!("mlx5_core.sf.{}", subfunction.index))
 }
 
