@@ -227,7 +227,7 @@ impl fmt::Display for Fault {
             _ => {}
         }
         let (keyword, argument) =
-            table::written(self).expect("the table has a row for every GPU fault");
+            table::format(self).expect("the table has a row for every GPU fault");
         f.write_str(keyword)?;
         if let Some(argument) = argument {
             write!(f, ":{argument}")?;
@@ -271,8 +271,8 @@ fn parse(text: &str) -> Option<Fault> {
     }
     let gpu = gpu.parse().ok()?;
     match keyword_and_argument.split_once(':') {
-        Some((keyword, argument)) => table::read(keyword, Some(argument), gpu),
-        None => table::read(keyword_and_argument, None, gpu),
+        Some((keyword, argument)) => table::parse(keyword, Some(argument), gpu),
+        None => table::parse(keyword_and_argument, None, gpu),
     }
 }
 

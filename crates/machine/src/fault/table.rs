@@ -2,16 +2,17 @@
 
 use super::Fault;
 
-/// GPU fault: the word before the `@`, and its meaning.
+/// GPU fault on the command line: `keyword@gpu` or `keyword:argument@gpu`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FaultRow {
     keyword: &'static str,
-    /// Example of the argument behind the word's colon, if the fault has one.
+    /// Example of the argument, if the fault has one.
     argument: Option<&'static str>,
+    /// Effect of the fault with the example's argument.
     meaning: &'static str,
 }
 
-/// Argument of a word, as a pattern or as a value.
+/// `Some` of the given tokens, or `None` without tokens: an optional argument, in expressions and in patterns.
 macro_rules! option {
     () => {
         None
@@ -22,26 +23,26 @@ macro_rules! option {
 }
 
 macro_rules! faults {
-    ($($word:literal $(: $field:ident like $example:literal)? => $variant:ident, $meaning:literal;)*) => {
+    ($($keyword:literal $(: $field:ident like $example:literal)? => $variant:ident, $meaning:literal;)*) => {
         /// Every GPU fault except MIG instance faults and faults without a GPU.
         pub(super) const ROWS: &[FaultRow] = &[
-            $(FaultRow { keyword: $word, argument: option!($($example)?), meaning: $meaning }),*
+            $(FaultRow { keyword: $keyword, argument: option!($($example)?), meaning: $meaning }),*
         ];
 
-        /// Parses a word and its argument.
-        pub(super) fn read(word: &str, argument: Option<&str>, gpu: usize) -> Option<Fault> {
-            Some(match (word, argument) {
-                $(($word, option!($($field)?)) => {
+        /// Parses a keyword and its argument.
+        pub(super) fn parse(keyword: &str, argument: Option<&str>, gpu: usize) -> Option<Fault> {
+            Some(match (keyword, argument) {
+                $(($keyword, option!($($field)?)) => {
                     Fault::$variant { gpu $(, $field: $field.parse().ok()?)? }
                 })*
                 _ => return None,
             })
         }
 
-        /// Word and argument of a GPU fault.
-        pub(super) fn written(fault: &Fault) -> Option<(&'static str, Option<String>)> {
+        /// Keyword and argument of a GPU fault.
+        pub(super) fn format(fault: &Fault) -> Option<(&'static str, Option<String>)> {
             Some(match fault {
-                $(Fault::$variant { $($field,)? .. } => ($word, option!($($field.to_string())?)),)*
+                $(Fault::$variant { $($field,)? .. } => ($keyword, option!($($field.to_string())?)),)*
                 Fault::InstanceXid { .. } | Fault::AddGpu | Fault::Device { .. } => return None,
             })
         }
@@ -72,7 +73,7 @@ faults! {
     "remove" => RemoveGpu, "removes the GPU";
 }
 
-// === impl Row ===
+// === impl FaultRow ===
 
 impl FaultRow {
     /// Example for GPU 3 in command line syntax.
