@@ -1,6 +1,6 @@
 //! Candidates of a sysfs bus or class, with their attributes.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use windlass_core::attribute::{AttributeValue, standard};
 use windlass_host::{
@@ -57,7 +57,7 @@ fn list_candidates(
 /// The kernel's digits may depend on other devices of the bus, as the first digit of `dvb0.frontend0` does.
 pub(super) fn number_parts(candidates: &mut [Candidate]) {
     candidates.sort_by_cached_key(|candidate| natural_sort_key(&candidate.origin));
-    let mut counters = std::collections::BTreeMap::<String, u32>::new();
+    let mut counters = BTreeMap::<String, u32>::new();
     for candidate in candidates.iter_mut().filter(|candidate| candidate.is_part()) {
         let stem = candidate.stem();
         let prefix = format!("{}-{stem}", candidate.identity);
@@ -98,17 +98,17 @@ impl<'a> Sysfs<'a> {
         candidate
     }
 
-    /// Adds attributes of the bus device.
+    /// Adds attributes of the bus device. The candidate's own `ofCompatible` stays.
     fn add_device_attributes(&self, candidate: &mut Candidate, device: &Path) {
         let host = self.host;
-        let usb = usb::device_of(host, device);
+        // Every USB device has the generic driver `usb`.
         candidate.add_text(
             "driver",
             host.link_name(device.join("driver")).filter(|driver| driver != "usb"),
         );
         candidate.add_text("iommuGroup", host.link_name(device.join("iommu_group")));
         candidate.add_text("ofCompatible", host.read_line(device.join("of_node/compatible")));
-        if let Some(usb) = usb {
+        if let Some(usb) = usb::device_of(host, device) {
             for (name, value) in usb::attributes(host, &usb) {
                 candidate.add_text(name, value);
             }
@@ -149,15 +149,13 @@ impl Candidate {
     /// Adds Kubernetes' standard attributes and PCI ids. A device below a PCI function gets only the PCIe root and the
     /// NUMA node.
     fn add_location(&mut self, host: &Host, folder: &Path) {
-        let Some(function) = host.function_above(folder) else {
-            self.add_numa_node();
-            return;
-        };
-        if self.location.pci.is_some() {
-            self.add_function(host, &function);
-        } else {
-            let root = function.path.as_ref().map(|path| AttributeValue::string(path.root()));
-            self.attributes.extend(root.map(|root| (standard::PCIE_ROOT, root)));
+        if let Some(function) = host.function_above(folder) {
+            if self.location.pci.is_some() {
+                self.add_function(host, &function);
+            } else {
+                let root = function.path.as_ref().map(|path| AttributeValue::string(path.root()));
+                self.attributes.extend(root.map(|root| (standard::PCIE_ROOT, root)));
+            }
         }
         self.add_numa_node();
     }

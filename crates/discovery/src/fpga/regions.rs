@@ -35,6 +35,7 @@ const FUNCTION_ID: &str = "afuId";
 /// Interface id of the region, which programs must match.
 pub(super) const INTERFACE: AttributeName = AttributeName::new(DOMAIN, INTERFACE_ID);
 
+/// Id of the loaded function.
 pub(super) const FUNCTION: AttributeName = AttributeName::new(DOMAIN, FUNCTION_ID);
 
 /// Names in one driver's sysfs tree.
@@ -120,6 +121,7 @@ impl Regions {
 /// Reads the region of one device. May block forever.
 pub(super) fn find(host: &Host, mode: FpgaMode, id: &DeviceId) -> Option<ObservedDevice> {
     let regions = all_regions(host, &mut EntryLimits::default());
+    // Devices have their ids without a report too.
     let has_id = |(device, _): &ObservedDevice| device.id == *id;
     let region = regions
         .iter()
@@ -132,7 +134,7 @@ fn all_regions(host: &Host, limits: &mut EntryLimits) -> Vec<Region> {
     DRIVERS.iter().flat_map(|driver| regions(host, limits, driver)).collect()
 }
 
-/// Outermost regions with ports. Regions inside other regions are skipped.
+/// Regions of a driver that have ports. Regions inside other regions are skipped.
 fn regions(host: &Host, limits: &mut EntryLimits, driver: &'static DriverNames) -> Vec<Region> {
     let class = Path::new("/sys/class").join(driver.class);
     let names = limits.entry_names(host, &class, MAX_ENTRIES).into_iter();
@@ -146,7 +148,8 @@ fn regions(host: &Host, limits: &mut EntryLimits, driver: &'static DriverNames) 
     let region = |folder: PathBuf| {
         let address = pci_function_of(&folder)?;
         let count = counts.entry(address).or_default();
-        let index = std::mem::replace(count, *count + 1);
+        let index = *count;
+        *count += 1;
         let ports = entries_with_prefix(host, &folder, driver.port);
         let engine = engine(host, driver, &folder, address);
         let host = host.clone();
@@ -180,7 +183,7 @@ impl Region {
         mode: FpgaMode,
     ) -> Vec<ObservedDevice> {
         match mode {
-            FpgaMode::Af => self.functions(report),
+            FpgaMode::Af => self.port_devices(report),
             FpgaMode::Region => vec![self.region_device(report, None)],
             FpgaMode::RegionDevel => {
                 let engine = self.own_engine().map(|folder| node(&self.host, folder));
@@ -190,16 +193,15 @@ impl Region {
     }
 
     /// One device per port.
-    fn functions(&self, report: Result<&RegionReport, DeadlineExceeded>) -> Vec<ObservedDevice> {
-        let function = |(index, port): (usize, &PathBuf)| {
+    fn port_devices(&self, report: Result<&RegionReport, DeadlineExceeded>) -> Vec<ObservedDevice> {
+        let port_device = |(index, port): (usize, &PathBuf)| {
             let number = number(&self.host, port)?;
-            let function = report.map(|report| (report, report.port_function(index)));
+            let report = report.map(|report| (report, report.port_function(index)));
             let node = node(&self.host, port);
-            let device =
-                self.device(&format!("port-{}-{number}", self.index), function, vec![node]);
+            let device = self.device(&format!("port-{}-{number}", self.index), report, vec![node]);
             Some(with_cleanup_folder(port, device))
         };
-        self.ports.iter().enumerate().filter_map(function).collect()
+        self.ports.iter().enumerate().filter_map(port_device).collect()
     }
 
     /// One device per region, with the engine's node if given.
@@ -212,7 +214,7 @@ impl Region {
         let report_without_function = report.map(|report| (report, None));
         let mut observed_device =
             self.device(&format!("region-{}", self.index), report_without_function, nodes);
-        // Several ports have no common function.
+        // Several ports have no common function. An invalid id is left out, and the region stays healthy.
         if let (Ok(report), [_]) = (report, self.ports.as_slice()) {
             let function =
                 report.port_function(0).filter(|id| is_identifier(id)).and_then(text_value);
@@ -269,12 +271,11 @@ impl Region {
     }
 
     fn interface(&self) -> Option<String> {
-        let steps = self.driver.interface.iter();
         let mut paths = vec![self.engine.clone()?];
-        for step in steps {
+        for prefix in self.driver.interface {
             paths = paths
                 .iter()
-                .flat_map(|folder| entries_with_prefix(&self.host, folder, step))
+                .flat_map(|folder| entries_with_prefix(&self.host, folder, prefix))
                 .collect();
         }
         paths.iter().find_map(|file| self.host.read_text(file))
@@ -329,7 +330,7 @@ impl RegionReport {
     }
 }
 
-/// Node of a folder, or the default node of that name.
+/// Device node of a sysfs folder, or by default the node in `/dev` with the folder's name.
 fn node(host: &Host, folder: &Path) -> DeviceNode {
     let name = folder.file_name().unwrap_or_default();
     host.node_or(folder, Path::new("/dev").join(name))
