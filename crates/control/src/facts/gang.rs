@@ -17,9 +17,9 @@ pub(crate) const GANG: &str = "windlass.dev/gang";
 /// Annotation with the gang's size.
 const SIZE: &str = "windlass.dev/gang-size";
 /// Annotation with the key of the node label whose value all nodes of the gang must share.
-const TOPOLOGY_KEY_ANNOTATION: &str = "windlass.dev/gang-within";
+const TOPOLOGY_KEY: &str = "windlass.dev/gang-within";
 /// Maximum size of a gang. All members of the largest gang can wait at once, and are planned and bound within the
-/// default wait in a cluster of 15,000 nodes.
+/// default of `--gang-wait` in a cluster of 15,000 nodes.
 const MAX_SIZE: usize = 128;
 /// Maximum number of pods that wait for their gangs at a time. kube-scheduler holds a connection for each.
 pub(crate) const MAX_WAITING: usize = 512;
@@ -53,7 +53,7 @@ pub enum GangError {
     },
     /// Two members have different annotations.
     #[error(
-        "pods of gang {gang} differ in {SIZE} or {TOPOLOGY_KEY_ANNOTATION}, pod {other} for one: set equal values on all"
+        "pods of gang {gang} differ in {SIZE} or {TOPOLOGY_KEY}, pod {other} for one: set equal values on all"
     )]
     Differs {
         /// Name of the gang.
@@ -71,21 +71,23 @@ pub enum GangError {
 // === impl Gang ===
 
 impl Gang {
-    /// Reads the gang of a pod. `None` for a pod for which kube-scheduler does not call the extender: a pod without
-    /// GPUs, with scheduling gates, or being deleted.
+    /// Reads the gang of a pod. `None` without the label, and for a pod for which kube-scheduler does not call the
+    /// extender: a pod without GPUs, with scheduling gates, or being deleted.
     pub(super) fn of(pod: &Pod, resources: &ResourceRequest) -> Option<Result<Self, GangError>> {
-        let (spec, pod) = (pod.spec.as_ref(), &pod.metadata);
+        let (spec, metadata) = (pod.spec.as_ref(), &pod.metadata);
         let gates = spec.and_then(|spec| spec.scheduling_gates.as_ref());
         let is_gated = gates.is_some_and(|gates| !gates.is_empty());
-        if resources.gpus == Ok(GpuRequest::None) || is_gated || pod.deletion_timestamp.is_some() {
+        if resources.gpus == Ok(GpuRequest::None)
+            || is_gated
+            || metadata.deletion_timestamp.is_some()
+        {
             return None;
         }
         let scheduler = spec.and_then(|spec| spec.scheduler_name.clone()).unwrap_or_default();
         let text = |map: &Option<BTreeMap<String, String>>, key| map.as_ref()?.get(key).cloned();
-        let name = text(&pod.labels, GANG).filter(|name| !name.is_empty())?;
-        let size = text(&pod.annotations, SIZE).unwrap_or_default();
-        let topology_key =
-            text(&pod.annotations, TOPOLOGY_KEY_ANNOTATION).filter(|label| !label.is_empty());
+        let name = text(&metadata.labels, GANG).filter(|name| !name.is_empty())?;
+        let size = text(&metadata.annotations, SIZE).unwrap_or_default();
+        let topology_key = text(&metadata.annotations, TOPOLOGY_KEY).filter(|key| !key.is_empty());
         Some(match size.parse() {
             Ok(1..=MAX_SIZE) if !resources.accepted.accepts_all_ids() => Err(GangError::Ids(name)),
             Ok(size @ 1..=MAX_SIZE) => Ok(Self { name, size, topology_key, scheduler }),
@@ -123,12 +125,11 @@ mod tests {
         let scheduler = "windlass".to_owned();
         let gang = Gang { name: "train".into(), size: 4, topology_key: None, scheduler };
         assert_eq!(
-            parse(label.clone(), json!({SIZE: "4", TOPOLOGY_KEY_ANNOTATION: ""})),
+            parse(label.clone(), json!({SIZE: "4", TOPOLOGY_KEY: ""})),
             Some(Ok(gang.clone()))
         );
         let topology_key = Some("example.com/rack".to_owned());
-        let with_rack =
-            parse(label.clone(), json!({SIZE: "4", TOPOLOGY_KEY_ANNOTATION: "example.com/rack"}));
+        let with_rack = parse(label.clone(), json!({SIZE: "4", TOPOLOGY_KEY: "example.com/rack"}));
         assert_eq!(with_rack, Some(Ok(Gang { topology_key, ..gang })));
         for size in ["0", "-1", "129", "four", ""] {
             let error = parse(label.clone(), json!({SIZE: size})).expect("a gang").expect_err(size);

@@ -34,8 +34,8 @@ pub(super) struct NodeEntry {
 // === impl NodeEntry ===
 
 impl NodeEntry {
-    /// Finds the GPUs of the object in the slices by id, for their device names. If the object only counts GPUs, or
-    /// has none, the node has the GPUs of its slices.
+    /// Sets the node's GPUs. GPUs that the object lists by id stay, and get the device names of the slices. If the
+    /// object only counts GPUs, or has none, the node has the GPUs of its slices.
     pub(super) fn set_gpus(&mut self, slice_gpus: &[SliceGpu]) {
         let slice_gpus = &slice_gpus[..slice_gpus.len().min(MAX_GPUS)];
         self.facts = self.object.clone();
@@ -43,17 +43,17 @@ impl NodeEntry {
         if has_ids || slice_gpus.is_empty() {
             let name_of = |gpu: &GpuFacts| {
                 let id = gpu.id.as_ref()?;
-                let mut matching = slice_gpus.iter().filter(|it| it.has_id(id));
-                matching.next().map(|it| it.name.clone())
+                let slice_gpu = slice_gpus.iter().find(|slice_gpu| slice_gpu.has_id(id))?;
+                Some(slice_gpu.name.clone())
             };
             self.device_names = self.facts.gpus.iter().map(name_of).collect();
-            return;
+        } else {
+            self.device_names = slice_gpus.iter().map(|gpu| Some(gpu.name.clone())).collect();
+            self.facts.gpus = slice_gpus.iter().map(|gpu| gpu.facts.clone()).collect();
         }
-        self.device_names = slice_gpus.iter().map(|gpu| Some(gpu.name.clone())).collect();
-        self.facts.gpus = slice_gpus.iter().map(|gpu| gpu.facts.clone()).collect();
     }
 
-    /// Removes the node's GPUs. Needed if the catalog is full and has no number for one of their products.
+    /// Removes the node's GPUs. Needed if the catalog of GPU products is full and lacks one of theirs.
     pub(super) fn clear_gpus(&mut self) {
         self.facts.gpus.clear();
         self.device_names.clear();
@@ -71,12 +71,13 @@ impl NodeEntry {
         holds.filter_map(part).collect()
     }
 
-    /// The GPUs of an allocation as one request, with their part of the node. If the allocation has whole GPUs, its
-    /// shares are ignored.
+    /// The GPUs of an allocation as one request, with their part of the node. A request has GPUs of one form: with
+    /// whole GPUs, shares are ignored; otherwise all shares get the size of the last one.
     pub(super) fn allocated_gpus(&self, pools: &Pools, chosen: &[ChosenDevice]) -> (Gpus, Part) {
-        let of_kind = |is_kind: fn(&Gpus) -> bool| {
-            let devices = chosen.iter().map(|it| (it.device, claim_gpus::from_chosen_device(it)));
-            let devices = devices.filter(|(_, gpus)| is_kind(gpus));
+        let of_form = |is_form: fn(&Gpus) -> bool| {
+            let devices =
+                chosen.iter().map(|chosen| (chosen.device, claim_gpus::from_chosen_device(chosen)));
+            let devices = devices.filter(|(_, gpus)| is_form(gpus));
             let positions = devices.filter_map(|(device, gpus)| {
                 let (slice, device) = pools.device(device);
                 Some((self.position(|name| name.names_device(slice, device))?, gpus))
@@ -85,8 +86,8 @@ impl NodeEntry {
                 (set.union(GpuSet::single(position)), gpus)
             })
         };
-        let (whole, _) = of_kind(|gpus| matches!(gpus, Gpus::Whole(_)));
-        let (shared, share) = of_kind(|gpus| matches!(gpus, Gpus::Share { .. }));
+        let (whole, _) = of_form(|gpus| matches!(gpus, Gpus::Whole(_)));
+        let (shared, share) = of_form(|gpus| matches!(gpus, Gpus::Share { .. }));
         let count = |set: GpuSet| u8::try_from(set.len()).expect("at most 64");
         let (set, gpus) = match (whole.is_empty(), shared.is_empty()) {
             (true, true) => (GpuSet::default(), Gpus::None),

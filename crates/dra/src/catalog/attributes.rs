@@ -13,7 +13,7 @@ use super::CatalogEntry;
 use crate::published::published_name;
 
 /// Attributes that are not published, because they identify a board.
-const UNPUBLISHED_ATTRIBUTES: [&str; 2] = ["serial", "serialNumber"];
+const IDENTIFYING_ATTRIBUTES: [&str; 2] = ["serial", "serialNumber"];
 
 /// Attributes that are not published, because they vary with load: each change would cost a write to the API server,
 /// and no expression selects by them.
@@ -36,7 +36,7 @@ pub(super) fn of(
     driver: &DriverName,
 ) -> Attributes {
     let is_published = |name: &str| {
-        !UNPUBLISHED_ATTRIBUTES.contains(&name) && !TRANSIENT_ATTRIBUTES.contains(&name)
+        !IDENTIFYING_ATTRIBUTES.contains(&name) && !TRANSIENT_ATTRIBUTES.contains(&name)
     };
     let published = device.attributes.iter().filter(|(name, _)| is_published(name.name()));
     let mut attributes: Attributes =

@@ -157,7 +157,7 @@ impl Answer {
         }
     }
 
-    /// Reason against the alternative.
+    /// Reason why the second-best choice lost; `None` without one.
     pub(super) fn verdict(&self) -> Option<String> {
         match self {
             Self::Devices(explanation) => explanation.deciding_difference(),

@@ -45,7 +45,7 @@ pub(super) enum Outcome<A> {
 #[derive(Serialize)]
 pub(super) struct ResourceAnswer {
     pub(super) explanation: Answer,
-    /// Reason against the alternative.
+    /// Reason why the second-best choice lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<String>,
 }
