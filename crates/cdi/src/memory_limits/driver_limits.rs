@@ -9,7 +9,7 @@ use windlass_host::dmem::CGROUP2_CONTROLLERS;
 /// Paths on the host that the driver's memory limits need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimitPaths {
-    /// Path of NVML on the host.
+    /// Path of NVML's library on the host.
     pub library: PathBuf,
     /// Mount point of cgroup v2 on the host.
     pub cgroups: PathBuf,
@@ -36,7 +36,7 @@ pub enum NoMemoryLimits {
 
 impl MemoryLimitPaths {
     /// The paths, if the driver limits the memory of control groups. Blocks on file checks. If the agent does not see
-    /// the host's control groups, the hook checks their version.
+    /// the host's control groups, the OCI hook that sets a container's limits checks their version.
     pub(super) fn find(driver: &LiveDriver) -> Result<Self, NoMemoryLimits> {
         let nvml = driver.nvml().ok_or(NoMemoryLimits::NoDriver)?;
         if !nvml.has_memory_limits() {

@@ -20,6 +20,7 @@ impl Column {
     }
 }
 
+/// A `Table` of objects of one kind, with the metadata of their list.
 pub(crate) fn of(kind: &Kind, objects: &[&Value], metadata: &Value) -> Value {
     let columns = columns(kind);
     let now = Timestamp::now();
@@ -103,7 +104,7 @@ fn state(claim: &Value) -> String {
     states.join(",")
 }
 
-/// Age of an object (`duration.HumanDuration` of `k8s.io/apimachinery`, up to a day).
+/// Age of an object, as `duration.HumanDuration` of `k8s.io/apimachinery` up to two days, then in whole days.
 fn age(object: &Value, now: Timestamp) -> String {
     let creation_time = object["metadata"]["creationTimestamp"].as_str();
     let Some(creation_time) = creation_time.and_then(|text| text.parse::<Timestamp>().ok()) else {

@@ -107,11 +107,12 @@ async fn a_fault_is_reported_on_every_stream(testbed: &mut Testbed) -> CheckResu
     let (resources, limits) = (testbed.start_with_devices().await?, testbed.subject.limits);
     let mut streams = Vec::new();
     for served in &resources {
-        streams.push(
-            open_list_stream(&served.resource, limits.answer, &mut served.dial().await?).await?.0,
-        );
+        let mut client = served.dial().await?;
+        let (stream, _) = open_list_stream(&served.resource, limits.answer, &mut client).await?;
+        streams.push(stream);
     }
     testbed.run_hook(&fail).await?;
+    // The failed device is in one resource: one of the streams has to report it.
     for mut stream in streams {
         if stream.wait_for_unhealthy(limits.react).await {
             return Ok("reported on a stream that the kubelet did not open".to_owned());

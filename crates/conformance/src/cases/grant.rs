@@ -149,7 +149,8 @@ fn annotations(response: &ContainerAllocateResponse) -> Option<Result<(), String
     check_each(&keys, |key| (!is_annotation_key(key)).then(|| format!("annotation {key:?}")))
 }
 
-/// True for `prefix/name` or `name`, as for labels (`IsQualifiedName`).
+/// True for `prefix/name` or `name`, as for labels (`IsQualifiedName`). Capitals are valid in the prefix too, because
+/// `ValidateAnnotations` checks the key in lower case.
 fn is_annotation_key(key: &str) -> bool {
     let (prefix, name) =
         key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));

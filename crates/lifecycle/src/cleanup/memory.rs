@@ -8,12 +8,13 @@ use super::steps::{StepContext, StepError};
 
 const MIB: u64 = 1 << 20;
 
-/// Waits until at most `max_bytes` are used, up to the limit. Fails with the used bytes.
+/// Waits until at most `max_bytes` are used. Fails with the used memory if the limit passes first.
 pub(super) async fn wait_free(
     context: &StepContext,
     max_bytes: u64,
     limit: Duration,
 ) -> Result<(), StepError> {
+    // The last check comes up to one delay after the deadline.
     let wait = deadline::cancel_after(limit.saturating_sub(RETRY_DELAY), async |deadline_passed| {
         loop {
             let used_bytes = retry_until_initialised(&deadline_passed, || {

@@ -19,7 +19,7 @@ pub struct CleanupMetrics {
     devices: Family<Labels, Gauge>,
 }
 
-/// A running measurement. Work that the agent's end cuts short is not counted.
+/// A running measurement. A timer that is dropped, as at the agent's end, counts nothing.
 pub(crate) struct Timer {
     metrics: CleanupMetrics,
     work: &'static str,
@@ -29,12 +29,13 @@ pub(crate) struct Timer {
 /// Histogram bounds: from a file write to the kubelet's deadline, and beyond it for steps without a waiting caller.
 const BOUNDS_SECONDS: [f64; 8] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 25.0, 120.0];
 
+/// Kinds of work: the steps before a container's start, and those after a release.
 const WORK_KINDS: [&str; 2] = ["prepare", "release"];
 
 // === impl CleanupMetrics ===
 
 impl CleanupMetrics {
-    /// Registers the metrics.
+    /// Registers the metrics. Their names call the cleanup a handover.
     pub fn register(registry: &mut Registry) -> Self {
         let seconds =
             Family::new_with_constructor((|| Histogram::new(BOUNDS_SECONDS)) as fn() -> Histogram);
@@ -46,6 +47,7 @@ impl CleanupMetrics {
         registry.register("handover_outcomes", help, metrics.outcomes.clone());
         let help = "Devices with cleanup steps, by state";
         registry.register("handover_devices", help, metrics.devices.clone());
+        // All label values exist from the start, at zero.
         for work in WORK_KINDS {
             for result in ["done", "failed"] {
                 metrics.outcomes.get_or_create_owned(&outcome_labels(work, result));
@@ -60,7 +62,7 @@ impl CleanupMetrics {
         Timer { metrics: self.clone(), work, started_at: Instant::now() }
     }
 
-    /// Sets the number of devices by state.
+    /// Sets the number of devices in each state, from the states of all devices.
     pub(crate) fn set_states(&self, states: impl IntoIterator<Item = &'static str>) {
         let states: Vec<_> = states.into_iter().collect();
         for &name in State::NAMES {

@@ -22,7 +22,7 @@ pub(super) struct Group {
     usb: Option<Spanned<Vec<Spanned<UsbDevice>>>>,
 }
 
-/// Parts of a source, converted from a group.
+/// Parts of a source of devices in the configuration, converted from a group.
 #[derive(Debug)]
 pub(super) struct SourceParts {
     pub(super) find: DiscoveryRule,
@@ -34,7 +34,7 @@ pub(super) struct SourceParts {
 // === impl Group ===
 
 impl Group {
-    /// Number of containers that the group serves.
+    /// Sharing by `count`: the number of containers that the group serves at once.
     pub(super) fn sharing(&self, diagnostics: &mut Diagnostics) -> Sharing {
         match &self.count {
             Some(count) if count.value < 0 => {

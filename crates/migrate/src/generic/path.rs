@@ -40,7 +40,7 @@ impl PathEntry {
         self.optional == Some(true)
     }
 
-    /// True if several matches of the other paths share the match of this path.
+    /// True if `limit` repeats the match of this path, so that several devices of the group share it.
     pub(super) fn is_repeated(&self) -> bool {
         self.limit.unwrap_or(1) > 1
     }
@@ -65,6 +65,7 @@ impl PathEntry {
 
     pub(super) fn access(&self) -> Access {
         let permissions = self.permissions.as_deref().unwrap_or_default();
+        // `Access` has `m` only together with `r` and `w`.
         match (permissions.contains('r'), permissions.contains('w'), permissions.contains('m')) {
             (true, true, true) => Access::ReadWriteMake,
             (true, false, _) => Access::Read,
@@ -85,6 +86,7 @@ impl PathEntry {
 
     pub(super) fn into_mount(self) -> MountTemplate {
         let name = self.path().rsplit('/').next().unwrap_or_default();
+        // A path in the container that ends with `/` is the folder of the mount.
         let container = self
             .container_path()
             .map(|path| if path.ends_with('/') { format!("{path}{name}") } else { path });

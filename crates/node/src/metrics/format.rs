@@ -1,4 +1,4 @@
-//! Exposition formats: `OpenMetrics` from the library, and the classic text format that every scraper reads.
+//! Exposition formats: `OpenMetrics`, which `prometheus_client` writes, and the classic text format of all scrapers.
 //!
 //! <https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md>,
 //! <https://prometheus.io/docs/instrumenting/exposition_formats>
@@ -19,8 +19,8 @@ const OPENMETRICS: &str = "application/openmetrics-text";
 // === impl Format ===
 
 impl Format {
-    /// Format for an `Accept` header: `OpenMetrics` if it is listed and no other type is preferred, else the
-    /// classic format. `*/*` expresses no preference.
+    /// Format for an `Accept` header: `OpenMetrics` if the header lists it with at least the weight of `text/plain`,
+    /// else the classic format. All other types, `*/*` included, are ignored.
     pub(crate) fn negotiate(header: &str) -> Self {
         let weight_of = |kind: &str| {
             let weights = header.split(',').filter_map(|range| {

@@ -1,5 +1,5 @@
-//! Obstacles of healthy devices, apart from holders: device plugin and claims share the checks, so both APIs withhold
-//! the same devices.
+//! Obstacles: reasons to withhold a healthy device, other than its holders. Device plugin and claims share the checks,
+//! so both APIs withhold the same devices.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,10 @@ use super::disk_check::DiskCheckResult;
 /// Obstacle of a device whose document and fingerprint are not written.
 const WAITING_FOR_DISK: &str = "waiting for the disk to store its CDI document and its fingerprint";
 
+/// Reason why a device has to wait for its Lease, if it has to.
 pub(super) type LeaseObstacle<'a> = &'a dyn Fn(&Device) -> Option<String>;
 
+/// Checks of single devices, and the state that they read.
 #[derive(Clone, Copy)]
 pub(super) struct ObstacleChecks<'a> {
     pub(super) check_result: &'a DiskCheckResult,
@@ -36,7 +38,7 @@ impl ObstacleChecks<'_> {
         document.filter(|_| self.policy.delivery.uses_cdi()).or_else(|| self.common(device))
     }
 
-    /// Obstacle for shares by amounts, which need the document.
+    /// Obstacle for shares by amounts and for claims, which need the document.
     pub(super) fn of_shares(self, device: &Device) -> Option<Obstacle> {
         self.check_result.document_obstacle(device).or_else(|| self.common(device))
     }
@@ -51,6 +53,7 @@ impl ObstacleChecks<'_> {
         devices.filter_map(obstacle).collect()
     }
 
+    /// Obstacle for containers, shares and claims alike.
     fn common(self, device: &Device) -> Option<Obstacle> {
         let lease = || {
             let reason = (self.lease)(device)?;

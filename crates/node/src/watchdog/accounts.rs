@@ -67,7 +67,7 @@ const MIB: u64 = 1 << 20;
 // === impl MemoryAccounts ===
 
 impl MemoryAccounts {
-    /// Drops holders without a limit.
+    /// Drops the accounts of holders without a limit.
     pub(super) fn retain(&mut self, limits: &Limits) {
         self.0.retain(|(device, holders), _| {
             limits.get(device).is_some_and(|gpu| gpu.combined(holders).is_some())
@@ -82,6 +82,7 @@ impl MemoryAccounts {
         now: Instant,
         repeats: bool,
     ) -> Vec<Violation> {
+        // An account ends with its holders' usage of the GPU.
         self.0.retain(|(measured, holders), _| measured != device || used.contains_key(holders));
         let mut violations = Vec::new();
         while let Some((holders, usage)) = used.pop_first() {
@@ -100,13 +101,13 @@ impl MemoryAccounts {
         self.0.iter().any(|((measured, _), account)| measured == device && account.excess_count > 0)
     }
 
-    /// Drops the measurements of a GPU that could not be measured.
+    /// Drops the accounts of a GPU whose measurement failed, so that a violation needs new measurements.
     pub(super) fn drop_measurement(&mut self, device: &DeviceId) {
         self.0.retain(|(measured, _), _| measured != device);
     }
 
-    /// Claims above their memory. Their usage is that of the last action: a claim's condition changes with an action,
-    /// not with each measurement.
+    /// Claims above their memory limits, with their usage at the last action: a claim's condition changes with an
+    /// action, not with each measurement.
     pub(super) fn excesses(&self) -> MemoryExcesses {
         let mut excesses = MemoryExcesses::new();
         for ((device, holders), account) in &self.0 {
@@ -174,7 +175,7 @@ impl Usage {
         percents.fold(0, u32::saturating_add)
     }
 
-    /// True above the limit and its tolerance. Holders of compute alone have no limit of memory.
+    /// True above the limit and its tolerance. A limit of zero bytes is no limit: the holders share compute alone.
     fn is_excessive(&self) -> bool {
         let tolerated = (self.limit_bytes / TOLERANCE_DIVISOR).max(TOLERANCE_BYTES);
         self.limit_bytes > 0 && self.bytes() > self.limit_bytes.saturating_add(tolerated)
@@ -209,7 +210,7 @@ mod tests {
         pods.iter().map(|(name, bytes)| (pod(name), usage(*bytes))).collect()
     }
 
-    /// Holders in violation after each measurement of one a second.
+    /// Holders in violation after each of these measurements, which are a second apart.
     fn violations(measurements: &[&[(&str, u64)]], repeats: bool) -> Vec<Vec<Holders>> {
         let (mut accounts, start) = (MemoryAccounts::default(), Instant::now());
         let measure = |(second, pods): (u64, &&[(&str, u64)])| {
