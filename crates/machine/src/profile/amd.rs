@@ -37,7 +37,7 @@ pub struct AmdCard {
     pub compute_units: u32,
     /// Compute dies of a GPU: its highest number of partitions.
     pub dies: u32,
-    /// Compiler target in KFD's notation: `90402` for gfx942.
+    /// Compiler target in the notation of the kernel's compute driver (KFD): `90402` for gfx942.
     pub gfx_target: u32,
 }
 

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::{HostArgs, OutputArg};
 
-/// Folders of container runtimes, in ascending precedence.
+/// Folders in which container runtimes look for CDI documents, in ascending precedence.
 const DOCUMENT_FOLDERS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 #[derive(Args, Debug)]

@@ -1,4 +1,4 @@
-//! Checks of drivers and devices, by one scan.
+//! Checks of sources, devices and resources, from the state after one scan.
 
 use windlass_core::{
     device::Device, finding::Finding, health::HealthState, inventory::SourceState,

@@ -10,7 +10,7 @@ use windlass_pipeline::quantity;
 use self::ppm::Ppm;
 use crate::cli::{PictureSize, WorkArgs};
 
-/// Requested size of the result, and its limit.
+/// Requested work on pictures: the size of the result, and the limit of its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pictures {
     size: Option<PictureSize>,
@@ -40,6 +40,7 @@ const MAGIC_BYTES: usize = 8;
 // === impl Pictures ===
 
 impl Pictures {
+    /// The work that the command line requests, if any.
     pub(super) fn of(args: &WorkArgs, max_payload: usize) -> Option<Self> {
         let size = args.resize;
         (args.decode || size.is_some()).then_some(Self { size, max_bytes: max_payload })
@@ -57,7 +58,7 @@ impl Pictures {
         };
         let picture = match self.size {
             Some(size) if size != picture.size() => {
-                // Rows are resized first: the intermediate picture has the new width and the old height.
+                // Rows are resized first, so the limit holds for a picture of new width and old height too.
                 let intermediate = PictureSize { width: size.width, ..picture.size() };
                 Ppm::length(intermediate, self.max_bytes)?;
                 Ppm::write(size, self.max_bytes, |pixels| {

@@ -10,7 +10,8 @@ use super::invariant::{Violation, check_growth};
 /// Baseline of the current process, and the longest observation of any process.
 #[derive(Debug, Default)]
 pub(super) struct Baseline {
-    settled: Option<(Instant, Usage)>,
+    /// Time and usage of the baseline.
+    current: Option<(Instant, Usage)>,
     longest: Duration,
 }
 
@@ -19,16 +20,17 @@ pub(super) struct Baseline {
 impl Baseline {
     /// Sets the baseline, unless the process has one.
     pub(super) fn set_if_missing(&mut self, now: Instant, usage: Usage) {
-        self.settled.get_or_insert((now, usage));
+        self.current.get_or_insert((now, usage));
     }
 
     /// Forgets the baseline of an ended process.
     pub(super) fn clear(&mut self) {
-        self.settled = None;
+        self.current = None;
     }
 
+    /// Compares the process with its baseline, if it has one.
     pub(super) fn observe(&mut self, now: Instant, usage: Usage) -> Result<(), Violation> {
-        let Some((since, start)) = self.settled else { return Ok(()) };
+        let Some((since, start)) = self.current else { return Ok(()) };
         self.longest = self.longest.max(now.saturating_duration_since(since));
         check_growth(start, usage)
     }

@@ -15,7 +15,7 @@ use crate::{
     stop::StopSignals,
 };
 
-/// Measures the layouts, until Ctrl-C. The stages are processes that end with this program.
+/// Measures the layouts. Ctrl-C ends the measurement; the stages are processes that end with this program.
 pub(super) async fn layouts(
     pipeline: &Pipeline,
     args: &MeasureArgs,
@@ -46,9 +46,9 @@ async fn each_layout(
     for plan in plans {
         let title = || format!("layout {}", plan.layout.name());
         let measurement = measure_plan(pipeline, &fleet, &plan, args.duration, folder.path()).await;
-        let Measurement { figures, rate_limited } = measurement.with_context(title)?;
+        let Measurement { figures, rate_limited: traced_run } = measurement.with_context(title)?;
         if args.trace.is_some() {
-            traces.add(pipeline, &rate_limited, &format!("{}, {}", pipeline.name, title()));
+            traces.add(pipeline, &traced_run, &format!("{}, {}", pipeline.name, title()));
         }
         let prediction_input = (pipeline, &fleet, &plan.placement);
         measured.push(MeasuredLayout::with_prediction(plan.layout, figures, prediction_input));
