@@ -8,7 +8,7 @@ use k8s_openapi::{
 use windlass_host::abbreviate::prefix;
 
 use super::{
-    BoundPod,
+    BoundPod, EventReason,
     events::{MAX_NOTE_BYTES, REPORTING_CONTROLLER, reporting_instance},
     request_backoff::hash,
 };
@@ -16,8 +16,8 @@ use super::{
 /// A warning about a pod, for its event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodWarning<'a> {
-    /// The reason as one word, such as `GpuMemoryExceeded`.
-    pub reason: &'static str,
+    /// The reason.
+    pub reason: EventReason,
     /// The action as one word, such as `Evict`.
     pub action: &'static str,
     /// The text.
@@ -31,7 +31,7 @@ pub struct PodWarning<'a> {
 impl PodWarning<'_> {
     pub(crate) fn event(&self, pod: &BoundPod, node: &str) -> Event {
         // The name is a hash of the content, so a retry after a lost answer writes no second event.
-        let content = (&pod.uid, self.reason, self.note, self.at.as_nanosecond());
+        let content = (&pod.uid, self.reason.as_str(), self.note, self.at.as_nanosecond());
         Event {
             metadata: ObjectMeta {
                 name: Some(format!("windlass-{:016x}", hash(&content))),
@@ -40,7 +40,7 @@ impl PodWarning<'_> {
             },
             event_time: Some(MicroTime(self.at)),
             type_: Some("Warning".to_owned()),
-            reason: Some(self.reason.to_owned()),
+            reason: Some(self.reason.as_str().to_owned()),
             action: Some(self.action.to_owned()),
             note: Some(prefix(self.note, MAX_NOTE_BYTES).to_owned()),
             regarding: Some(ObjectReference {

@@ -17,7 +17,7 @@ use super::{
     report::{Change, Report},
     reporting_instance,
 };
-use crate::request_backoff::hash;
+use crate::{event_reason::EventReason, request_backoff::hash};
 
 /// Time in which an event may become a series. API servers delete events after an hour by default.
 const SERIES_WINDOW: Duration = Duration::from_secs(60 * 60);
@@ -76,8 +76,8 @@ impl Series {
 
     fn event(&self, report: &Report) -> Event {
         let (kind, reason, action) = match report.change {
-            Change::Unhealthy(_) => ("Warning", "DeviceUnhealthy", "Withhold"),
-            Change::Recovered => ("Normal", "DeviceRecovered", "Offer"),
+            Change::Unhealthy(_) => ("Warning", EventReason::DEVICE_UNHEALTHY, "Withhold"),
+            Change::Recovered => ("Normal", EventReason::DEVICE_RECOVERED, "Offer"),
         };
         Event {
             metadata: ObjectMeta {
@@ -87,7 +87,7 @@ impl Series {
             },
             event_time: Some(MicroTime(report.at)),
             type_: Some(kind.to_owned()),
-            reason: Some(reason.to_owned()),
+            reason: Some(reason.as_str().to_owned()),
             action: Some(action.to_owned()),
             note: Some(report.note.clone()),
             regarding: Some(self.node_reference()),

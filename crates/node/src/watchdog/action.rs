@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use windlass_cluster::{BoundPod, PodWarning, Pods};
+use windlass_cluster::{BoundPod, EventReason, PodWarning, Pods};
 use windlass_config::WatchdogAction;
 use windlass_core::device::DeviceId;
 use windlass_host::{Host, blocking, causes, clock::Clock, container::GpuProcess};
@@ -72,7 +72,7 @@ impl Actions {
             format!("{used_mib} MiB of {device} in use, its share is {limit_mib} MiB: {outcome}");
         self.look_up(&pods, &mut tenants).await;
         for pod in tenants.values() {
-            self.warn(pod, "GpuMemoryExceeded", action, &note).await;
+            self.warn(pod, EventReason::GPU_MEMORY_EXCEEDED, action, &note).await;
         }
     }
 
@@ -99,7 +99,7 @@ impl Actions {
         );
         self.look_up(&pods, &mut tenants).await;
         for pod in tenants.values() {
-            self.warn(pod, "GpuComputeExceeded", WatchdogAction::Observe, &note).await;
+            self.warn(pod, EventReason::GPU_COMPUTE_EXCEEDED, WatchdogAction::Observe, &note).await;
         }
     }
 
@@ -173,7 +173,7 @@ impl Actions {
         }
     }
 
-    async fn warn(&self, pod: &BoundPod, reason: &'static str, action: WatchdogAction, note: &str) {
+    async fn warn(&self, pod: &BoundPod, reason: EventReason, action: WatchdogAction, note: &str) {
         let Some(pods) = &self.pods else { return };
         let action = match action {
             WatchdogAction::Off | WatchdogAction::Observe => "Observe",
