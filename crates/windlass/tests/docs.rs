@@ -3,6 +3,7 @@
 mod attributes;
 mod book;
 mod commands;
+mod events;
 mod forms;
 mod pages;
 mod troubleshooting;

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
 };
 
 use super::{page, root};
@@ -26,11 +25,11 @@ const CALLS: [&str; 3] = ["warn!(", "error!(", "Journal::new("];
 /// Message of the journal's own call, whose literal has a placeholder only.
 const JOURNAL_MESSAGE: &str = "…";
 
-/// The agent's messages, with the file of each.
-fn logged_messages() -> BTreeMap<String, String> {
+/// The agent's files, with their names below `crates` and their text without tests.
+pub(super) fn agent_sources() -> Vec<(String, String)> {
     let crates = root().join("crates");
     let mut folders = vec![crates.clone()];
-    let mut logged_messages = BTreeMap::new();
+    let mut sources = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("readable").path();
@@ -46,18 +45,27 @@ fn logged_messages() -> BTreeMap<String, String> {
             } else if name.contains("/src/")
                 && path.extension().is_some_and(|extension| extension == "rs")
             {
-                logged_messages
-                    .extend(messages(&path).into_iter().map(|message| (message, name.clone())));
+                let text = fs::read_to_string(&path).expect("a text file");
+                let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+                sources.push((name, text.to_owned()));
             }
         }
+    }
+    sources
+}
+
+/// The agent's messages, with the file of each.
+fn logged_messages() -> BTreeMap<String, String> {
+    let mut logged_messages = BTreeMap::new();
+    for (name, source) in agent_sources() {
+        let messages = messages(&name, &source).into_iter();
+        logged_messages.extend(messages.map(|message| (message, name.clone())));
     }
     logged_messages.remove(JOURNAL_MESSAGE);
     logged_messages
 }
 
-fn messages(path: &Path) -> Vec<String> {
-    let source = fs::read_to_string(path).expect("a text file");
-    let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+fn messages(name: &str, source: &str) -> Vec<String> {
     let mut messages = Vec::new();
     for call in CALLS {
         for (index, _) in source.match_indices(call) {
@@ -65,7 +73,7 @@ fn messages(path: &Path) -> Vec<String> {
                 source[..index].ends_with(|letter: char| letter.is_alphanumeric() || letter == '_');
             if !is_word {
                 let message = message(&source[index + call.len()..]);
-                let error = || format!("{}: {call} without a literal message", path.display());
+                let error = || format!("{name}: {call} without a literal message");
                 messages.push(message.unwrap_or_else(|| panic!("{}", error())));
             }
         }
