@@ -131,11 +131,13 @@ impl Connection {
         }
     }
 
-    /// Applies a policy; the next driver check comes no later than its interval.
+    /// Applies a policy. The next driver check comes no later than its interval, and at once for the possible MIG
+    /// instances that claims may have from now on.
     pub(super) fn apply_policy(&mut self, policy: &DriverPolicy) {
+        let needs_partitions = policy.switches_mig && !self.policy.switches_mig;
+        let delay = if needs_partitions { Duration::ZERO } else { policy.health.probe_interval };
         self.policy = policy.clone();
-        self.driver_check.next_start =
-            self.driver_check.next_start.min(Instant::now() + policy.health.probe_interval);
+        self.driver_check.next_start = self.driver_check.next_start.min(Instant::now() + delay);
     }
 
     /// True once every GPU answered or missed a deadline. A snapshot before that would be incomplete.

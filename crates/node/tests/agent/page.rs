@@ -75,6 +75,7 @@ async fn the_page_shows_devices_links_holders_and_events() {
 #[tokio::test]
 async fn a_pod_that_no_api_server_names_is_one_holder() {
     let mut world = node_with_slow_probes("dgx-h100");
+    world.config.disclose = [Disclosed::Pods].into();
     world.config.policy.resources = first_gpu_by_memory(10);
     let (kubelet, agent) = world.start_ready(7).await;
     kubelet.admit(pod_with("trainer", SHARED, 1)).await.expect("admitted");

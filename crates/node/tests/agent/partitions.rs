@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use windlass_config::DraMigMode;
 use windlass_core::{
     attribute::Quantity,
     device::{Device, DeviceId, DeviceKind, Partition, PossiblePartition},
@@ -110,7 +111,8 @@ async fn a_gpu_that_needs_a_reset_for_mig_has_no_possible_partitions_until_mig_i
 
 #[tokio::test]
 async fn mig_is_turned_on_and_off_at_once_without_instances_and_processes() {
-    let world = gpu_node("dgx-h100");
+    let mut world = gpu_node("dgx-h100");
+    world.config.policy.dra.mig_mode = DraMigMode::OnDemand;
     let agent = world.start_agent();
     agent.until(|state| state.inventory.is_complete()).await;
     let (partition, handle) = (partition_at(&agent, 3, "1g.10gb", 6), agent.partitions.clone());

@@ -98,7 +98,7 @@ fn each_field_has_its_own_status_and_value() {
     let mut fields: [nvmlFieldValue_t; 3] = unsafe { std::mem::zeroed() };
     fields[0].fieldId = field_id::NVML_FI_DEV_NVLINK_LINK_COUNT;
     fields[1].fieldId = field_id::NVML_FI_DEV_ECC_DBE_VOL_TOTAL;
-    fields[2].fieldId = field_id::NVML_FI_DEV_MEMORY_TEMP;
+    fields[2].fieldId = field_id::NVML_FI_DEV_RETIRED_PENDING;
     // SAFETY: an array and its length.
     let code = unsafe { rig.nvml.nvmlDeviceGetFieldValues(rig.gpu(0), 3, fields.as_mut_ptr()) };
     assert_eq!(code, 0);
