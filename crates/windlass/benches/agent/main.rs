@@ -2,7 +2,7 @@
 //!
 //! Every figure that depends on the machine has a baseline, measured alternately in the same run. The agent is the real
 //! binary in its own process; the machine and the kubelet are simulated. A missed budget is printed, and fails the run
-//! only with `--strict`.
+//! only with `--strict`. On a host with GPUs, `host-spawn` measures the start with the host's own driver.
 //!
 //! `WINDLASS_BENCH_PEER` names another device plugin to measure beside ours. It serves in `/var/lib/kubelet`, so the
 //! run needs a private mount there, which does not disturb a kubelet of the machine:
