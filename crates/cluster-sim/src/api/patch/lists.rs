@@ -42,18 +42,34 @@ const APPLIED_ONLY: [&str; 3] =
 
 /// Identity of entries for server-side apply.
 pub(super) fn apply_identity(path: &str) -> Option<EntryIdentity> {
-    // All kinds of containers have the same lists.
-    let path = path.replace("initContainers", "containers");
-    let path = path.replace("ephemeralContainers", "containers");
+    let path = as_container(path);
     MERGED_LISTS.iter().find(|(list, _)| *list == path).map(|(_, identity)| *identity)
 }
 
 /// Identity of entries for a strategic merge patch.
 pub(super) fn merge_identity(path: &str) -> Option<EntryIdentity> {
-    apply_identity(path).filter(|_| !APPLIED_ONLY.contains(&path))
+    apply_identity(path).filter(|_| !APPLIED_ONLY.contains(&&*as_container(path)))
+}
+
+/// Path with `containers` for each kind of containers: all kinds have the same lists.
+fn as_container(path: &str) -> String {
+    path.replace("initContainers", "containers").replace("ephemeralContainers", "containers")
 }
 
 /// Path of a field below an object.
 pub(super) fn child_path(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_merge_patch_replaces_the_claims_of_every_kind_of_containers() {
+        for containers in ["containers", "initContainers", "ephemeralContainers"] {
+            let path = format!("spec.{containers}.resources.claims");
+            assert!(apply_identity(&path).is_some() && merge_identity(&path).is_none(), "{path}");
+        }
+    }
 }
