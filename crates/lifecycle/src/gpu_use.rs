@@ -6,7 +6,7 @@ use windlass_core::device::DeviceId;
 use windlass_discovery::live_driver::LiveDriver;
 use windlass_host::{
     Host, blocking,
-    container::{ContainerId, GpuProcess, is_alive},
+    container::{GpuProcess, is_alive},
     drm_clients::DrmError,
 };
 use windlass_nvml::{Gpu, NvmlError, ProcessUtilization};
@@ -34,19 +34,12 @@ pub struct DriverCache {
 #[derive(Clone, Debug)]
 struct ProcessList {
     read_at: Instant,
-    /// Processes of containers.
-    processes: Vec<ContainerProcess>,
+    /// Processes of containers, without their use of time.
+    processes: Vec<GpuProcess>,
     /// Used memory of the GPU in bytes; `None` if the driver does not report it.
     used: Option<u64>,
     /// Used memory of all processes, those outside containers too; `None` if the driver does not report one's.
     counted: Option<u64>,
-}
-
-#[derive(Clone, Debug)]
-struct ContainerProcess {
-    pid: u32,
-    container: ContainerId,
-    memory_bytes: u64,
 }
 
 /// Samples of the compute time that a GPU's processes use.
@@ -127,12 +120,11 @@ impl GpuUse {
             let samples = compute_samples.as_ref()?.iter().filter(|sample| sample.pid == pid);
             Some(samples.map(|sample| sample.sm_percent).max().unwrap_or(0))
         };
-        let processes =
-            list.processes.into_iter().map(|ContainerProcess { pid, container, memory_bytes }| {
-                let compute_percent = compute_percent_of(pid);
-                GpuProcess { pid, container, memory_bytes, compute_percent }
-            });
-        Ok(Self { processes: processes.collect(), uncounted_bytes, cache })
+        let mut processes = list.processes;
+        for process in &mut processes {
+            process.compute_percent = compute_percent_of(process.pid);
+        }
+        Ok(Self { processes, uncounted_bytes, cache })
     }
 }
 
@@ -194,7 +186,8 @@ impl ProcessList {
             // A process outside containers is skipped before its size is needed: graphics programs may have none.
             let Some(container) = container else { continue };
             let memory_bytes = process.memory_bytes.ok_or(ProcessError::MemoryUnsupported)?;
-            processes.push(ContainerProcess { pid: process.pid, container, memory_bytes });
+            let pid = process.pid;
+            processes.push(GpuProcess { pid, container, memory_bytes, compute_percent: None });
         }
         Ok(Self { read_at, processes, used, counted })
     }
