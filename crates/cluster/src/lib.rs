@@ -19,7 +19,6 @@ mod claim_status;
 mod claims;
 mod client;
 mod error;
-mod event_reason;
 mod metadata_watch;
 mod pod_fields;
 mod pod_warning;
@@ -32,7 +31,6 @@ pub use claim_status::{ClaimStatuses, StatusOutcome};
 pub use claims::Claims;
 pub use client::{Client, ClientTimeouts, InvalidNodeName, node_name};
 pub use error::ClusterError;
-pub use event_reason::EventReason;
 pub use pod_warning::PodWarning;
 pub use pods::{PodDetails, Pods};
 

@@ -1,8 +1,10 @@
 //! Explanation of a pod's placement: the reason why each unsuitable node cannot serve it, and the ranks of the others.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, mem};
 
 use serde::{Serialize, Serializer};
+use tokio::task::yield_now;
+use windlass_host::shared::Shared;
 use windlass_sched::request::ShareMemory;
 
 use crate::{
@@ -63,10 +65,49 @@ pub struct RefusedNodes {
     pub example: String,
 }
 
+/// The checks of a pod on some nodes.
+#[derive(Default)]
+struct Outcomes {
+    fitting: Vec<String>,
+    by_reason: BTreeMap<String, RefusedNodes>,
+}
+
 /// Maximum number of nodes whose rank is explained.
 const MAX_EXPLAINED: usize = 10;
 /// Maximum number of remedies of an explanation.
 const MAX_REMEDIES: usize = 5;
+/// Number of nodes per step. A step holds the lock of the index for less than a millisecond.
+pub(crate) const STEP_NODES: usize = 200;
+/// Number of nodes per step for a pod with claims: each node takes an allocation.
+const CLAIM_STEP_NODES: usize = 10;
+
+// === impl Outcomes ===
+
+impl Outcomes {
+    /// Checks the pod on further nodes.
+    fn check(&mut self, index: &mut Index, pod: &PodFacts, names: &[String]) {
+        let outcomes = index.filter(pod, names);
+        let claim_check = index.claim_check(pod);
+        for (name, outcome) in outcomes {
+            let outcome = outcome.map_err(|refusal| refusal.to_string());
+            let Err(reason) = outcome.and_then(|()| claim_check(name)) else {
+                self.fitting.push(name.to_owned());
+                continue;
+            };
+            let entry = self.by_reason.entry(reason.clone());
+            let entry =
+                entry.or_insert(RefusedNodes { reason, nodes: 0, example: name.to_owned() });
+            entry.nodes += 1;
+        }
+    }
+
+    /// The reasons, the most frequent first.
+    fn refused(self) -> Vec<RefusedNodes> {
+        let mut refused: Vec<_> = self.by_reason.into_values().collect();
+        refused.sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
+        refused
+    }
+}
 
 // === impl Explanation ===
 
@@ -74,24 +115,9 @@ impl Explanation {
     /// Explains a pod on all nodes of the view.
     pub fn of(index: &mut Index, pod: &PodFacts) -> Self {
         let names = index.node_names();
-        let mut by_reason: BTreeMap<String, RefusedNodes> = BTreeMap::new();
-        let mut suitable = Vec::new();
-        let outcomes = index.filter(pod, &names);
-        let claim_check = index.claim_check(pod);
-        for (name, outcome) in outcomes {
-            let outcome = outcome.map_err(|refusal| refusal.to_string());
-            let Err(reason) = outcome.and_then(|()| claim_check(name)) else {
-                suitable.push(name.to_owned());
-                continue;
-            };
-            let entry = by_reason.entry(reason.clone());
-            let entry =
-                entry.or_insert(RefusedNodes { reason, nodes: 0, example: name.to_owned() });
-            entry.nodes += 1;
-        }
-        drop(claim_check);
-        let mut refused: Vec<_> = by_reason.into_values().collect();
-        refused.sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
+        let mut outcomes = Outcomes::default();
+        outcomes.check(index, pod, &names);
+        let suitable = mem::take(&mut outcomes.fitting);
         let mut fitting = Vec::new();
         let ranked = index.rank(pod, &suitable, suitable.len());
         for (position, node) in ranked.into_iter().enumerate() {
@@ -102,23 +128,50 @@ impl Explanation {
         // A remedy is one pod. Deleting it does not make room for a gang.
         let needs_remedies = fitting.is_empty() && pod.gang.is_none();
         let remedies = if needs_remedies { remedies(index, pod, &names) } else { Vec::new() };
+        Self { fitting, remedies, ..Self::refusals(pod, outcomes.refused()) }
+    }
+
+    /// Explains a pod while others use the index too: on many nodes in steps, without ranks and remedies.
+    pub(crate) async fn in_steps(index: &Shared<Index>, pod: &PodFacts) -> Self {
+        let names = index.with_lock(|index| index.node_names());
+        if names.len() <= STEP_NODES {
+            return index.with_lock(|index| Self::of(index, pod));
+        }
+        let step_size = match pod {
+            // A gang is planned over all nodes at once, in one step.
+            PodFacts { gang: Some(_), .. } => names.len(),
+            PodFacts { claims, .. } if claims.is_empty() => STEP_NODES,
+            _ => CLAIM_STEP_NODES,
+        };
+        let mut outcomes = Outcomes::default();
+        for step in names.chunks(step_size) {
+            index.with_lock(|index| outcomes.check(index, pod, step));
+            yield_now().await;
+        }
+        let fitting = mem::take(&mut outcomes.fitting).into_iter();
+        let fitting = fitting.map(|node| FittingNode { node, rank: None }).collect();
+        Self { fitting, ..Self::refusals(pod, outcomes.refused()) }
+    }
+
+    fn refusals(pod: &PodFacts, refused: Vec<RefusedNodes>) -> Self {
         Self {
             pod: pod.namespaced_name(),
             wants: request_text(pod),
             node: pod.node.clone(),
-            fitting,
+            fitting: Vec::new(),
             refused,
-            remedies,
+            remedies: Vec::new(),
             is_gang_member: pod.gang.is_some(),
         }
     }
-}
 
-/// The reasons why named nodes cannot serve the pod, one per such node. Claims are not checked. The caller passes few
-/// nodes per call.
-pub(crate) fn refusal_reasons(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<String> {
-    let outcomes = index.filter(pod, names).into_iter();
-    outcomes.filter_map(|(_, outcome)| Some(outcome.err()?.to_string())).collect()
+    /// The pod's request, and the reasons why no node can serve it.
+    pub(crate) fn pending_reason(&self) -> String {
+        let reasons = self.refused.iter().map(|it| format!("{} (nodes: {})", it.reason, it.nodes));
+        let reasons = reasons.collect::<Vec<_>>().join("; ");
+        let reasons = if reasons.is_empty() { "the cluster has no nodes" } else { &reasons };
+        format!("waits for {}: {reasons}", self.wants)
+    }
 }
 
 // === impl Remedy ===
@@ -135,11 +188,12 @@ impl Serialize for Remedy {
     }
 }
 
-/// The pod's request as text.
-pub(crate) fn request_text(pod: &PodFacts) -> String {
-    let gpus = match &pod.resources.gpus {
+/// The pod's request as text, without amounts of zero.
+fn request_text(pod: &PodFacts) -> String {
+    let devices = match &pod.resources.gpus {
         Err(error) => error.to_string(),
-        Ok(GpuRequest::None) => "no GPU".to_owned(),
+        Ok(GpuRequest::None) if pod.claims.is_empty() => "no GPU".to_owned(),
+        Ok(GpuRequest::None) => "the devices of its claims".to_owned(),
         Ok(GpuRequest::Whole(1)) => "1 GPU".to_owned(),
         Ok(GpuRequest::Whole(count)) => format!("{count} GPUs of one node"),
         Ok(GpuRequest::Share { count, compute_milli, memory, .. }) => {
@@ -152,11 +206,11 @@ pub(crate) fn request_text(pod: &PodFacts) -> String {
         }
     };
     let (cpu, memory) = (f64::from(pod.resources.cpu_milli) / 1000.0, pod.resources.memory_mib);
-    let gang = match &pod.gang {
-        Some(Ok(gang)) => format!(", with gang {} of {}", gang.name, gang.size),
-        Some(Err(_)) | None => String::new(),
-    };
-    format!("{gpus}, {cpu} CPU, {memory} MiB of memory{gang}")
+    let cpu = (cpu > 0.0).then(|| format!("{cpu} CPU"));
+    let memory = (memory > 0).then(|| format!("{memory} MiB of memory"));
+    let gang = pod.gang.as_ref().and_then(|gang| gang.as_ref().ok());
+    let gang = gang.map(|gang| format!("with gang {} of {}", gang.name, gang.size));
+    [Some(devices), cpu, memory, gang].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// Single pods whose deletion would make room for the pod, those with the fewest GPUs first.

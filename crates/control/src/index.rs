@@ -22,18 +22,20 @@ mod gangs;
 mod inspection;
 mod node_set;
 mod occupancy;
+mod predictions;
 
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
 };
 
+use tokio::sync::mpsc::UnboundedSender;
 use windlass_core::annotation::{PlacedGpu, PodPlacement};
 use windlass_sched::{
     fit::{Misfit, fit},
     node::{Node, Part},
     policy::{Policy, Rank},
-    request::{Gpus, Request},
+    request::{Gpus, Request, SizeClass},
     scheduler::Scheduler,
     victims,
     view::{ClusterView, NodeIndex, Placement},
@@ -45,11 +47,13 @@ use self::{
     deleted_nodes::DeletedNodes,
     entry::NodeEntry,
     gangs::Gangs,
+    predictions::Predictions,
 };
 pub use self::{
     gangs::{Arrival, GangWait},
     inspection::{Changes, GpuHolder, Holder, NodeSnapshot},
     occupancy::{ClaimPart, Conflict},
+    predictions::PredictionCounts,
 };
 use crate::facts::{
     GangError, GpuFacts, GpuRequest, GpuRequestError, NodeFacts, PodFacts, ShareScheme,
@@ -65,6 +69,7 @@ pub struct Index {
     pods: HashMap<String, PodEntry>,
     claims: ClaimIndex,
     claim_ranks: ClaimRanks,
+    predictions: Predictions,
     gangs: Gangs,
     deleted_nodes: DeletedNodes,
     /// Nodes to rebuild.
@@ -80,6 +85,8 @@ pub struct Index {
     changed_during_list: BTreeMap<u64, HashSet<String>>,
     /// Number of list calls so far.
     list_count: u64,
+    /// Receiver of the UIDs of pods that kube-scheduler has found unschedulable, at each new message.
+    unschedulable: Option<UnboundedSender<String>>,
     is_synced: bool,
 }
 
@@ -200,6 +207,7 @@ impl Default for Index {
             pods: HashMap::new(),
             claims: ClaimIndex::default(),
             claim_ranks: ClaimRanks::default(),
+            predictions: Predictions::default(),
             gangs: Gangs::default(),
             deleted_nodes: DeletedNodes::default(),
             versions: Vec::new(),
@@ -208,6 +216,7 @@ impl Default for Index {
             changed: BTreeSet::new(),
             changed_during_list: BTreeMap::new(),
             list_count: 0,
+            unschedulable: None,
             is_synced: false,
         }
     }
@@ -217,6 +226,11 @@ impl Index {
     /// True once the initial lists of all watches have been read.
     pub fn is_synced(&self) -> bool {
         self.is_synced
+    }
+
+    /// Reports from now on the UIDs of pods that kube-scheduler finds unschedulable, at each new message.
+    pub(crate) fn report_unschedulable(&mut self, sender: UnboundedSender<String>) {
+        self.unschedulable = Some(sender);
     }
 
     /// Number of nodes whose object exists, and of pods that have not ended.
@@ -552,6 +566,24 @@ impl Index {
         self.scheduler.fragmentation(&self.view)
     }
 
+    /// The same for the typical pods of each size, for sizes that have some.
+    pub fn fragmentation_by_size(&mut self) -> Vec<(SizeClass, f64)> {
+        self.rebuild_changed();
+        self.scheduler.fragmentation_by_size(&self.view)
+    }
+
+    /// Predicts the allocation of the pod's claims if kube-scheduler chooses this node.
+    pub(crate) fn predict_claims(&mut self, pod: &PodFacts, node: &str) {
+        for (name, allocation) in self.claims.allocate(&pod.namespace, &pod.claims, node) {
+            self.predictions.add((pod.namespace.clone(), name), node, &allocation);
+        }
+    }
+
+    /// Numbers of claims that kube-scheduler allocated as predicted, and otherwise.
+    pub(crate) fn prediction_counts(&self) -> PredictionCounts {
+        self.predictions.counts()
+    }
+
     /// Number of pods and claims that hold more than their node has free, or GPUs that it lacks.
     pub fn conflicts(&mut self) -> usize {
         self.rebuild_changed();
@@ -758,6 +790,12 @@ impl Index {
 // === impl PodEntry ===
 
 impl PodEntry {
+    /// The pod, if it requests GPUs or has claims, and has neither a node nor an assumed placement.
+    fn pending(&self) -> Option<&PodFacts> {
+        let is_pending = self.facts.node.is_none() && self.assumed.is_none();
+        (is_pending && self.facts.needs_devices()).then_some(&self.facts)
+    }
+
     /// The pod, and its assumed part of the node, if any.
     fn as_holder(&self) -> (&PodFacts, Option<Part>) {
         (&self.facts, self.assumed.as_ref().map(|assumed| assumed.part))

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! All state is rebuilt from the API server's objects; nothing is stored on disk. The extender writes only Bindings of
-//! pods and the Lease. Commands write the objects of an [`application`], with the user's credentials.
+//! pods, events of pending pods, and the Lease. Commands write the objects of an [`application`], with the user's credentials.
 
 pub mod agents;
 pub mod application;
@@ -27,6 +27,7 @@ mod labels;
 mod live;
 mod metrics;
 mod page;
+mod pending_events;
 mod rights;
 mod run;
 mod server;

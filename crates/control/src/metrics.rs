@@ -1,12 +1,13 @@
 //! Metrics of the extender, and gauges computed from its view.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, text},
     metrics::{
-        counter::Counter,
+        MetricType,
+        counter::{ConstCounter, Counter},
         family::Family,
         gauge::ConstGauge,
         histogram::{Histogram, exponential_buckets},
@@ -14,9 +15,9 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 use windlass_host::shared::Shared;
-use windlass_sched::fit::Misfit;
+use windlass_sched::{fit::Misfit, request::SizeClass};
 
-use crate::index::{Index, Refusal};
+use crate::index::{Index, PredictionCounts, Refusal};
 
 /// A verb of the extender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,16 @@ struct GangLabels {
     is_whole: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SizeLabels {
+    size: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PredictionLabels {
+    is_right: &'static str,
+}
+
 /// Counters of the extender.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -80,7 +91,9 @@ struct GaugeValues {
     gpus: usize,
     idle_gpus: f64,
     fragmentation: f64,
+    fragmentation_by_size: Vec<(SizeClass, f64)>,
     conflicts: usize,
+    predictions: PredictionCounts,
 }
 
 // === impl Verb ===
@@ -244,7 +257,9 @@ impl GaugeValues {
             gpus,
             idle_gpus,
             fragmentation: index.fragmentation(),
+            fragmentation_by_size: index.fragmentation_by_size(),
             conflicts: index.conflicts(),
+            predictions: index.prediction_counts(),
         }
     }
 }
@@ -252,7 +267,7 @@ impl GaugeValues {
 // === impl ViewGauges ===
 
 impl Collector for ViewGauges {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let values = self.0.with_lock(GaugeValues::of);
         let mut gauge = |name: &str, help: &str, value: f64| {
             let gauge = ConstGauge::new(value);
@@ -286,8 +301,35 @@ impl Collector for ViewGauges {
             "windlass_cluster_conflicts",
             "Pods and claims that hold more GPUs than their nodes had free for them",
             number(values.conflicts),
-        )
+        )?;
+        encode_sizes(&mut encoder, values.fragmentation_by_size)?;
+        encode_predictions(&mut encoder, values.predictions)
     }
+}
+
+fn encode_sizes(encoder: &mut DescriptorEncoder<'_>, sizes: Vec<(SizeClass, f64)>) -> fmt::Result {
+    let name = "windlass_cluster_unusable_gpus";
+    let help = "Expected number of idle GPUs that a typical pod of this size cannot use";
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (size, gpus) in sizes {
+        let labels = SizeLabels { size: size.name() };
+        ConstGauge::new(gpus).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+fn encode_predictions(
+    encoder: &mut DescriptorEncoder<'_>,
+    PredictionCounts { right, wrong }: PredictionCounts,
+) -> fmt::Result {
+    let name = "windlass_cluster_predicted_claims";
+    let help = "Claims on a node for which their devices were predicted, by whether they have exactly these";
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (is_right, count) in [(true, right), (false, wrong)] {
+        let labels = PredictionLabels { is_right: bool_label(is_right) };
+        ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
 }
 
 /// All metrics as OpenMetrics text.

@@ -20,6 +20,7 @@ use crate::{
     metrics::Metrics,
     objects::Objects,
     page::{AccessPolicy, Authorizer, Feed, PageHandler},
+    pending_events::PendingEvents,
     rights::Rights,
     server::{
         self, ExtenderHandler, HandlerState, ReloadingAcceptor, ServedPaths, TlsError, TlsFiles,
@@ -148,6 +149,8 @@ pub async fn run(
     let access_policy = access_policy(config.page, &client);
     let feed = Arc::new(Feed::new(index.clone(), clock));
     let extender = Extender::new(index.clone(), binder.clone(), metrics);
+    let events = PendingEvents::new(index.clone(), client.clone(), clock, &config.identity);
+    let events = stop.run_until_cancelled(events.run());
     let rights = Arc::new(Rights::default());
     let state =
         Arc::new(HandlerState { extender, index: index.clone(), registry, rights: rights.clone() });
@@ -158,7 +161,7 @@ pub async fn run(
     let metrics = serve_metrics(listeners.metrics, state, stop.clone());
     let page_handler = PageHandler { feed, access_policy, agents: None, stop: stop.clone() };
     let page = serve_page(listeners.page, page_tls, page_handler);
-    tokio::join!(watches, rights, extender, metrics, page);
+    tokio::join!(watches, events, rights, extender, metrics, page);
     // An unfinished bind may still take effect, so the Lease is not released before it: no replica takes over early.
     if binder.drain(DRAIN_LIMIT).await {
         fence.release().await;

@@ -255,6 +255,7 @@ impl Cluster {
             node: None,
             created: i64::try_from(self.created_count).expect("a small number"),
             priority: 0,
+            unschedulable: None,
             is_ended: false,
             resources: ResourceRequest {
                 cpu_milli: [500, 4000][self.random.below(2)],

@@ -61,6 +61,7 @@ fn pod(gang: &Gang, n: usize, gpus: u8) -> PodFacts {
         node: None,
         created: i64::try_from(n).expect("a small number"),
         priority: 0,
+        unschedulable: None,
         is_ended: false,
         resources: ResourceRequest {
             cpu_milli: 500,

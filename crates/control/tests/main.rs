@@ -9,6 +9,7 @@ mod extender_page;
 mod gangs;
 mod model;
 mod page;
+mod pending_events;
 mod read_only_verbs;
 mod rig;
 mod several_vendors;

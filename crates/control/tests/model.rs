@@ -166,6 +166,7 @@ impl Model {
             node: None,
             created: i64::try_from(self.server.created_count).expect("a small number"),
             priority: 0,
+            unschedulable: None,
             is_ended: false,
             resources: ResourceRequest {
                 cpu_milli: 500,

@@ -117,7 +117,7 @@ async fn the_page_shows_nodes_holders_and_pending_pods_and_then_what_changes() {
     assert_eq!(gpu["holders"], json!([{"pod": "default/half", "memoryBytes": 12_u64 << 30}]));
     let pending = &state["pending"][0];
     assert_eq!(pending["pod"], "default/large");
-    assert_eq!(pending["request"], "4 GPUs of one node, 0 CPU, 0 MiB of memory");
+    assert_eq!(pending["request"], "4 GPUs of one node");
     let refused = pending["reasons"].as_array().expect("reasons");
     assert_eq!(refused.iter().map(|it| it["nodes"].as_u64().expect("a number")).sum::<u64>(), 2);
 

@@ -11,6 +11,7 @@ pub mod cdi;
 pub mod device;
 pub mod dmem;
 pub mod enforcement;
+pub mod event_reason;
 pub mod finding;
 pub mod health;
 pub mod inventory;

@@ -1,5 +1,7 @@
 //! Values that policies derive from the forecast and from each node's state.
 
+use std::collections::HashMap;
+
 use crate::{
     blocks::MultiGpuDemand,
     forecast::{Forecast, TypicalRequest, typical_requests},
@@ -7,6 +9,7 @@ use crate::{
     gpu::{GpuSet, ModelSet},
     node::Node,
     prices::Prices,
+    request::SizeClass,
     scarcity::Scarcity,
     stranding::Stranding,
     view::{Catalog, ClusterView, NodeIndex},
@@ -74,6 +77,26 @@ impl ForecastValues {
     /// The summary of a node, as of the last [`Self::refresh`].
     pub(crate) fn summary(&self, node: NodeIndex) -> &NodeSummary {
         &self.summaries[node.0 as usize]
+    }
+
+    /// Expected number of the cluster's idle GPUs that a typical request of this size cannot use. `None` if the size has
+    /// no typical request.
+    pub(crate) fn fragmentation(&self, size: SizeClass, view: &ClusterView) -> Option<f64> {
+        let of_size = self.typical_requests.iter().filter(|it| it.request.class() == size);
+        let total_weight: f64 = of_size.clone().map(|it| it.weight).sum();
+        let typical: Vec<_> =
+            of_size.map(|it| TypicalRequest { weight: it.weight / total_weight, ..*it }).collect();
+        if typical.is_empty() {
+            return None;
+        }
+        let mut mixes = HashMap::new();
+        let nodes = view.nodes().iter().filter(|node| node.idle_milli() > 0);
+        let fragmentation = nodes.map(|node| {
+            let models = node.models();
+            let mix = mixes.entry(models).or_insert_with(|| RequestMix::new(&typical, models));
+            mix.node_usability(view.catalog(), node).fragmentation() / 1000.0
+        });
+        Some(fragmentation.sum())
     }
 
     fn compute(&mut self, catalog: &Catalog, node: &Node, version: u64) -> NodeSummary {

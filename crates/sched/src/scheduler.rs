@@ -10,7 +10,7 @@ use crate::{
     node::Part,
     policy::{self, Explanation, Policy, Rank, RankInput},
     random::Random,
-    request::Request,
+    request::{Request, SizeClass},
     view::{ClusterView, NodeIndex, Placement},
 };
 
@@ -234,6 +234,13 @@ impl Scheduler {
     pub fn fragmentation(&mut self, view: &ClusterView) -> f64 {
         let count = u32::try_from(view.nodes().len()).unwrap_or(u32::MAX);
         (0..count).map(|node| self.node_fragmentation(view, NodeIndex(node))).sum()
+    }
+
+    /// The same for the typical requests of each size, for sizes that have some.
+    pub fn fragmentation_by_size(&self, view: &ClusterView) -> Vec<(SizeClass, f64)> {
+        let sizes = SizeClass::ALL.into_iter().filter(|size| *size != SizeClass::CpuOnly);
+        let fragmentation = |size| Some((size, self.forecast_values.fragmentation(size, view)?));
+        sizes.filter_map(fragmentation).collect()
     }
 
     /// Expected number of one node's idle GPUs that a typical request cannot use.

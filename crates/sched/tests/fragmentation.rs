@@ -1,5 +1,7 @@
 //! Fragmentation, compared with its definition in "Beware of Fragmentation" (Weng et al., USENIX ATC 2023).
 
+use std::collections::BTreeMap;
+
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
     fit::{Fit, fit},
@@ -7,7 +9,9 @@ use windlass_sched::{
     fragmentation::RequestMix,
     gpu::{Gpu, GpuSet, ModelId, ModelSet},
     node::{Node, Part, ResourceUsage},
-    request::{Gpus, Request},
+    policy::Policy,
+    request::{Gpus, Request, SizeClass},
+    scheduler::Scheduler,
     view::{Catalog, ClusterView},
 };
 
@@ -67,6 +71,28 @@ proptest! {
             let expected = by_definition(view.catalog(), node, &typical);
             prop_assert!((found - expected).abs() < 1e-6, "{}, expected {}", found, expected);
         }
+    }
+
+    #[test]
+    fn fragmentation_by_size_adds_up_to_the_whole(
+        view in used_clusters(),
+        pods in vec(requests(), 1..20),
+    ) {
+        let forecast = forecast(&pods);
+        let mut scheduler = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 0);
+        let mut weights = BTreeMap::new();
+        for TypicalRequest { request, weight } in typical_requests(&forecast.counts(&view)) {
+            *weights.entry(request.class()).or_insert(0.0) += weight;
+        }
+        // No GPU serves a request for none.
+        let idle: f64 = view.nodes().iter().map(|node| f64::from(node.idle_milli()) / 1000.0).sum();
+        let mut sum = weights.remove(&SizeClass::CpuOnly).unwrap_or(0.0) * idle;
+        for (size, gpus) in scheduler.fragmentation_by_size(&view) {
+            sum += gpus * weights.remove(&size).expect("a size with typical requests");
+        }
+        prop_assert!(weights.is_empty(), "{weights:?}");
+        let whole = scheduler.fragmentation(&view);
+        prop_assert!((sum - whole).abs() < 1e-6, "{sum}, expected {whole}");
     }
 
     #[test]

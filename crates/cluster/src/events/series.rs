@@ -10,14 +10,14 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
-use windlass_core::device::DeviceId;
+use windlass_core::{device::DeviceId, event_reason::EventReason};
 
 use super::{
     NAMESPACE, REPORTING_CONTROLLER,
     report::{Change, Report},
     reporting_instance,
 };
-use crate::{event_reason::EventReason, request_backoff::hash};
+use crate::request_backoff::hash;
 
 /// Time in which an event may become a series. API servers delete events after an hour by default.
 const SERIES_WINDOW: Duration = Duration::from_secs(60 * 60);

@@ -36,13 +36,7 @@ fn explain_pending(explanation: &Explanation) -> Finding {
             "`kubectl describe` of the pod; does a scheduler of its schedulerName run?",
         );
     }
-    let reasons: Vec<_> = explanation
-        .refused
-        .iter()
-        .map(|it| format!("{} (nodes: {})", it.reason, it.nodes))
-        .collect();
-    let detail = format!("waits for {}: {}", explanation.wants, reasons.join("; "));
-    let finding = Finding::warning(AREA, subject, detail);
+    let finding = Finding::warning(AREA, subject, explanation.pending_reason());
     match explanation.remedies.first().map(Remedy::to_string) {
         Some(remedy) => finding.with_remedy(remedy),
         None if explanation.is_gang_member => finding.with_remedy(

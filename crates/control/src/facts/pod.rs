@@ -31,6 +31,8 @@ pub struct PodFacts {
     pub created: i64,
     /// Priority. Pods of lower priority may be evicted for this pod.
     pub priority: i32,
+    /// Message of kube-scheduler's condition `PodScheduled`, once it has found no node for the pod.
+    pub unschedulable: Option<String>,
     /// True in phase `Succeeded` or `Failed`: the pod holds no devices.
     pub is_ended: bool,
     /// The pod's resource request.
@@ -78,6 +80,7 @@ impl PodFacts {
             node: spec.node_name.clone().filter(|name| !name.is_empty()),
             created: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             priority: spec.priority.unwrap_or(0),
+            unschedulable: unschedulable_message(object),
             is_ended: matches!(phase, Some("Succeeded" | "Failed")),
             gang: Gang::of(object, &resources),
             resources,
@@ -91,6 +94,20 @@ impl PodFacts {
     pub fn namespaced_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+
+    /// True if the pod requests GPUs or has claims. An invalid request counts.
+    pub(crate) fn needs_devices(&self) -> bool {
+        let requests_gpus = self.resources.gpus.as_ref().map_or(true, |gpus| gpus.is_some());
+        requests_gpus || !self.claims.is_empty()
+    }
+}
+
+/// Message of the condition by which kube-scheduler says that no node fits the pod. A gated pod has another reason.
+fn unschedulable_message(object: &Pod) -> Option<String> {
+    let conditions = object.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut conditions = conditions.filter(|it| it.type_ == "PodScheduled" && it.status == "False");
+    let condition = conditions.find(|it| it.reason.as_deref() == Some("Unschedulable"))?;
+    Some(condition.message.clone().unwrap_or_default())
 }
 
 /// True if kube-scheduler created a claim for the pod's extended resources (KEP-5004). The claim then holds the GPUs,

@@ -4,7 +4,13 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 
-use super::{Index, PodEntry, claim_ranks::ClaimRanks, current_node, gangs::by_age};
+use super::{
+    Index, PodEntry,
+    claim_ranks::ClaimRanks,
+    claims::{allocation, key},
+    current_node,
+    gangs::by_age,
+};
 use crate::facts::{NodeFacts, PodFacts};
 
 // === impl Index ===
@@ -55,6 +61,9 @@ impl Index {
             return;
         }
         let (is_new, before) = (cached.is_none(), current_node(cached));
+        if cached.is_none_or(|cached| cached.facts.unschedulable != facts.unschedulable) {
+            self.report_if_unschedulable(&facts);
+        }
         // An event without a node may be older than the assumed placement. Keep the placement.
         let assumed = match &facts.node {
             None => self.pods.get_mut(&facts.uid).and_then(|cached| cached.assumed.take()),
@@ -147,6 +156,10 @@ impl Index {
 
     /// Adds or updates a `ResourceClaim`.
     pub fn set_claim(&mut self, claim: ResourceClaim) {
+        if let Some(allocation) = allocation(&claim) {
+            let nodes = self.claims.nodes_of(allocation);
+            self.predictions.compare(&key(&claim), &nodes, allocation);
+        }
         let nodes = self.claims.set_claim(claim);
         self.mark_changed(nodes);
     }
@@ -190,6 +203,18 @@ impl Index {
         pods.sort_by(by_age);
         for pod in &pods {
             self.observe(pod);
+            self.report_if_unschedulable(pod);
+        }
+    }
+
+    /// Reports the pod to the receiver of unschedulable pods. Before the first sync, reasons would be wrong.
+    fn report_if_unschedulable(&self, pod: &PodFacts) {
+        if let Some(sender) = &self.unschedulable
+            && self.is_synced
+            && pod.unschedulable.is_some()
+        {
+            // Fails at shutdown, when the receiver has ended.
+            let _ = sender.send(pod.uid.clone());
         }
     }
 

@@ -171,7 +171,8 @@ impl ClaimIndex {
         self.nodes_of(allocation)
     }
 
-    fn nodes_of(&self, allocation: &AllocationResult) -> BTreeSet<String> {
+    /// Nodes that have a pool of the allocated devices.
+    pub(super) fn nodes_of(&self, allocation: &AllocationResult) -> BTreeSet<String> {
         let pools = pools_of(allocation);
         pools.iter().filter_map(|pool| self.pools.get(pool)).flatten().cloned().collect()
     }
@@ -248,6 +249,20 @@ impl ClaimIndex {
         Claims::new(&claims, &classes).ok()
     }
 
+    /// The allocations that kube-scheduler would give a pod's claims on the node, with the claims' names. None if the
+    /// claims do not fit there, or if one is unknown or already allocated.
+    pub(super) fn allocate(
+        &self,
+        namespace: &str,
+        names: &[String],
+        node: &str,
+    ) -> Vec<(String, AllocationResult)> {
+        let claims = self.prepare(namespace, names).zip(self.pools(node));
+        let allocated =
+            claims.and_then(|(claims, pools)| claims.allocate(pools, &self.allocated).ok());
+        names.iter().cloned().zip(allocated.unwrap_or_default()).collect()
+    }
+
     fn unallocated(&self, namespace: &str, names: &[String]) -> Option<Vec<&ResourceClaim>> {
         let find = |name: &String| self.claims.get(&(namespace.to_owned(), name.clone()));
         let is_unallocated = |claim: &&ResourceClaim| allocation(claim).is_none();
@@ -290,7 +305,7 @@ fn pools_of(allocation: &AllocationResult) -> BTreeSet<PoolId> {
 }
 
 /// Namespace and name.
-fn key(claim: &ResourceClaim) -> (String, String) {
+pub(super) fn key(claim: &ResourceClaim) -> (String, String) {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     (text(&claim.metadata.namespace), text(&claim.metadata.name))
 }
@@ -301,6 +316,6 @@ fn reserved_for(claim: &ResourceClaim) -> impl Iterator<Item = &str> {
     consumers.filter(|consumer| consumer.resource == "pods").map(|consumer| consumer.name.as_str())
 }
 
-fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
+pub(super) fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
     claim.status.as_ref()?.allocation.as_ref()
 }

@@ -6,7 +6,7 @@ use windlass_sched::{
 };
 
 use super::{
-    Index,
+    Index, PodEntry,
     gangs::by_age,
     occupancy::{ClaimPart, Conflict},
 };
@@ -117,16 +117,14 @@ impl Index {
 
     /// Pods without a node or an assumed placement that request GPUs or have claims, oldest first.
     pub fn pending(&self) -> Vec<PodFacts> {
-        let needs_devices = |pod: &PodFacts| {
-            !pod.claims.is_empty()
-                || pod.resources.gpus.as_ref().map_or(true, |request| request.is_some())
-        };
-        let unbound =
-            self.pods.values().filter(|pod| pod.facts.node.is_none() && pod.assumed.is_none());
-        let mut pending: Vec<_> =
-            unbound.map(|pod| &pod.facts).filter(|pod| needs_devices(pod)).cloned().collect();
-        pending.sort_by(by_age);
-        pending
+        let mut pending: Vec<_> = self.pods.values().filter_map(PodEntry::pending).collect();
+        pending.sort_by(|a, b| by_age(a, b));
+        pending.into_iter().cloned().collect()
+    }
+
+    /// The pod with this UID, if it is [pending](Self::pending).
+    pub(crate) fn pending_pod(&self, uid: &str) -> Option<PodFacts> {
+        self.pods.get(uid)?.pending().cloned()
     }
 
     fn snapshots_of(&mut self, nodes: Vec<NodeIndex>) -> Vec<NodeSnapshot<'_>> {

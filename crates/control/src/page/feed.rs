@@ -18,8 +18,7 @@ use windlass_page::{NodeView, PageState, PendingPod, Snapshot, Source};
 
 use super::view;
 use crate::{
-    explanation::{Explanation, refusal_reasons},
-    facts::PodFacts,
+    explanation::{Explanation, STEP_NODES},
     index::Index,
 };
 
@@ -31,8 +30,6 @@ const IDLE_READ_INTERVAL: Duration = Duration::from_secs(10);
 const EXPLAIN_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two reads of all nodes. The fragmentation of an unchanged node changes with the forecast.
 const FULL_READ_INTERVAL: Duration = Duration::from_secs(60);
-/// Number of nodes per step. A step holds the lock of the index for less than a millisecond.
-const STEP_NODES: usize = 200;
 /// Number of pending pods that are explained, oldest first.
 const MAX_EXPLAINED: usize = 20;
 /// Number of pending pods that are listed, oldest first.
@@ -203,37 +200,19 @@ impl Feed {
     }
 
     async fn pending(&self) -> Vec<PendingPod> {
-        let (pods, names) = self.index.with_lock(|index| (index.pending(), index.node_names()));
+        let (pods, node_count) = self.index.with_lock(|index| (index.pending(), index.counts().0));
         let mut views = Vec::new();
         for (position, pod) in pods.iter().take(MAX_PENDING).enumerate() {
-            let is_small = names.len() <= STEP_NODES;
-            views.push(if position >= MAX_EXPLAINED {
-                view::pending(pod, None)
-            } else if is_small {
-                let explanation = self.index.with_lock(|index| Explanation::of(index, pod));
-                view::pending(pod, Some(explanation))
-            } else if pod.claims.is_empty() {
-                view::refused(pod, self.reasons(pod, &names).await, names.len())
+            // Allocating the claims of several pods on many nodes, again and again, would delay binds.
+            let is_cheap = pod.claims.is_empty() || node_count <= STEP_NODES;
+            let explanation = if position < MAX_EXPLAINED && is_cheap {
+                Some(Explanation::in_steps(&self.index, pod).await)
             } else {
-                // Allocating the pod's claims on that many nodes would delay binds.
-                view::pending(pod, None)
-            });
+                None
+            };
+            views.push(view::pending(pod, explanation));
             yield_now().await;
         }
         views
-    }
-
-    /// Number of nodes for each reason why they cannot serve the pod. Binds run between the steps.
-    async fn reasons(&self, pod: &PodFacts, names: &[String]) -> BTreeMap<String, usize> {
-        let mut counts = BTreeMap::new();
-        // A gang is planned over all nodes at once, in one step.
-        let step_size = if pod.gang.is_some() { names.len().max(1) } else { STEP_NODES };
-        for step in names.chunks(step_size) {
-            for reason in self.index.with_lock(|index| refusal_reasons(index, pod, step)) {
-                *counts.entry(reason).or_default() += 1;
-            }
-            yield_now().await;
-        }
-        counts
     }
 }

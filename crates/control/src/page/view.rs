@@ -1,12 +1,10 @@
 //! Conversion of index nodes and pending pods to the page's document.
 
-use std::{cmp::Reverse, collections::BTreeMap};
-
 use jiff::Timestamp;
 use windlass_page::{DeviceView, Health, HolderView, NodeView, PendingPod, RefusedNodes};
 
 use crate::{
-    explanation::{Explanation, request_text},
+    explanation::Explanation,
     facts::PodFacts,
     index::{GpuHolder, NodeSnapshot},
 };
@@ -75,19 +73,6 @@ fn share_view(share: Option<(u16, u32)>) -> HolderView {
         compute: (compute_milli > 0).then(|| from_milli(compute_milli.into())),
         ..HolderView::default()
     }
-}
-
-/// A pending pod with the number of nodes by reason, if all nodes refuse it.
-pub(super) fn refused(
-    pod: &PodFacts,
-    reasons: BTreeMap<String, usize>,
-    nodes: usize,
-) -> PendingPod {
-    let is_refused = reasons.values().sum::<usize>() == nodes;
-    let reasons = reasons.into_iter().map(|(reason, nodes)| RefusedNodes { reason, nodes });
-    let mut reasons: Vec<_> = reasons.filter(|_| is_refused).collect();
-    reasons.sort_by_key(|it| Reverse(it.nodes));
-    PendingPod { request: request_text(pod), reasons: Some(reasons), ..pending(pod, None) }
 }
 
 fn bytes(mib: u32) -> u64 {

@@ -5,9 +5,9 @@ use std::{
     time::Duration,
 };
 
-use windlass_cluster::{BoundPod, EventReason, PodWarning, Pods};
+use windlass_cluster::{BoundPod, PodWarning, Pods};
 use windlass_config::WatchdogAction;
-use windlass_core::device::DeviceId;
+use windlass_core::{device::DeviceId, event_reason::EventReason};
 use windlass_host::{Host, blocking, causes, clock::Clock, container::GpuProcess};
 use windlass_lifecycle::mps::MpsClients;
 

@@ -1,4 +1,4 @@
-//! Reasons of the events that the agent writes.
+//! Reasons of the Kubernetes Events that Windlass writes.
 
 /// Reason of an event. docs/events.md has a row for each, and a test compares both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,16 +8,18 @@ pub struct EventReason(&'static str);
 
 impl EventReason {
     /// A device failed, or its cleanup did.
-    pub(crate) const DEVICE_UNHEALTHY: Self = Self("DeviceUnhealthy");
+    pub const DEVICE_UNHEALTHY: Self = Self("DeviceUnhealthy");
     /// A device is healthy again.
-    pub(crate) const DEVICE_RECOVERED: Self = Self("DeviceRecovered");
+    pub const DEVICE_RECOVERED: Self = Self("DeviceRecovered");
     /// A pod uses more memory of a GPU than its share.
     pub const GPU_MEMORY_EXCEEDED: Self = Self("GpuMemoryExceeded");
     /// A pod uses far more of a busy GPU's time than its share.
     pub const GPU_COMPUTE_EXCEEDED: Self = Self("GpuComputeExceeded");
+    /// No node has free devices for a pod.
+    pub const DEVICES_UNAVAILABLE: Self = Self("DevicesUnavailable");
 
     /// The reason as one word.
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         self.0
     }
 }
