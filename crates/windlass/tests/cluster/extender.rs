@@ -306,8 +306,28 @@ async fn kube_scheduler_follows_every_choice_and_no_gpu_is_overcommitted() {
     for (gpu, (mib, milli)) in allocations(&hollow_pods()) {
         assert!(mib <= GPU_MIB && milli <= 1000, "{gpu}: {mib} MiB and {milli} thousandths");
     }
+    check_event_of_a_pending_pod().await;
     drop(rig);
     drop(hollow_nodes);
+}
+
+/// A pod that asks for more GPUs than any node has gets an event that says so.
+async fn check_event_of_a_pending_pod() {
+    let mut pending = pod(0);
+    let name = "windlass-e2e-pending";
+    pending["metadata"]["name"] = name.into();
+    let limits = &mut pending["spec"]["containers"][0]["resources"]["limits"];
+    limits["nvidia.com/gpu"] = (GPUS + 1).to_string().into();
+    apply(&pending.to_string());
+    let selector = format!("reason=DevicesUnavailable,involvedObject.name={name}");
+    let messages = async || {
+        let path = "-o=jsonpath={.items[*].message}";
+        kubectl(&["get", "events", "--field-selector", &selector, path])
+    };
+    let has_event = async || messages().await.starts_with("waits for 9 GPUs of one node: ");
+    eventually(NODE_STATUS_LIMIT, true, has_event).await;
+    let message = messages().await;
+    assert!(message.contains(" (nodes: "), "{message}");
 }
 
 #[tokio::test]
