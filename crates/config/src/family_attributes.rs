@@ -77,6 +77,7 @@ const FUNCTION: &[Attribute] = attributes! {
         "pciVendor":    Text, "PCI vendor id, four hexadecimal digits";
         "pciDevice":    Text, "PCI device id, four hexadecimal digits";
         "pciClass":     Text, "PCI class, subclass and programming interface, `0x` and six hexadecimal digits";
+        "pcieSwitch":   Text, "Upstream port of the PCIe switch above the device, `0000:16:00.0`; absent without a switch";
         "driver":       Text, "Name of the bound driver";
         "iommuGroup":   Text, "IOMMU group, `42`";
         "isSriovVf":    Bool, "The function is a virtual function";
@@ -123,8 +124,10 @@ const NVIDIA: &[Attribute] = attributes! {
         "ofaEngines":            Amount, "Optical flow engines of the MIG instance";
     }
     "windlass.dev" => {
-        "pciClass":  Text, "PCI class, subclass and programming interface, `0x030200`";
-        "simulated": Text, "Machine profile of a simulated driver, `dgx-h100`";
+        "pciClass":   Text, "PCI class, subclass and programming interface, `0x030200`";
+        "pcieSwitch": Text, "Upstream port of the PCIe switch above the device, `0000:16:00.0`; absent without a switch";
+        "island":     Text, "First of the GPUs that NVLink connects with this one, directly or through others: its PCI address. Absent without NVLink, and for MIG instances";
+        "simulated":  Text, "Machine profile of a simulated driver, `dgx-h100`";
     }
 };
 
@@ -137,6 +140,7 @@ const NICS: &[Attribute] = attributes! {
         "pciVendor":       Text, "PCI vendor id, `15b3`";
         "pciDevice":       Text, "PCI device id, `101e`";
         "pciClass":        Text, "PCI class, subclass and programming interface, `0x020000`";
+        "pcieSwitch":      Text, "Upstream port of the PCIe switch above the device, `0000:16:00.0`; absent without a switch";
         "acpiIndex":       Text, "Slot number by firmware, which udev uses in `eno1`";
         "rdma":            Bool, "The function has an RDMA device";
         "rdmaDevice":      Text, "Name of the first RDMA device, `mlx5_0`";
@@ -181,6 +185,9 @@ const AMD: &[Attribute] = attributes! {
         "memory":           Amount, "Memory of the GPU or partition, `196592Mi`";
         "computeUnits":     Amount, "Compute units of the GPU or partition";
         "simdUnits":        Amount, "SIMD units of the GPU or partition";
+    }
+    "windlass.dev" => {
+        "island": Text, "First of the GPUs that xGMI connects with this one, directly or through others: its PCI address. Absent without xGMI";
     }
 };
 

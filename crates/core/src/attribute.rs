@@ -55,6 +55,12 @@ pub mod standard {
     pub const NUMA_NODE: AttributeName = AttributeName::new(DOMAIN, "numaNode");
 }
 
+/// Address of the upstream port of the PCIe switch above a device, `0000:16:00.0`. Devices below one switch have the
+/// level `PIX`.
+pub const PCIE_SWITCH: AttributeName = AttributeName::new("windlass.dev", "pcieSwitch");
+/// The island of a GPU: the address of its first GPU. NVLink or xGMI connects the GPUs of an island.
+pub const ISLAND: AttributeName = AttributeName::new("windlass.dev", "island");
+
 /// Longest attribute identifier that DRA accepts, in characters.
 const MAX_NAME_CHARS: usize = 32;
 

@@ -124,6 +124,12 @@ impl PciePath {
         self.root == other.root && device(self) == device(other)
     }
 
+    /// Upstream port of the nearest PCIe switch above the device; published as `windlass.dev/pcieSwitch`. A switch is
+    /// two bridges deep: the upstream port, and a downstream port per device.
+    pub fn switch(&self) -> Option<PciAddress> {
+        self.bridges().iter().rev().nth(1).copied()
+    }
+
     /// Bridges above the device, from the root port down.
     pub fn bridges(&self) -> &[PciAddress] {
         self.hops[self.above..].split_last().map_or(&[], |(_, bridges)| bridges)

@@ -1,5 +1,7 @@
 //! Connections between devices: NVLink, PCIe levels of `nvidia-smi topo`, NUMA.
 
+mod islands;
+
 use std::fmt;
 
 use crate::{
@@ -7,6 +9,8 @@ use crate::{
     nvlink::{NvLinkPair, NvLinks},
     pci::PciePath,
 };
+
+pub use self::islands::set_islands;
 
 /// The nearest common component of two devices; farther is greater.
 ///
@@ -219,6 +223,20 @@ mod tests {
             PcieLevel::Sys,
             "unknown nodes are different"
         );
+    }
+
+    #[test]
+    fn devices_below_one_switch_have_the_address_of_its_upstream_port() {
+        let below = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0";
+        for (path, expected) in [
+            (format!("{below}/0000:18:00.0"), Some("0000:16:00.0")),
+            (format!("{below}/0000:18:00.1"), Some("0000:16:00.0")),
+            (format!("{below}/0000:1b:00.0/0000:1c:00.0/0000:1d:00.0"), Some("0000:1b:00.0")),
+            ("pci0000:15/0000:15:02.0/0000:20:00.0".to_owned(), None),
+        ] {
+            let switch = PciePath::from_sysfs(&path).and_then(|path| path.switch());
+            assert_eq!(switch.map(|it| it.to_string()).as_deref(), expected, "{path}");
+        }
     }
 
     #[test]

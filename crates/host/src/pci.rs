@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use windlass_core::{
-    attribute::{AttributeName, AttributeValue, Attributes, standard},
+    attribute::{AttributeName, AttributeValue, Attributes, PCIE_SWITCH, standard},
     device::Location,
     pci::{PciAddress, PciePath},
 };
@@ -123,14 +123,17 @@ impl PciFunction {
         }
     }
 
-    /// Kubernetes' standard PCI attributes, and the class.
+    /// Kubernetes' standard PCI attributes, the switch, and the class.
     pub fn attributes(&self) -> Attributes {
         let address = AttributeValue::string(self.address.to_string());
         let root = self.path.as_ref().map(|path| AttributeValue::string(path.root()));
+        let switch = self.path.as_ref().and_then(PciePath::switch);
+        let switch = switch.map(|address| AttributeValue::string(address.to_string()));
         let numa_node = self.numa_node.map(|node| AttributeValue::Int(node.into()));
         let values = [
             (standard::PCI_BUS_ID, Some(address)),
             (standard::PCIE_ROOT, root),
+            (PCIE_SWITCH, switch),
             (standard::NUMA_NODE, numa_node),
             (PCI_CLASS, self.class.as_deref().map(AttributeValue::string)),
         ];

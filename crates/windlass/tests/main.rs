@@ -16,3 +16,4 @@ mod placement;
 mod policy;
 mod program;
 mod tidy;
+mod topology;

@@ -168,7 +168,7 @@ fn real_stages_on_simulated_boards_pass_every_item() {
         ["--trace", &trace_file.display().to_string(), "--picture", &picture.display().to_string()];
     let output = run(&[&arguments[..], &output_flags, &["-o", "json"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
-    check_traces(&trace_file);
+    let traced_items = check_traces(&trace_file);
     let svg = std::fs::read_to_string(picture).expect("a picture");
     for expected in ["p: mean times of an item, on SIMULATED boards", "planned: ", ">b</text>"] {
         assert!(svg.contains(expected), "{expected} is not in\n{svg}");
@@ -176,7 +176,8 @@ fn real_stages_on_simulated_boards_pass_every_item() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let layout = &report["layouts"][0];
     let account = &layout["account"];
-    assert!(account["sent"].as_u64().is_some_and(|sent| sent >= 40), "{account}");
+    // The machine decides how many items a second are. The account has those of the untraced run too.
+    assert!(account["sent"].as_u64().is_some_and(|sent| sent > traced_items), "{account}");
     assert_eq!(
         (&account["sent"], &account["unheard"]),
         (&account["arrived"], &0.into()),
@@ -195,8 +196,8 @@ fn real_stages_on_simulated_boards_pass_every_item() {
     );
 }
 
-/// Checks that each item has a span for each of four stages, within its root span.
-fn check_traces(file: &Path) {
+/// Checks that each item has a span for each of four stages, within its root span. Returns the number of items.
+fn check_traces(file: &Path) -> u64 {
     let document: Value =
         serde_json::from_slice(&std::fs::read(file).expect("a file")).expect("JSON");
     let resources = document["resourceSpans"].as_array().expect("a list");
@@ -219,13 +220,14 @@ fn check_traces(file: &Path) {
             nanos(root, start) <= nanos(span, start) && nanos(span, end) <= nanos(root, end),
             "{span}"
         );
-        item_count += u32::from(span.get("parentSpanId").is_none());
-        stage_span_count += u32::from(span["kind"] == 5);
+        item_count += u64::from(span.get("parentSpanId").is_none());
+        stage_span_count += u64::from(span["kind"] == 5);
     }
     assert!(
-        item_count >= 40 && stage_span_count == 4 * item_count,
+        item_count > 0 && stage_span_count == 4 * item_count,
         "{item_count} items, {stage_span_count} visits"
     );
+    item_count
 }
 
 #[test]

@@ -17,6 +17,7 @@ const DEVICE_ATTRIBUTES: &[&str] = &[
     "pciSubsystemVendor",
     "pciSubsystemDevice",
     "pciClass",
+    "pcieSwitch",
     "acpiIndex",
     "pfPciAddress",
     "usbVendor",

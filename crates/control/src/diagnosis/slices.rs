@@ -1,8 +1,11 @@
-//! Checks of ResourceSlices and DeviceClasses.
+//! Checks of ResourceSlices and DeviceClasses, and of the container runtimes of nodes with slices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+use k8s_openapi::api::{
+    core::v1::Node,
+    resource::v1::{Device, ResourceSlice},
+};
 use windlass_core::finding::Finding;
 
 use crate::objects::Objects;
@@ -24,7 +27,33 @@ pub(super) fn check(objects: &Objects) -> Vec<Finding> {
         findings.extend(devices.filter_map(|device| check_taints(pool, device)));
     }
     findings.extend(check_classes(objects));
+    let nodes_with_slices: BTreeSet<_> =
+        objects.slices().iter().filter_map(|slice| slice.spec.node_name.as_deref()).collect();
+    let has_slices = |node: &&Node| {
+        node.metadata.name.as_deref().is_some_and(|name| nodes_with_slices.contains(name))
+    };
+    findings.extend(objects.nodes().iter().filter(has_slices).filter_map(check_runtime));
     findings
+}
+
+/// First releases of container runtimes that read CDI documents, by which containers get the devices of claims.
+const FIRST_RELEASES_WITH_CDI: [(&str, [u32; 2]); 2] = [("containerd", [1, 7]), ("cri-o", [1, 23])];
+
+/// Problem of a node whose container runtime reads no CDI documents.
+fn check_runtime(node: &Node) -> Option<Finding> {
+    let runtime = &node.status.as_ref()?.node_info.as_ref()?.container_runtime_version;
+    let (name, version) = runtime.split_once("://")?;
+    let (_, first_release) = FIRST_RELEASES_WITH_CDI.iter().find(|(known, _)| *known == name)?;
+    let mut numbers = version.split('.').map(str::parse);
+    let release = [numbers.next()?.ok()?, numbers.next()?.ok()?];
+    let [major, minor] = first_release;
+    (release < *first_release).then(|| {
+        let subject = format!("node {}", node.metadata.name.as_deref().unwrap_or_default());
+        Finding::problem(AREA, subject, format!("{name} {version} ignores the devices of claims"))
+            .with_remedy(format!(
+                "update {name} to {major}.{minor} or newer, which reads CDI documents"
+            ))
+    })
 }
 
 /// Slices of the pool's newest generation.

@@ -109,6 +109,34 @@ fn incomplete_pools_tainted_devices_and_missing_classes_are_found() {
 }
 
 #[test]
+fn a_runtime_without_cdi_is_a_problem_where_devices_are_published_for_claims() {
+    let node = |name: &str, runtime: &str| {
+        json!({"kind": "Node", "metadata": {"name": name}, "status": {"nodeInfo": {
+            "architecture": "", "bootID": "", "containerRuntimeVersion": runtime, "kernelVersion": "",
+            "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "",
+            "osImage": "", "systemUUID": ""}}})
+    };
+    let class = json!({"kind": "DeviceClass", "metadata": {"name": "c"}, "spec": {}});
+    let findings = |name: &str, runtime: &str| {
+        let slice = slice("p", 1, 1, json!([]));
+        let items = json!([node(name, runtime), slice, class]);
+        actionable_findings(&evidence(items, agents(1, 1)))
+    };
+    for (runtime, expected) in [
+        ("containerd://1.6.33", "Problem node n: containerd 1.6.33 ignores the devices of claims"),
+        ("cri-o://1.22.5", "Problem node n: cri-o 1.22.5 ignores the devices of claims"),
+    ] {
+        assert_eq!(findings("n", runtime), [expected]);
+    }
+    for runtime in
+        ["containerd://1.7.24", "containerd://2.1.0-rc.1", "cri-o://1.33.0", "docker://28.0"]
+    {
+        assert_eq!(findings("n", runtime), [""; 0], "{runtime}");
+    }
+    assert_eq!(findings("without-slices", "containerd://1.6.33"), [""; 0]);
+}
+
+#[test]
 fn a_pending_pod_has_its_reason_and_a_pod_to_delete_as_the_remedy() {
     let devices =
         json!({"devices": [{"id": "GPU-0", "model": "A10", "memoryMib": 24576}]}).to_string();

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_config::{DriverName, Sharing};
 use windlass_core::{
-    attribute::{AttributeName, AttributeValue, Attributes, Capacities, Quantity, standard},
+    attribute::{
+        AttributeName, AttributeValue, Attributes, Capacities, ISLAND, PCIE_SWITCH, Quantity,
+        standard,
+    },
     device::Device,
     enforcement::Enforcement,
 };
@@ -97,7 +100,8 @@ fn kind(entry: &CatalogEntry) -> Option<String> {
 }
 
 pub(super) fn is_placement(name: &AttributeName) -> bool {
-    [standard::PCI_BUS_ID, standard::PCIE_ROOT, standard::NUMA_NODE].contains(name)
+    [standard::PCI_BUS_ID, standard::PCIE_ROOT, standard::NUMA_NODE, PCIE_SWITCH, ISLAND]
+        .contains(name)
 }
 
 /// Default of a missing amount, of the same type as `like`.

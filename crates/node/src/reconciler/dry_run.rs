@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use tokio::sync::watch;
 use windlass_allocations::HeldIds;
 use windlass_config::Config;
-use windlass_core::inventory::Inventory;
+use windlass_core::{inventory::Inventory, topology::set_islands};
 use windlass_discovery::{SourceSnapshot, live_driver::LiveDriver};
 use windlass_lifecycle::cleanup;
 use windlass_resources::{
@@ -72,5 +72,6 @@ pub(crate) fn merge(sources: &Snapshots) -> Inventory {
         inventory.devices.extend(snapshot.devices.iter().cloned());
     }
     inventory.sort();
+    set_islands(&mut inventory.devices);
     inventory
 }

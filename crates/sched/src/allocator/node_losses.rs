@@ -5,7 +5,7 @@
 //! | broken up | a GPU without a holder, of which the claims get a part | 100 per GPU |
 //! | partition | largest possible partition of a GPU: before, minus after, minus the one allocated | 200 per GPU |
 //! | stranded | a PCIe switch or root with free GPUs and free NICs that keeps only one of the two | 50 each |
-//! | distance | between two chosen devices: 0 at one PCIe switch or root, 1 on one NUMA node, else 2 | 40 times the mean |
+//! | distance | between two chosen devices: 0 in one island, or at one PCIe switch or root, 1 on one NUMA node, else 2 | 40 times the mean |
 //!
 //! The points are on the scale of [`Policy::Windlass`](crate::policy::Policy::Windlass). A GPU that is broken up costs
 //! as much as a GPU of a scarce product. A distance of 2 costs less: it slows one pod, whereas a broken-up GPU can
@@ -40,8 +40,10 @@ pub struct NodeLosses {
 }
 
 /// Attributes that losses depend on, in any domain.
-pub(super) const ATTRIBUTES: [&str; 4] = ["numaNode", "pcieRoot", SWITCH, "type"];
+pub(super) const ATTRIBUTES: [&str; 5] = [ISLAND, "numaNode", "pcieRoot", SWITCH, "type"];
 const SWITCH: &str = "pcieSwitch";
+/// GPUs that NVLink or xGMI connects.
+const ISLAND: &str = "island";
 
 /// Kind of a device whose distance to others matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +192,10 @@ fn distance_milli(pools: &Pools, chosen: &[ChosenDevice]) -> u32 {
 }
 
 fn distance(first: &Device, second: &Device) -> u32 {
+    let island = |device| text(device, ISLAND);
+    if island(first).is_some() && island(first) == island(second) {
+        return 0;
+    }
     let parents = pcie_parent(first).zip(pcie_parent(second));
     let numa_node = |device: &Device| attribute(device, "numaNode").and_then(|value| value.int);
     match (parents, numa_node(first).zip(numa_node(second))) {
@@ -203,8 +209,11 @@ fn distance(first: &Device, second: &Device) -> u32 {
 
 /// The PCIe switch above a device, or else its PCIe root.
 fn pcie_parent(device: &Device) -> Option<&str> {
-    let text = |name| attribute(device, name).and_then(|value| value.string.as_deref());
-    text(SWITCH).or_else(|| text("pcieRoot"))
+    text(device, SWITCH).or_else(|| text(device, "pcieRoot"))
+}
+
+fn text<'a>(device: &'a Device, name: &str) -> Option<&'a str> {
+    attribute(device, name)?.string.as_deref()
 }
 
 /// The attribute with this name, in any domain.

@@ -89,6 +89,10 @@ async fn the_examples_for_whole_gpus_get_what_they_ask_for() {
     assert_eq!(devices.len(), 5, "each in one claim: {owners:?}");
     drop(manifests);
     rig.wait_for_no_owners().await;
+    let manifests = apply_examples(&["linked-gpus"]);
+    assert_eq!(gpus(&container_view("default", "linked-gpus", "main").await).len(), 4);
+    drop(manifests);
+    rig.wait_for_no_owners().await;
 }
 
 #[tokio::test]
