@@ -17,7 +17,8 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_host::watch::changed;
+use windlass_core::event_reason::MAX_INSTANCE_BYTES;
+use windlass_host::{abbreviate::prefix, watch::changed};
 use windlass_resources::NodeState;
 
 use self::{
@@ -33,14 +34,8 @@ use super::{
 /// Namespace of events about cluster-scoped objects; the API server accepts no other.
 const NAMESPACE: &str = "default";
 
-/// The API server's limit for a note, in bytes.
-pub(crate) const MAX_NOTE_BYTES: usize = 1024;
-
 /// Controller that reports the agent's events.
 pub(crate) const REPORTING_CONTROLLER: &str = "windlass.dev/node";
-
-/// The API server's limit for the name of an instance.
-const MAX_INSTANCE_CHARS: usize = 128;
 
 /// Writes events about device health to the Node, until `stop`.
 ///
@@ -143,5 +138,5 @@ async fn write_to(connection: &Connection, write: &EventWrite) -> Result<(), Clu
 
 /// `reportingInstance` of the agent's events.
 pub(crate) fn reporting_instance(node: &str) -> String {
-    node.chars().take(MAX_INSTANCE_CHARS).collect()
+    prefix(node, MAX_INSTANCE_BYTES).to_owned()
 }

@@ -5,12 +5,12 @@ use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1::Event},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
-use windlass_core::event_reason::EventReason;
+use windlass_core::event_reason::{EventReason, MAX_NOTE_BYTES};
 use windlass_host::abbreviate::prefix;
 
 use super::{
     BoundPod,
-    events::{MAX_NOTE_BYTES, REPORTING_CONTROLLER, reporting_instance},
+    events::{REPORTING_CONTROLLER, reporting_instance},
     request_backoff::hash,
 };
 

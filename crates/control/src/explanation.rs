@@ -9,7 +9,7 @@ use windlass_sched::request::ShareMemory;
 
 use crate::{
     facts::{GpuRequest, PodFacts},
-    index::{Index, Refusal},
+    index::{Index, PodClaims, Refusal},
 };
 
 /// Explanation of a pod's placement.
@@ -76,7 +76,9 @@ struct Outcomes {
 const MAX_EXPLAINED: usize = 10;
 /// Maximum number of remedies of an explanation.
 const MAX_REMEDIES: usize = 5;
-/// Number of nodes per step. A step holds the lock of the index for less than a millisecond.
+/// Maximum number of reasons in a pending pod's sentence.
+const MAX_REASONS: usize = 5;
+/// Number of nodes per step. A step without claims holds the lock of the index for less than a millisecond.
 pub(crate) const STEP_NODES: usize = 200;
 /// Number of nodes per step for a pod with claims: each node takes an allocation.
 const CLAIM_STEP_NODES: usize = 10;
@@ -85,12 +87,10 @@ const CLAIM_STEP_NODES: usize = 10;
 
 impl Outcomes {
     /// Checks the pod on further nodes.
-    fn check(&mut self, index: &mut Index, pod: &PodFacts, names: &[String]) {
-        let outcomes = index.filter(pod, names);
-        let claim_check = index.claim_check(pod);
-        for (name, outcome) in outcomes {
+    fn check(&mut self, index: &mut Index, pod: &PodFacts, claims: &PodClaims, names: &[String]) {
+        for (name, outcome) in index.filter(pod, names) {
             let outcome = outcome.map_err(|refusal| refusal.to_string());
-            let Err(reason) = outcome.and_then(|()| claim_check(name)) else {
+            let Err(reason) = outcome.and_then(|()| index.check_claims(claims, name)) else {
                 self.fitting.push(name.to_owned());
                 continue;
             };
@@ -114,9 +114,9 @@ impl Outcomes {
 impl Explanation {
     /// Explains a pod on all nodes of the view.
     pub fn of(index: &mut Index, pod: &PodFacts) -> Self {
-        let names = index.node_names();
+        let (names, claims) = (index.node_names(), index.pod_claims(pod));
         let mut outcomes = Outcomes::default();
-        outcomes.check(index, pod, &names);
+        outcomes.check(index, pod, &claims, &names);
         let suitable = mem::take(&mut outcomes.fitting);
         let mut fitting = Vec::new();
         let ranked = index.rank(pod, &suitable, suitable.len());
@@ -125,32 +125,38 @@ impl Explanation {
             let rank = is_explained.then(|| index.explain(pod, node)).flatten();
             fitting.push(FittingNode { node: node.to_owned(), rank });
         }
-        // A remedy is one pod. Deleting it does not make room for a gang.
-        let needs_remedies = fitting.is_empty() && pod.gang.is_none();
-        let remedies = if needs_remedies { remedies(index, pod, &names) } else { Vec::new() };
+        let remedies = if fitting.is_empty() { remedies(index, pod, &names) } else { Vec::new() };
         Self { fitting, remedies, ..Self::refusals(pod, outcomes.refused()) }
     }
 
-    /// Explains a pod while others use the index too: on many nodes in steps, without ranks and remedies.
-    pub(crate) async fn in_steps(index: &Shared<Index>, pod: &PodFacts) -> Self {
-        let names = index.with_lock(|index| index.node_names());
-        if names.len() <= STEP_NODES {
-            return index.with_lock(|index| Self::of(index, pod));
-        }
+    /// Explains a pod that no node can serve, in steps between which others use the index. `None` as soon as a node fits.
+    /// A cluster of more than [`STEP_NODES`] nodes has no remedies.
+    pub(crate) async fn of_refusals(
+        index: &Shared<Index>,
+        pod: &PodFacts,
+        names: &[String],
+    ) -> Option<Self> {
         let step_size = match pod {
             // A gang is planned over all nodes at once, in one step.
-            PodFacts { gang: Some(_), .. } => names.len(),
+            PodFacts { gang: Some(_), .. } => names.len().max(1),
             PodFacts { claims, .. } if claims.is_empty() => STEP_NODES,
             _ => CLAIM_STEP_NODES,
         };
+        let claims = index.with_lock(|index| index.pod_claims(pod));
         let mut outcomes = Outcomes::default();
         for step in names.chunks(step_size) {
-            index.with_lock(|index| outcomes.check(index, pod, step));
+            index.with_lock(|index| outcomes.check(index, pod, &claims, step));
+            if !outcomes.fitting.is_empty() {
+                return None;
+            }
             yield_now().await;
         }
-        let fitting = mem::take(&mut outcomes.fitting).into_iter();
-        let fitting = fitting.map(|node| FittingNode { node, rank: None }).collect();
-        Self { fitting, ..Self::refusals(pod, outcomes.refused()) }
+        let remedies = if names.len() <= STEP_NODES {
+            index.with_lock(|index| remedies(index, pod, names))
+        } else {
+            Vec::new()
+        };
+        Some(Self { remedies, ..Self::refusals(pod, outcomes.refused()) })
     }
 
     fn refusals(pod: &PodFacts, refused: Vec<RefusedNodes>) -> Self {
@@ -165,12 +171,17 @@ impl Explanation {
         }
     }
 
-    /// The pod's request, and the reasons why no node can serve it.
+    /// The pod's request, and the most frequent reasons why no node can serve it.
     pub(crate) fn pending_reason(&self) -> String {
-        let reasons = self.refused.iter().map(|it| format!("{} (nodes: {})", it.reason, it.nodes));
-        let reasons = reasons.collect::<Vec<_>>().join("; ");
-        let reasons = if reasons.is_empty() { "the cluster has no nodes" } else { &reasons };
-        format!("waits for {}: {reasons}", self.wants)
+        let first_reasons = self.refused.iter().take(MAX_REASONS);
+        let mut reasons: Vec<_> =
+            first_reasons.map(|it| format!("{} (nodes: {})", it.reason, it.nodes)).collect();
+        match self.refused.len().saturating_sub(MAX_REASONS) {
+            0 if reasons.is_empty() => reasons.push("the cluster has no nodes".to_owned()),
+            0 => {}
+            others => reasons.push(format!("and {others} more reasons")),
+        }
+        format!("waits for {}: {}", self.wants, reasons.join("; "))
     }
 }
 
@@ -178,7 +189,7 @@ impl Explanation {
 
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} can serve it once pod {} is gone", self.node, self.pod)
+        write!(f, "{} would have room once pod {} is gone", self.node, self.pod)
     }
 }
 
@@ -189,7 +200,7 @@ impl Serialize for Remedy {
 }
 
 /// The pod's request as text, without amounts of zero.
-fn request_text(pod: &PodFacts) -> String {
+pub(crate) fn request_text(pod: &PodFacts) -> String {
     let devices = match &pod.resources.gpus {
         Err(error) => error.to_string(),
         Ok(GpuRequest::None) if pod.claims.is_empty() => "no GPU".to_owned(),
@@ -213,8 +224,12 @@ fn request_text(pod: &PodFacts) -> String {
     [Some(devices), cpu, memory, gang].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Single pods whose deletion would make room for the pod, those with the fewest GPUs first.
+/// Single pods whose deletion would make room for the pod, those with the fewest GPUs first. None for a gang, which needs
+/// more, and for claims, whose devices no deletion of a pod is known to free.
 fn remedies(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<Remedy> {
+    if pod.gang.is_some() || !pod.claims.is_empty() {
+        return Vec::new();
+    }
     let outcomes = index.filter(pod, names);
     let depends_on_pods =
         |refusal: &Refusal| matches!(refusal, Refusal::Misfit(_) | Refusal::NotAccepted { .. });

@@ -124,7 +124,9 @@ impl Extender {
         let scores: Vec<_> = scores.collect();
         self.metrics.count_call(Verb::Prioritize, start.elapsed(), true);
         if let Some(HostPriority { host, .. }) = scores.last() {
-            self.index.with_lock(|index| index.predict_claims(&pod, host));
+            if !pod.claims.is_empty() {
+                self.index.with_lock(|index| index.predict_claims(&pod, host));
+            }
             self.best_nodes.with_lock(|best| {
                 if best.len() >= MAX_BEST_NODES {
                     best.clear();

@@ -27,11 +27,14 @@ mod predictions;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    mem,
+    sync::Arc,
 };
 
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::Notify;
 use windlass_core::annotation::{PlacedGpu, PodPlacement};
 use windlass_sched::{
+    allocator::Claims,
     fit::{Misfit, fit},
     node::{Node, Part},
     policy::{Policy, Rank},
@@ -85,8 +88,9 @@ pub struct Index {
     changed_during_list: BTreeMap<u64, HashSet<String>>,
     /// Number of list calls so far.
     list_count: u64,
-    /// Receiver of the UIDs of pods that kube-scheduler has found unschedulable, at each new message.
-    unschedulable: Option<UnboundedSender<String>>,
+    /// UIDs of pods for which kube-scheduler has a new message that no node fits, until they are taken.
+    unschedulable: BTreeSet<String>,
+    unschedulable_added: Arc<Notify>,
     is_synced: bool,
 }
 
@@ -118,6 +122,17 @@ pub struct PlacementDecision {
     pub id: u64,
     /// The first GPU: its index on the node, and its facts.
     pub first_gpu: Option<(usize, GpuFacts)>,
+}
+
+/// The claims of a pod, for checks on several nodes.
+#[derive(Clone, Debug)]
+pub(crate) enum PodClaims {
+    /// The pod has none.
+    None,
+    /// A claim does not exist yet, is invalid, or has devices.
+    NotAllocatable,
+    /// Claims that kube-scheduler can allocate.
+    Unallocated(Claims),
 }
 
 /// First reason why a pod is not placed on a node.
@@ -216,7 +231,8 @@ impl Default for Index {
             changed: BTreeSet::new(),
             changed_during_list: BTreeMap::new(),
             list_count: 0,
-            unschedulable: None,
+            unschedulable: BTreeSet::new(),
+            unschedulable_added: Arc::default(),
             is_synced: false,
         }
     }
@@ -228,9 +244,14 @@ impl Index {
         self.is_synced
     }
 
-    /// Reports from now on the UIDs of pods that kube-scheduler finds unschedulable, at each new message.
-    pub(crate) fn report_unschedulable(&mut self, sender: UnboundedSender<String>) {
-        self.unschedulable = Some(sender);
+    /// Notifies of new [unschedulable pods](Self::take_unschedulable).
+    pub(crate) fn unschedulable_added(&self) -> Arc<Notify> {
+        self.unschedulable_added.clone()
+    }
+
+    /// UIDs of the pods for which kube-scheduler has had a new message since the last call: no node fits.
+    pub(crate) fn take_unschedulable(&mut self) -> BTreeSet<String> {
+        mem::take(&mut self.unschedulable)
     }
 
     /// Number of nodes whose object exists, and of pods that have not ended.
@@ -416,18 +437,37 @@ impl Index {
         fit(self.view.catalog(), &state, &request).is_ok()
     }
 
-    /// Returns a check of a node by its name: `Ok` if kube-scheduler could allocate the pod's claims there, else the
-    /// reason why it could not.
-    pub fn claim_check(&self, pod: &PodFacts) -> impl Fn(&str) -> Result<(), String> + '_ {
-        let has_claims = !pod.claims.is_empty();
-        let prepared = self.claims.prepare(&pod.namespace, &pod.claims);
-        move |name| {
-            if !has_claims {
-                return Ok(());
+    /// The pod's claims, prepared for [`check_claims`](Self::check_claims).
+    pub(crate) fn pod_claims(&self, pod: &PodFacts) -> PodClaims {
+        match pod.claims.as_slice() {
+            [] => PodClaims::None,
+            names => match self.claims.prepare(&pod.namespace, names) {
+                Some(claims) => PodClaims::Unallocated(claims),
+                None => PodClaims::NotAllocatable,
+            },
+        }
+    }
+
+    /// Fails with the reason if kube-scheduler could not allocate the claims on this node.
+    pub(crate) fn check_claims(&self, claims: &PodClaims, node: &str) -> Result<(), String> {
+        match claims {
+            PodClaims::None => Ok(()),
+            PodClaims::NotAllocatable => {
+                Err("its claims do not exist yet, or have devices already".to_owned())
             }
-            let claims = prepared.as_ref();
-            let claims = claims.ok_or("its claims do not exist yet, or have devices already")?;
-            self.claims.check(claims, name).map_err(|error| error.to_string())
+            PodClaims::Unallocated(claims) => {
+                self.claims.check(claims, node).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// True if the index can tell where the pod's claims fit: they exist without devices, and all devices of the cluster
+    /// belong to a node.
+    pub(crate) fn can_judge_claims(&self, pod: &PodFacts) -> bool {
+        match self.pod_claims(pod) {
+            PodClaims::None => true,
+            PodClaims::NotAllocatable => false,
+            PodClaims::Unallocated(_) => !self.claims.has_network_devices(),
         }
     }
 

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! All state is rebuilt from the API server's objects; nothing is stored on disk. The extender writes only Bindings of
-//! pods, events of pending pods, and the Lease. Commands write the objects of an [`application`], with the user's credentials.
+//! pods, events of pending pods, and the Lease. Commands write the objects of an [`application`], with the user's
+//! credentials.
 
 pub mod agents;
 pub mod application;

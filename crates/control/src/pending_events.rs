@@ -9,11 +9,17 @@
 //!
 //! # Guarantees
 //!
-//! A pod gets one event when kube-scheduler first finds no node for it, and at most one in ten minutes when
-//! kube-scheduler's message changes. Nothing is written by a timer. Two replicas, or a restarted one, write the same
-//! event once: its name is a digest of the pod and of kube-scheduler's message.
+//! A pod has an event soon after kube-scheduler first finds no node for it, and again after a change of kube-scheduler's
+//! message, at least ten minutes later. A pod whose message stays the same has no further event. Replicas, and a
+//! restarted one, write the event of one message once: its name is a digest of the pod and of the message.
+//!
+//! An event names no pod of another namespace, whose name its readers may not know.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1::Event},
@@ -21,86 +27,141 @@ use k8s_openapi::{
 };
 use kube::{Api, api::PostParams};
 use tokio::{
-    sync::mpsc::{self, UnboundedReceiver},
-    time::{Instant, sleep},
+    sync::Notify,
+    time::{Instant, sleep, sleep_until},
 };
-use windlass_core::{event_reason::EventReason, name::digest};
+use windlass_core::{
+    event_reason::{EventReason, MAX_INSTANCE_BYTES, MAX_NOTE_BYTES},
+    name::digest,
+};
 use windlass_host::{abbreviate::prefix, causes, clock::Clock, shared::Shared};
 
 use crate::{explanation::Explanation, facts::PodFacts, index::Index};
 
 /// Minimum time between two events of a pod.
 const MIN_EVENT_INTERVAL: Duration = Duration::from_secs(600);
-/// Pause after each event: of many pending pods, ten per second get theirs.
-const WRITE_PAUSE: Duration = Duration::from_millis(100);
-/// Limit of the API server for a note, in bytes (`NoteLengthLimit` in pkg/apis/events/validation).
-const MAX_NOTE_BYTES: usize = 1024;
-/// Limit of the API server for the name of the writer, in bytes (same package).
-const MAX_INSTANCE_BYTES: usize = 128;
+/// Pause after each explanation: of many pending pods, ten per second are explained.
+const EXPLANATION_PAUSE: Duration = Duration::from_millis(100);
+/// Pause after an event that could not be written. It doubles up to `MIN_EVENT_INTERVAL`.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 const REPORTING_CONTROLLER: &str = "windlass.dev/extender";
 
 /// Writes events about pending pods.
 pub(crate) struct PendingEvents {
     index: Arc<Shared<Index>>,
-    /// UIDs from the index.
-    unschedulable: UnboundedReceiver<String>,
+    /// Notified when the index has further unschedulable pods.
+    unschedulable_added: Arc<Notify>,
     client: kube::Client,
     clock: Clock,
     /// Name of this replica in the events.
     identity: String,
 }
 
+/// Times of the events.
+#[derive(Debug, Default)]
+struct Schedule {
+    /// By UID: time at which a pod is explained.
+    due: HashMap<String, Instant>,
+    /// By UID: time of a pod's last event.
+    written: HashMap<String, Instant>,
+}
+
+// === impl Schedule ===
+
+impl Schedule {
+    /// Adds pods with a new message: due now, or `MIN_EVENT_INTERVAL` after their last event.
+    fn add(&mut self, uids: BTreeSet<String>, now: Instant) {
+        self.written.retain(|_, time| now - *time < MIN_EVENT_INTERVAL);
+        for uid in uids {
+            let earliest = self.written.get(&uid).map(|time| *time + MIN_EVENT_INTERVAL);
+            self.due.entry(uid).or_insert(earliest.unwrap_or(now));
+        }
+    }
+
+    /// The pod that is due first, and its time.
+    fn next(&self) -> Option<(String, Instant)> {
+        let first = self.due.iter().min_by_key(|(uid, due)| (**due, *uid));
+        first.map(|(uid, due)| (uid.clone(), *due))
+    }
+}
+
 // === impl PendingEvents ===
 
 impl PendingEvents {
-    /// For an index that has not been read yet.
     pub(crate) fn new(
         index: Arc<Shared<Index>>,
         client: kube::Client,
         clock: Clock,
         identity: &str,
     ) -> Self {
-        let (sender, unschedulable) = mpsc::unbounded_channel();
-        index.with_lock(|index| index.report_unschedulable(sender));
+        let unschedulable_added = index.with_lock(|index| index.unschedulable_added());
         let identity = prefix(identity, MAX_INSTANCE_BYTES).to_owned();
-        Self { index, unschedulable, client, clock, identity }
+        Self { index, unschedulable_added, client, clock, identity }
     }
 
-    /// Writes events for the pods that the index reports. Never returns.
-    pub(crate) async fn run(mut self) {
-        let (mut last_events, mut is_failing) = (HashMap::<String, Instant>::new(), false);
-        while let Some(uid) = self.unschedulable.recv().await {
-            let now = Instant::now();
-            last_events.retain(|_, time| now - *time < MIN_EVENT_INTERVAL);
-            if last_events.contains_key(&uid) {
+    /// Writes the events. Never returns.
+    pub(crate) async fn run(self) {
+        let (mut schedule, mut retry_pause) = (Schedule::default(), RETRY_PAUSE);
+        loop {
+            let uids = self.index.with_lock(Index::take_unschedulable);
+            schedule.add(uids, Instant::now());
+            let Some((uid, due)) = schedule.next() else {
+                self.unschedulable_added.notified().await;
                 continue;
-            }
-            let Some(pod) = self.index.with_lock(|index| index.pending_pod(&uid)) else { continue };
-            let explanation = Explanation::in_steps(&self.index, &pod).await;
-            // The pod fits now, or something else keeps it from the node, of which kube-scheduler's own event tells.
-            if !explanation.fitting.is_empty() {
-                continue;
-            }
-            last_events.insert(uid, now);
-            match self.write(&self.event(&pod, &explanation)).await {
-                Ok(()) => is_failing = false,
-                Err(error) if !is_failing => {
-                    is_failing = true;
-                    let (pod, error) = (pod.namespaced_name(), causes(&error));
-                    tracing::warn!(pod, error, "events of pending pods cannot be written");
+            };
+            if due > Instant::now() {
+                tokio::select! {
+                    () = sleep_until(due) => {}
+                    // Another pod may be due before.
+                    () = self.unschedulable_added.notified() => {}
                 }
-                Err(_) => {}
+                continue;
             }
-            sleep(WRITE_PAUSE).await;
+            if let Some(event) = self.explain(&uid).await {
+                if let Err(error) = self.write(&event).await {
+                    if retry_pause == RETRY_PAUSE {
+                        let (namespace, error) = (event.metadata.namespace, causes(&error));
+                        tracing::warn!(
+                            namespace,
+                            error,
+                            "events of pending pods cannot be written"
+                        );
+                    }
+                    sleep(retry_pause).await;
+                    retry_pause = (2 * retry_pause).min(MIN_EVENT_INTERVAL);
+                    continue;
+                }
+                retry_pause = RETRY_PAUSE;
+                schedule.written.insert(uid.clone(), Instant::now());
+            }
+            schedule.due.remove(&uid);
+            sleep(EXPLANATION_PAUSE).await;
         }
+    }
+
+    /// The event of a pod. `None` if a node fits: then kube-scheduler's own event tells of something else, such as a
+    /// taint.
+    async fn explain(&self, uid: &str) -> Option<Event> {
+        let (pod, names) = self.index.with_lock(|index| {
+            let pod = index.pending_pod(uid)?;
+            index.can_judge_claims(&pod).then(|| (pod, index.node_names()))
+        })?;
+        let explanation = Explanation::of_refusals(&self.index, &pod, &names).await?;
+        Some(self.event(&pod, &explanation))
     }
 
     async fn write(&self, event: &Event) -> kube::Result<()> {
         let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
         let api = Api::namespaced(self.client.clone(), namespace);
         match api.create(&PostParams::default(), event).await {
-            // Written by another replica, or before a restart.
-            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+            // Another replica wrote it, or this one before a restart; or the namespace is being deleted with the pod.
+            Err(kube::Error::Api(status))
+                if status.is_already_exists()
+                    || status.is_not_found()
+                    || status.message.contains("is being terminated") =>
+            {
+                Ok(())
+            }
             result => result.map(drop),
         }
     }
@@ -118,7 +179,7 @@ impl PendingEvents {
             type_: Some("Warning".to_owned()),
             reason: Some(EventReason::DEVICES_UNAVAILABLE.as_str().to_owned()),
             action: Some("Explain".to_owned()),
-            note: Some(note(explanation)),
+            note: Some(note(pod, explanation)),
             regarding: Some(ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Pod".to_owned()),
@@ -134,9 +195,38 @@ impl PendingEvents {
     }
 }
 
-/// The reasons and the first remedy. Reasons give way to the remedy if both are too long.
-fn note(explanation: &Explanation) -> String {
-    let remedy = explanation.remedies.first().map(|it| format!(". {it}")).unwrap_or_default();
+/// The reasons, and the first remedy in the pod's namespace. Reasons give way to the remedy if both are too long.
+fn note(pod: &PodFacts, explanation: &Explanation) -> String {
+    let namespace = format!("{}/", pod.namespace);
+    let mut remedies = explanation.remedies.iter().filter(|it| it.pod.starts_with(&namespace));
+    let remedy = remedies.next().map(|it| format!(". {it}")).unwrap_or_default();
     let reason = explanation.pending_reason();
     format!("{}{remedy}", prefix(&reason, MAX_NOTE_BYTES.saturating_sub(remedy.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_due_at_once_and_with_a_later_message_after_the_interval() {
+        let now = Instant::now();
+        let mut schedule = Schedule::default();
+        let uids = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        schedule.add(uids(&["b", "a"]), now);
+        assert_eq!(schedule.next(), Some(("a".to_owned(), now)));
+        schedule.due.remove("a");
+        schedule.written.insert("a".to_owned(), now);
+        // Two messages in the interval lead to one event at its end.
+        let later = now + Duration::from_secs(1);
+        schedule.add(uids(&["a"]), later);
+        schedule.add(uids(&["a"]), later + Duration::from_secs(1));
+        schedule.due.remove("b");
+        assert_eq!(schedule.next(), Some(("a".to_owned(), now + MIN_EVENT_INTERVAL)));
+        schedule.due.remove("a");
+        let much_later = now + MIN_EVENT_INTERVAL;
+        schedule.add(uids(&["a"]), much_later);
+        assert_eq!(schedule.next(), Some(("a".to_owned(), much_later)));
+        assert_eq!(schedule.written.len(), 0, "old times are forgotten");
+    }
 }

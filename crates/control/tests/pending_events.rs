@@ -1,6 +1,10 @@
 //! Events of pending pods: written once, with the reason of each node and a remedy.
 
-use k8s_openapi::api::{core::v1::Pod, events::v1::Event, resource::v1::ResourceClaim};
+use k8s_openapi::api::{
+    core::v1::Pod,
+    events::v1::Event,
+    resource::v1::{DeviceClass, ResourceClaim},
+};
 use serde_json::{Value, json};
 
 use crate::rig::{TIMEOUT, TestCluster};
@@ -63,8 +67,8 @@ async fn a_pod_that_no_node_can_serve_has_one_event_with_reasons_and_a_remedy() 
     );
     assert_eq!(
         written[1].1,
-        "waits for 2 GPUs of one node: 2 whole GPUs requested, 1 free (nodes: 2). a can serve it once pod default/holder \
-         is gone"
+        "waits for 2 GPUs of one node: 2 whole GPUs requested, 1 free (nodes: 2). a would have room once pod \
+         default/holder is gone"
     );
     extender.stop().await;
 }
@@ -88,31 +92,72 @@ async fn two_replicas_and_a_restarted_one_write_an_event_once() {
 }
 
 #[tokio::test]
-async fn a_pod_whose_claim_fits_nowhere_has_an_event_and_one_that_fits_has_none() {
+async fn a_pod_of_another_namespace_is_not_named() {
     let cluster = TestCluster::start();
     cluster.add_node("a", 1);
-    for name in ["unclaimed", "fits"] {
-        let claims = json!([{"name": "gpus", "resourceClaimName": name}]);
-        let claims = if name == "fits" { json!([]) } else { claims };
+    cluster.server.objects().put::<Pod>(&object(json!({
+        "metadata": {"name": "holder", "namespace": "other"},
+        "spec": {"nodeName": "a", "containers": [
+            {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}},
+        ]},
+    })));
+    cluster.add_pod("pending", json!({"nvidia.com/gpu": "1"}));
+    let extender = cluster.extender("one").await;
+    refuse(&cluster, "pending", "Unschedulable", "0/1 nodes are available");
+    let written = events_when(&cluster, 1).await;
+    assert_eq!(written[0].1, "waits for 1 GPU: 1 whole GPU requested, 0 free (nodes: 1)");
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_has_an_event_only_if_its_devices_are_the_reason() {
+    let cluster = TestCluster::start();
+    cluster.add_node("a", 1);
+    cluster.server.objects().put::<DeviceClass>(&object(json!({
+        "metadata": {"name": "gpu"}, "spec": {},
+    })));
+    let request = json!([{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]);
+    let allocation = json!({"devices": {"results": [
+        {"request": "gpu", "driver": "d.com", "pool": "p", "device": "gpu-0"},
+    ]}});
+    for (claim, status) in [("allocated", json!({"allocation": allocation})), ("open", json!({}))] {
         cluster.server.objects().put::<ResourceClaim>(&object(json!({
-            "metadata": {"name": name, "namespace": "default"},
-            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "absent"}}]}},
+            "metadata": {"name": claim, "namespace": "default"},
+            "spec": {"devices": {"requests": request}}, "status": status,
         })));
+    }
+    // The pods' claims; a pod without one requests the GPU of the node.
+    let pods = [
+        ("fits", None),
+        ("allocated", Some("allocated")),
+        ("missing", Some("missing")),
+        ("open", Some("open")),
+    ];
+    for (name, claim) in pods {
+        let claims = claim.map(|claim| json!([{"name": "gpus", "resourceClaimName": claim}]));
+        let gpus = if claim.is_none() { "1" } else { "0" };
         cluster.server.objects().put::<Pod>(&object(json!({
             "metadata": {"name": name, "namespace": "default"},
-            "spec": {"containers": [{"name": "c", "image": "i",
-                                     "resources": {"limits": {"nvidia.com/gpu": if name == "fits" { "1" } else { "0" }}}}],
-                     "resourceClaims": claims},
+            "spec": {"resourceClaims": claims, "containers": [
+                {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": gpus}}},
+            ]},
         })));
     }
     let extender = cluster.extender("one").await;
-    extender.wait_for_gauge("pods", "2.0").await;
-    refuse(&cluster, "fits", "Unschedulable", "0/1 nodes are available: 1 node(s) had a taint");
-    refuse(&cluster, "unclaimed", "Unschedulable", "0/1 nodes are available: cannot allocate");
-    let written = events_when(&cluster, 1).await;
-    let [(pod, note)] = &written[..] else { panic!("{written:?}") };
-    assert_eq!(pod, "unclaimed");
-    assert!(note.starts_with("waits for the devices of its claims: "), "{note}");
-    assert!(note.ends_with("(nodes: 1)"), "{note}");
+    extender.wait_for_gauge("pods", "4.0").await;
+    for (name, _) in pods {
+        refuse(&cluster, name, "Unschedulable", "0/1 nodes are available");
+    }
+    events_when(&cluster, 1).await;
+    // A later message is explained after the earlier ones.
+    cluster.add_pod("last", json!({"nvidia.com/gpu": "2"}));
+    refuse(&cluster, "last", "Unschedulable", "0/1 nodes are available");
+    let written = events_when(&cluster, 2).await;
+    let [(last, _), (open, note)] = &written[..] else { panic!("{written:?}") };
+    assert_eq!((last.as_str(), open.as_str()), ("last", "open"));
+    assert_eq!(
+        note,
+        "waits for the devices of its claims: cannot allocate all claims: request gpu found 0 of 1 among 0 devices (nodes: 1)"
+    );
     extender.stop().await;
 }

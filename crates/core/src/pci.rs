@@ -124,10 +124,11 @@ impl PciePath {
         self.root == other.root && device(self) == device(other)
     }
 
-    /// Upstream port of the nearest PCIe switch above the device; published as `windlass.dev/pcieSwitch`. A switch is
-    /// two bridges deep: the upstream port, and a downstream port per device.
+    /// Upstream port of the nearest PCIe switch above the device; published as `windlass.dev/pcieSwitch`. Below the root
+    /// port, a switch is two bridges deep: the upstream port, and a downstream port per device.
     pub fn switch(&self) -> Option<PciAddress> {
-        self.bridges().iter().rev().nth(1).copied()
+        let [_, .., upstream_port, _] = self.bridges() else { return None };
+        Some(*upstream_port)
     }
 
     /// Bridges above the device, from the root port down.

@@ -5,6 +5,7 @@ mod book;
 mod commands;
 mod events;
 mod forms;
+mod labels;
 mod pages;
 mod troubleshooting;
 

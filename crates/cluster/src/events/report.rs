@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use windlass_core::{
     device::{Device, DeviceId},
+    event_reason::MAX_NOTE_BYTES,
     health::HealthState,
     inventory::Inventory,
 };
 use windlass_host::abbreviate::prefix;
 use windlass_lifecycle::cleanup::Failure;
 use windlass_resources::NodeState;
-
-use super::MAX_NOTE_BYTES;
 
 /// Devices whose last event was `Unhealthy`, with the health in that event.
 #[derive(Debug, Default)]

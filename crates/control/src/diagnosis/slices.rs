@@ -27,8 +27,9 @@ pub(super) fn check(objects: &Objects) -> Vec<Finding> {
         findings.extend(devices.filter_map(|device| check_taints(pool, device)));
     }
     findings.extend(check_classes(objects));
+    let by_cdi = objects.slices().iter().filter(|it| CDI_DRIVERS.contains(&&*it.spec.driver));
     let nodes_with_slices: BTreeSet<_> =
-        objects.slices().iter().filter_map(|slice| slice.spec.node_name.as_deref()).collect();
+        by_cdi.filter_map(|slice| slice.spec.node_name.as_deref()).collect();
     let has_slices = |node: &&Node| {
         node.metadata.name.as_deref().is_some_and(|name| nodes_with_slices.contains(name))
     };
@@ -36,8 +37,10 @@ pub(super) fn check(objects: &Objects) -> Vec<Finding> {
     findings
 }
 
-/// First releases of container runtimes that read CDI documents, by which containers get the devices of claims.
-const FIRST_RELEASES_WITH_CDI: [(&str, [u32; 2]); 2] = [("containerd", [1, 7]), ("cri-o", [1, 23])];
+/// Drivers by whose CDI documents containers get their devices.
+const CDI_DRIVERS: [&str; 2] = ["windlass.dev", "gpu.nvidia.com"];
+/// First releases of container runtimes that take the names of CDI devices from the kubelet (KEP-4009).
+const FIRST_RELEASES_WITH_CDI: [(&str, [u32; 2]); 2] = [("containerd", [1, 7]), ("cri-o", [1, 28])];
 
 /// Problem of a node whose container runtime reads no CDI documents.
 fn check_runtime(node: &Node) -> Option<Finding> {

@@ -124,7 +124,7 @@ fn a_runtime_without_cdi_is_a_problem_where_devices_are_published_for_claims() {
     };
     for (runtime, expected) in [
         ("containerd://1.6.33", "Problem node n: containerd 1.6.33 ignores the devices of claims"),
-        ("cri-o://1.22.5", "Problem node n: cri-o 1.22.5 ignores the devices of claims"),
+        ("cri-o://1.27.5", "Problem node n: cri-o 1.27.5 ignores the devices of claims"),
     ] {
         assert_eq!(findings("n", runtime), [expected]);
     }
@@ -156,7 +156,7 @@ fn a_pending_pod_has_its_reason_and_a_pod_to_delete_as_the_remedy() {
     assert_eq!(findings.len(), 1, "{findings:?}");
     assert!(findings[0].starts_with("Warning pod d/waiting: waits for 1 GPU"), "{findings:?}");
     let remedies: Vec<_> = evidence.findings().into_iter().filter_map(|it| it.remedy).collect();
-    assert_eq!(remedies, ["n can serve it once pod d/holder is gone"]);
+    assert_eq!(remedies, ["n would have room once pod d/holder is gone"]);
 }
 
 #[test]

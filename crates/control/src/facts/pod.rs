@@ -102,11 +102,15 @@ impl PodFacts {
     }
 }
 
-/// Message of the condition by which kube-scheduler says that no node fits the pod. A gated pod has another reason.
+/// Message of the condition by which kube-scheduler says that no node fits the pod. A gated pod has another reason, and a
+/// pod with a nominated node waits for its victims only.
 fn unschedulable_message(object: &Pod) -> Option<String> {
-    let conditions = object.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let mut conditions = conditions.filter(|it| it.type_ == "PodScheduled" && it.status == "False");
-    let condition = conditions.find(|it| it.reason.as_deref() == Some("Unschedulable"))?;
+    let status = object.status.as_ref().filter(|status| status.nominated_node_name.is_none())?;
+    let mut conditions = status.conditions.iter().flatten();
+    let condition = conditions.find(|it| {
+        let reason = it.reason.as_deref();
+        it.type_ == "PodScheduled" && it.status == "False" && reason == Some("Unschedulable")
+    })?;
     Some(condition.message.clone().unwrap_or_default())
 }
 

@@ -84,6 +84,7 @@ impl Index {
     /// Removes a Pod.
     pub fn remove_pod(&mut self, uid: &str) {
         self.record_pod_change(uid);
+        self.unschedulable.remove(uid);
         if let Some(entry) = self.pods.remove(uid) {
             self.gangs.remove(&entry.facts);
             let node = current_node(Some(&entry));
@@ -166,7 +167,9 @@ impl Index {
 
     /// Removes a `ResourceClaim`.
     pub fn remove_claim(&mut self, namespace: &str, name: &str) {
-        let nodes = self.claims.remove_claim(&(namespace.to_owned(), name.to_owned()));
+        let key = (namespace.to_owned(), name.to_owned());
+        self.predictions.remove(&key);
+        let nodes = self.claims.remove_claim(&key);
         self.mark_changed(nodes);
     }
 
@@ -207,14 +210,11 @@ impl Index {
         }
     }
 
-    /// Reports the pod to the receiver of unschedulable pods. Before the first sync, reasons would be wrong.
-    fn report_if_unschedulable(&self, pod: &PodFacts) {
-        if let Some(sender) = &self.unschedulable
-            && self.is_synced
-            && pod.unschedulable.is_some()
-        {
-            // Fails at shutdown, when the receiver has ended.
-            let _ = sender.send(pod.uid.clone());
+    /// Adds the pod to the unschedulable ones if it is one. Before the first sync, reasons would be wrong.
+    fn report_if_unschedulable(&mut self, pod: &PodFacts) {
+        if self.is_synced && pod.unschedulable.is_some() && pod.needs_devices() {
+            self.unschedulable.insert(pod.uid.clone());
+            self.unschedulable_added.notify_one();
         }
     }
 

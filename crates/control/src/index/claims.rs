@@ -5,7 +5,7 @@
 
 use std::{
     cell::OnceCell,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -29,6 +29,8 @@ pub(super) struct ClaimIndex {
     classes: BTreeMap<String, DeviceClass>,
     /// By name; only slices with a `nodeName`. Network-attached devices belong to no node and are left out.
     slices: HashMap<String, Arc<ResourceSlice>>,
+    /// Names of the slices without a `nodeName`.
+    network_slices: HashSet<String>,
     nodes: HashMap<String, NodeSlices>,
     /// Names of the nodes of each pool.
     pools: HashMap<PoolId, BTreeSet<String>>,
@@ -83,7 +85,10 @@ impl ClaimIndex {
         if self.slices.get(&name).is_some_and(|cached| cached.spec == slice.spec) {
             return None;
         }
-        let node = slice.spec.node_name.clone()?;
+        let Some(node) = slice.spec.node_name.clone() else {
+            self.network_slices.insert(name);
+            return None;
+        };
         let slices = self.nodes.entry(node.clone()).or_default();
         slices.names.insert(name.clone());
         slices.pools.take();
@@ -94,6 +99,7 @@ impl ClaimIndex {
 
     /// Removes a slice. Returns the slice's node.
     pub(super) fn remove_slice(&mut self, name: &str) -> Option<String> {
+        self.network_slices.remove(name);
         let slice = self.slices.remove(name)?;
         let node = slice.spec.node_name.clone()?;
         let slices = self.nodes.get_mut(&node)?;
@@ -111,8 +117,13 @@ impl ClaimIndex {
         Some(node)
     }
 
+    /// True if some devices belong to no node. The index does not have them.
+    pub(super) fn has_network_devices(&self) -> bool {
+        !self.network_slices.is_empty()
+    }
+
     pub(super) fn slice_names(&self) -> Vec<String> {
-        self.slices.keys().cloned().collect()
+        self.slices.keys().chain(&self.network_slices).cloned().collect()
     }
 
     /// Adds or updates a class. Returns true if the class is new or has changed.
@@ -249,7 +260,7 @@ impl ClaimIndex {
         Claims::new(&claims, &classes).ok()
     }
 
-    /// The allocations that kube-scheduler would give a pod's claims on the node, with the claims' names. None if the
+    /// The allocations that kube-scheduler would give a pod's claims on the node, with the claims' names. Empty if the
     /// claims do not fit there, or if one is unknown or already allocated.
     pub(super) fn allocate(
         &self,

@@ -55,6 +55,11 @@ impl Predictions {
         self.open.insert(claim, prediction);
     }
 
+    /// Removes the prediction of a deleted claim.
+    pub(super) fn remove(&mut self, claim: &(String, String)) {
+        self.open.remove(claim);
+    }
+
     /// Compares the claim's allocation, which has devices of these nodes, with its prediction, if there is one.
     pub(super) fn compare(
         &mut self,

@@ -200,17 +200,16 @@ impl Feed {
     }
 
     async fn pending(&self) -> Vec<PendingPod> {
-        let (pods, node_count) = self.index.with_lock(|index| (index.pending(), index.counts().0));
+        let (pods, names) = self.index.with_lock(|index| (index.pending(), index.node_names()));
         let mut views = Vec::new();
         for (position, pod) in pods.iter().take(MAX_PENDING).enumerate() {
             // Allocating the claims of several pods on many nodes, again and again, would delay binds.
-            let is_cheap = pod.claims.is_empty() || node_count <= STEP_NODES;
-            let explanation = if position < MAX_EXPLAINED && is_cheap {
-                Some(Explanation::in_steps(&self.index, pod).await)
+            let is_cheap = pod.claims.is_empty() || names.len() <= STEP_NODES;
+            views.push(if position < MAX_EXPLAINED && is_cheap {
+                view::explained(pod, Explanation::of_refusals(&self.index, pod, &names).await)
             } else {
-                None
-            };
-            views.push(view::pending(pod, explanation));
+                view::unexplained(pod)
+            });
             yield_now().await;
         }
         views

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use windlass_page::{DeviceView, Health, HolderView, NodeView, PendingPod, RefusedNodes};
 
 use crate::{
-    explanation::Explanation,
+    explanation::{Explanation, request_text},
     facts::PodFacts,
     index::{GpuHolder, NodeSnapshot},
 };
@@ -79,21 +79,22 @@ fn bytes(mib: u32) -> u64 {
     u64::from(mib) << 20
 }
 
-/// A pending pod, with its explanation if there is one.
-pub(super) fn pending(pod: &PodFacts, explanation: Option<Explanation>) -> PendingPod {
-    let since = Timestamp::from_second(pod.created).unwrap_or_default();
-    let Some(explanation) = explanation else {
-        let (pod, request) = (pod.namespaced_name(), String::new());
-        return PendingPod { pod, since, request, reasons: None, help: None };
-    };
-    let reasons = explanation.refused.into_iter();
-    let reasons = reasons.map(|it| RefusedNodes { reason: it.reason, nodes: it.nodes });
-    let is_refused = explanation.fitting.is_empty();
+/// A pending pod without an explanation.
+pub(super) fn unexplained(pod: &PodFacts) -> PendingPod {
     PendingPod {
-        pod: explanation.pod,
-        since,
-        request: explanation.wants,
-        reasons: Some(if is_refused { reasons.collect() } else { Vec::new() }),
-        help: explanation.remedies.first().map(ToString::to_string),
+        pod: pod.namespaced_name(),
+        since: Timestamp::from_second(pod.created).unwrap_or_default(),
+        request: String::new(),
+        reasons: None,
+        help: None,
     }
+}
+
+/// A pending pod. `refusals` is its explanation, if no node can serve it.
+pub(super) fn explained(pod: &PodFacts, refusals: Option<Explanation>) -> PendingPod {
+    let help = refusals.as_ref().and_then(|it| it.remedies.first()).map(ToString::to_string);
+    let reasons = refusals.into_iter().flat_map(|it| it.refused);
+    let reasons = reasons.map(|it| RefusedNodes { reason: it.reason, nodes: it.nodes });
+    let (request, reasons) = (request_text(pod), Some(reasons.collect()));
+    PendingPod { request, reasons, help, ..unexplained(pod) }
 }

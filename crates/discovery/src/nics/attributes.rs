@@ -1,7 +1,7 @@
 //! Attributes of a network function, under the names of Windlass, Kubernetes and DRANET.
 //!
-//! DRA permits 32 attributes per device, and a virtual function with RDMA and vDPA already has 32: a new attribute must
-//! replace another. So of DRANET's attributes only those are published by which its users select. Two of these are
+//! DRA permits 32 attributes per device, and a virtual function with RDMA and vDPA has more: claims then lack DRANET's
+//! names of some. So of DRANET's attributes only those are published by which its users select. Two of these are
 //! omitted: the PCI address has Kubernetes' standard name, and the kind of device needs no attribute.
 
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};

@@ -86,7 +86,11 @@ pub(super) fn make_uniform(entries: &mut [CatalogEntry]) {
             for (name, value) in attributes.iter().filter(|(name, _)| !is_placement(name)) {
                 entry.attributes.entry(name.clone()).or_insert_with(|| zero_value(value));
             }
-            truncate_attributes(entry);
+            let missing_placement = attributes
+                .keys()
+                .filter(|name| is_placement(name) && !entry.attributes.contains_key(*name))
+                .count();
+            truncate_attributes(entry, MAX_PER_DEVICE - missing_placement);
         }
     }
 }
@@ -122,13 +126,20 @@ pub(super) fn zero_value(like: &AttributeValue) -> AttributeValue {
     }
 }
 
-/// Drops attributes above [`MAX_PER_DEVICE`] from the end: the same ones for every device of a kind.
-fn truncate_attributes(entry: &mut CatalogEntry) {
-    let limit = MAX_PER_DEVICE.saturating_sub(entry.capacity.len());
+/// Drops attributes beyond this number of attributes and capacities: first those that another domain repeats, then from
+/// the end. They are the same for every device of a kind, because each has room for the placement attributes it lacks.
+fn truncate_attributes(entry: &mut CatalogEntry, max_facts: usize) {
+    let limit = max_facts.saturating_sub(entry.capacity.len());
     while entry.attributes.len() > limit {
         let is_needed =
             |name: &AttributeName| is_placement(name) || [TYPE, SOURCE].contains(&name.name());
-        let surplus = entry.attributes.keys().rev().find(|name| !is_needed(name));
+        // DRANET's name of an attribute that has the same name in our domain.
+        let is_repeated = |name: &&AttributeName| {
+            let mut others = entry.attributes.keys().filter(|other| other.name() == name.name());
+            others.any(|other| other.domain() != name.domain())
+        };
+        let optional = || entry.attributes.keys().filter(|name| !is_needed(name));
+        let surplus = optional().find(is_repeated).or_else(|| optional().next_back());
         let Some(surplus) = surplus.cloned() else { return };
         entry.attributes.remove(&surplus);
     }

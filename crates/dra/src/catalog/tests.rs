@@ -8,14 +8,14 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use windlass_allocations::ledger::{CHECKPOINT_GRACE, Overlaps, RecordedDevices, SharedLedger};
 use windlass_core::{
-    attribute::{AttributeValue, Quantity, standard},
+    attribute::{AttributeValue, PCIE_SWITCH, Quantity, standard},
     device::{DeviceKind, SourceName},
     health::{Health, HealthState},
     inventory::Inventory,
 };
 use windlass_resources::offers::ClaimableDevices;
 
-use super::*;
+use super::{attributes::MAX_PER_DEVICE, *};
 
 fn gpu(id: &str, index: u32) -> Device {
     let name = |name| AttributeName::new("nvidia.com", name);
@@ -53,6 +53,33 @@ fn taints(state: &NodeState, ledger: &SharedLedger, name: &str) -> Vec<String> {
     let catalog = Catalog::of(state, "n1", &DriverName::default(), &ledger);
     let entry = catalog.find("n1/nvidia", name).expect("a published device");
     entry.taints.iter().map(|Taint { key, value }| format!("{key}={value}")).collect()
+}
+
+#[test]
+fn devices_of_a_kind_lack_the_same_attributes_with_and_without_a_switch_repeated_names_first() {
+    let own = |name: &str| AttributeName::try_new("windlass.dev", name).expect("a name");
+    let nic = |id: &str, switch: Option<&str>| {
+        let mut nic = Device { kind: DeviceKind::Nic, source: SourceName::NICS, ..gpu(id, 0) };
+        // With the type and the source, these are the 32 that a device may have.
+        let names = (0..28).map(|number| own(&format!("a{number:02}")));
+        let names = names.chain([own("mtu"), AttributeName::new("dra.net", "mtu")]);
+        nic.attributes = names.map(|name| (name, AttributeValue::Int(1))).collect();
+        nic.capacity.clear();
+        nic.attributes.extend(switch.map(|it| (PCIE_SWITCH, AttributeValue::string(it))));
+        nic
+    };
+    let catalog = catalog(vec![nic("nic-a", None), nic("nic-b", Some("0000:16:00.0"))]);
+    let names = |device: &str| {
+        let entry = catalog.find("n1/nics", device).expect("a published device");
+        let names: Vec<_> = entry.attributes.keys().map(ToString::to_string).collect();
+        assert!(names.len() <= MAX_PER_DEVICE, "{names:?}");
+        names
+    };
+    let mut with_switch = names("nic-b");
+    with_switch.retain(|name| *name != PCIE_SWITCH.to_string());
+    assert_eq!(names("nic-a"), with_switch);
+    assert!(with_switch.contains(&"windlass.dev/mtu".to_owned()), "{with_switch:?}");
+    assert!(!with_switch.contains(&"dra.net/mtu".to_owned()), "{with_switch:?}");
 }
 
 #[test]

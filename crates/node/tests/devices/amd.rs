@@ -27,7 +27,7 @@ fn ids(state: &NodeState) -> Vec<String> {
 async fn whole_gpus_have_their_location_their_links_and_their_nodes() {
     let state = machine("mi300x", "").scan_host().await;
     let text = golden::devices(&state, "amd");
-    let first = text.split_inclusive('\n').take(19).collect::<String>();
+    let first = text.split_inclusive('\n').take(21).collect::<String>();
     insta::assert_snapshot!("mi300x_first", first);
     insta::assert_snapshot!("mi300x", golden::overview(&state, "amd"));
 }
@@ -54,7 +54,7 @@ async fn a_partition_has_the_location_and_a_share_of_its_gpu() {
     let state = machine("mi300x-cpx", "amd: {naming: mixed}").scan_host().await;
     assert_eq!(state.resources()[&"amd.com/cpx_nps4".parse().expect("valid")], (64, 64));
     let text = golden::devices(&state, "amd");
-    let first = text.split_inclusive('\n').take(55).collect::<String>();
+    let first = text.split_inclusive('\n').take(61).collect::<String>();
     insta::assert_snapshot!("mi300x_cpx_first", first);
 }
 

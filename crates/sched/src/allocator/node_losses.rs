@@ -40,7 +40,8 @@ pub struct NodeLosses {
 }
 
 /// Attributes that losses depend on, in any domain.
-pub(super) const ATTRIBUTES: [&str; 5] = [ISLAND, "numaNode", "pcieRoot", SWITCH, "type"];
+pub(super) const ATTRIBUTES: [&str; 5] = [ISLAND, "numaNode", ROOT, SWITCH, "type"];
+const ROOT: &str = "pcieRoot";
 const SWITCH: &str = "pcieSwitch";
 /// GPUs that NVLink or xGMI connects.
 const ISLAND: &str = "island";
@@ -156,11 +157,13 @@ fn partition_milli([before, after]: &mut [Availability<'_>; 2]) -> u32 {
 fn stranded(availabilities: &mut [Availability<'_>; 2]) -> u32 {
     let pools = availabilities[0].pools;
     let mut parents: BTreeMap<&str, FreeCounts> = BTreeMap::new();
+    let of_kind = |device: usize| Some((pools.kind(device)?, pools.device(device).1));
+    // A driver that publishes no switches would have its NICs elsewhere than the GPUs beside them.
+    let have_switches =
+        (0..pools.len()).filter_map(of_kind).all(|(_, device)| text(device, SWITCH).is_some());
     for device in 0..pools.len() {
-        let Some((kind, parent)) = pools.kind(device).zip(pcie_parent(pools.device(device).1))
-        else {
-            continue;
-        };
+        let Some((kind, facts)) = of_kind(device) else { continue };
+        let Some(parent) = text(facts, if have_switches { SWITCH } else { ROOT }) else { continue };
         let counts = parents.entry(parent).or_default();
         for (phase, availability) in availabilities.iter_mut().enumerate() {
             match kind {
@@ -192,14 +195,14 @@ fn distance_milli(pools: &Pools, chosen: &[ChosenDevice]) -> u32 {
 }
 
 fn distance(first: &Device, second: &Device) -> u32 {
-    let island = |device| text(device, ISLAND);
-    if island(first).is_some() && island(first) == island(second) {
+    let both = |name| text(first, name).zip(text(second, name));
+    // Drivers of others publish the root alone.
+    let is_near = |name| both(name).is_some_and(|(one, other)| one == other);
+    if [ISLAND, SWITCH, ROOT].into_iter().any(is_near) {
         return 0;
     }
-    let parents = pcie_parent(first).zip(pcie_parent(second));
     let numa_node = |device: &Device| attribute(device, "numaNode").and_then(|value| value.int);
-    match (parents, numa_node(first).zip(numa_node(second))) {
-        (Some((parent, other)), _) if parent == other => 0,
+    match (both(ROOT), numa_node(first).zip(numa_node(second))) {
         (_, Some((node, other))) if node == other => 1,
         // A distance that is unknown costs nothing.
         (None, None) => 0,
@@ -207,11 +210,7 @@ fn distance(first: &Device, second: &Device) -> u32 {
     }
 }
 
-/// The PCIe switch above a device, or else its PCIe root.
-fn pcie_parent(device: &Device) -> Option<&str> {
-    text(device, SWITCH).or_else(|| text(device, "pcieRoot"))
-}
-
+/// The text of an attribute, in any domain.
 fn text<'a>(device: &'a Device, name: &str) -> Option<&'a str> {
     attribute(device, name)?.string.as_deref()
 }

@@ -143,6 +143,34 @@ fn the_distance_is_the_mean_over_pairs() {
 }
 
 #[test]
+fn devices_of_one_island_or_switch_are_near_and_a_driver_without_switches_is_compared_by_roots() {
+    let with = |mut device: Value, attribute: &str, value: &str| {
+        device["attributes"][format!("windlass.dev/{attribute}")] = json!({"string": value});
+        device
+    };
+    let distance = |devices: [Value; 2]| {
+        let requests = json!([request("r", json!({"count": 2}))]);
+        losses(&[slice("s", 1, json!(devices))], &[], requests).distance_milli
+    };
+    // Roots 0 and 2 are on different NUMA nodes.
+    let pair = [device("a", "gpu", 0), device("b", "gpu", 2)];
+    let pair_with = |attribute: &str, values: [&str; 2]| {
+        let [first, second] = pair.clone();
+        [with(first, attribute, values[0]), with(second, attribute, values[1])]
+    };
+    assert_eq!(distance(pair.clone()), 2000);
+    assert_eq!(distance(pair_with("island", ["x", "x"])), 0);
+    assert_eq!(distance(pair_with("island", ["x", "y"])), 2000);
+    assert_eq!(distance(pair_with("pcieSwitch", ["x", "x"])), 0);
+    let one_root = [with(device("a", "gpu", 0), "pcieSwitch", "x"), device("b", "nic", 0)];
+    assert_eq!(distance(one_root.clone()), 0, "the other driver publishes no switch");
+    // The GPU takes the NIC's root away from it, by the root that both have.
+    let gpu = json!([request("r", of_kind("gpu"))]);
+    let stranded = losses(&[slice("s", 1, json!(one_root))], &[], gpu).stranded;
+    assert_eq!(stranded, 1);
+}
+
+#[test]
 fn each_loss_has_negative_points() {
     let losses =
         NodeLosses { broken_gpus: 1, partition_milli: 250, stranded: 2, distance_milli: 1500 };
