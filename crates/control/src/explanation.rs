@@ -129,8 +129,8 @@ impl Explanation {
         Self { fitting, remedies, ..Self::refusals(pod, outcomes.refused()) }
     }
 
-    /// Explains a pod that no node can serve, in steps between which others use the index. `None` as soon as a node fits.
-    /// A cluster of more than [`STEP_NODES`] nodes has no remedies.
+    /// Explains a pod that no node can serve, in steps between which others use the index. `None` as soon as a node
+    /// fits. A cluster of more than [`STEP_NODES`] nodes has no remedies.
     pub(crate) async fn of_refusals(
         index: &Shared<Index>,
         pod: &PodFacts,
@@ -224,8 +224,8 @@ pub(crate) fn request_text(pod: &PodFacts) -> String {
     [Some(devices), cpu, memory, gang].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Single pods whose deletion would make room for the pod, those with the fewest GPUs first. None for a gang, which needs
-/// more, and for claims, whose devices no deletion of a pod is known to free.
+/// Single pods whose deletion would make room for the pod, those with the fewest GPUs first. None for a gang, which
+/// needs more, and for claims, whose devices no deletion of a pod is known to free.
 fn remedies(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<Remedy> {
     if pod.gang.is_some() || !pod.claims.is_empty() {
         return Vec::new();

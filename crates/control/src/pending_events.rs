@@ -139,8 +139,8 @@ impl PendingEvents {
         }
     }
 
-    /// The event of a pod. `None` if a node fits: then kube-scheduler's own event tells of something else, such as a
-    /// taint.
+    /// The event of a pod. `None` if a node fits, or if the index cannot judge the claims: then kube-scheduler's own
+    /// event has the reason, such as a taint.
     async fn explain(&self, uid: &str) -> Option<Event> {
         let (pod, names) = self.index.with_lock(|index| {
             let pod = index.pending_pod(uid)?;
