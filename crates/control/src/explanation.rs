@@ -134,6 +134,7 @@ impl Explanation {
     pub(crate) async fn of_refusals(
         index: &Shared<Index>,
         pod: &PodFacts,
+        claims: &PodClaims,
         names: &[String],
     ) -> Option<Self> {
         let step_size = match pod {
@@ -142,10 +143,9 @@ impl Explanation {
             PodFacts { claims, .. } if claims.is_empty() => STEP_NODES,
             _ => CLAIM_STEP_NODES,
         };
-        let claims = index.with_lock(|index| index.pod_claims(pod));
         let mut outcomes = Outcomes::default();
         for step in names.chunks(step_size) {
-            index.with_lock(|index| outcomes.check(index, pod, &claims, step));
+            index.with_lock(|index| outcomes.check(index, pod, claims, step));
             if !outcomes.fitting.is_empty() {
                 return None;
             }

@@ -461,10 +461,10 @@ impl Index {
         }
     }
 
-    /// True if the index can tell where the pod's claims fit: they exist without devices, and all devices of the cluster
-    /// belong to a node.
-    pub(crate) fn can_judge_claims(&self, pod: &PodFacts) -> bool {
-        match self.pod_claims(pod) {
+    /// True if the index can tell where the claims fit: they exist without devices, and all devices of the cluster belong
+    /// to a node.
+    pub(crate) fn can_judge_claims(&self, claims: &PodClaims) -> bool {
+        match claims {
             PodClaims::None => true,
             PodClaims::NotAllocatable => false,
             PodClaims::Unallocated(_) => !self.claims.has_network_devices(),

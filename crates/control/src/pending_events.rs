@@ -142,11 +142,12 @@ impl PendingEvents {
     /// The event of a pod. `None` if a node fits, or if the index cannot judge the claims: then kube-scheduler's own
     /// event has the reason, such as a taint.
     async fn explain(&self, uid: &str) -> Option<Event> {
-        let (pod, names) = self.index.with_lock(|index| {
+        let (pod, claims, names) = self.index.with_lock(|index| {
             let pod = index.pending_pod(uid)?;
-            index.can_judge_claims(&pod).then(|| (pod, index.node_names()))
+            let claims = index.pod_claims(&pod);
+            index.can_judge_claims(&claims).then(|| (pod, claims, index.node_names()))
         })?;
-        let explanation = Explanation::of_refusals(&self.index, &pod, &names).await?;
+        let explanation = Explanation::of_refusals(&self.index, &pod, &claims, &names).await?;
         Some(self.event(&pod, &explanation))
     }
 

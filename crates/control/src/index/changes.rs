@@ -158,8 +158,8 @@ impl Index {
     /// Adds or updates a `ResourceClaim`.
     pub fn set_claim(&mut self, claim: ResourceClaim) {
         if let Some(allocation) = allocation(&claim) {
-            let nodes = self.claims.nodes_of(allocation);
-            self.predictions.compare(&key(&claim), &nodes, allocation);
+            let has_node = |node: &str| self.claims.nodes_of(allocation).contains(node);
+            self.predictions.compare(&key(&claim), allocation, has_node);
         }
         let nodes = self.claims.set_claim(claim);
         self.mark_changed(nodes);

@@ -60,15 +60,16 @@ impl Predictions {
         self.open.remove(claim);
     }
 
-    /// Compares the claim's allocation, which has devices of these nodes, with its prediction, if there is one.
+    /// Compares the claim's allocation with its prediction, if there is one. `has_node` returns true for the names of
+    /// nodes whose devices it has.
     pub(super) fn compare(
         &mut self,
         claim: &(String, String),
-        nodes: &BTreeSet<String>,
         allocation: &AllocationResult,
+        has_node: impl FnOnce(&str) -> bool,
     ) {
         let Some(prediction) = self.open.remove(claim) else { return };
-        if !nodes.contains(&prediction.node) {
+        if !has_node(&prediction.node) {
             return;
         }
         if prediction.devices == devices(allocation) {

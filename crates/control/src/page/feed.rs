@@ -206,7 +206,9 @@ impl Feed {
             // Allocating the claims of several pods on many nodes, again and again, would delay binds.
             let is_cheap = pod.claims.is_empty() || names.len() <= STEP_NODES;
             views.push(if position < MAX_EXPLAINED && is_cheap {
-                view::explained(pod, Explanation::of_refusals(&self.index, pod, &names).await)
+                let claims = self.index.with_lock(|index| index.pod_claims(pod));
+                let refusals = Explanation::of_refusals(&self.index, pod, &claims, &names).await;
+                view::explained(pod, refusals)
             } else {
                 view::unexplained(pod)
             });
