@@ -133,22 +133,22 @@ pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToke
     let history = stop.clone();
     let history = history.run_until_cancelled(board.record_changes());
     tokio::join!(
-        serve(listeners, Pages::Serving(admin), stop),
+        serve(&listeners, Pages::Serving(admin), &stop),
         instruments.transitions.count(state),
         history
     );
 }
 
 /// Serves probes on behalf of an agent on standby, until stopped.
-pub(crate) async fn stand_by(listeners: Listeners, standby: Standby, stop: CancellationToken) {
+pub(crate) async fn stand_by(listeners: &Listeners, standby: Standby, stop: &CancellationToken) {
     serve(listeners, Pages::StandingBy(standby), stop).await;
 }
 
-async fn serve(listeners: Listeners, pages: Pages, stop: CancellationToken) {
+async fn serve(listeners: &Listeners, pages: Pages, stop: &CancellationToken) {
     let pages = Arc::new(pages);
     tokio::join!(
-        connections::serve(listeners.network, &pages, &stop),
-        connections::serve(listeners.probes, &pages, &stop)
+        connections::serve(listeners.network.as_ref(), &pages, stop),
+        connections::serve(listeners.probes.as_ref(), &pages, stop)
     );
 }
 

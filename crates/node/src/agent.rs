@@ -3,17 +3,10 @@
 mod assembly;
 mod lock;
 mod policy;
-mod standby;
+mod reservation;
 mod tasks;
 
-use std::{
-    collections::BTreeMap,
-    io,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    pin::pin,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf, pin::pin, sync::Arc};
 
 use assembly::Deps;
 use lock::NodeLock;
@@ -34,13 +27,9 @@ use windlass_lifecycle::gpu_use::{DriverCache, GpuUse, ProcessError};
 use windlass_resources::NodeState;
 
 pub use lock::LockLost;
-pub use standby::{StandbyMode, await_kubelet, await_predecessor, stand_by};
+pub use reservation::{Reservation, StandbyMode};
 
-use crate::{
-    admin::{ListenError, Listeners},
-    metrics, reconciler,
-    reload::ReloadSource,
-};
+use crate::{admin::ListenError, metrics, reconciler, reload::ReloadSource};
 use policy::PolicySource;
 
 /// An agent that is ready to run: everything that can fail at the start has succeeded.
@@ -94,40 +83,53 @@ pub enum StartError {
     Watch(PathBuf, #[source] io::Error),
 }
 
+// === impl StartError ===
+
+impl StartError {
+    fn is_held_by_other(&self) -> bool {
+        matches!(self, Self::KubeletInUse(_) | Self::StateFolderInUse(_))
+    }
+}
+
 // === impl Agent ===
 
 impl Agent {
-    /// Locks the node, checks the configuration, and starts the tasks.
+    /// Reserves the node and starts the tasks.
     pub fn start(config: &Config, clock: Clock) -> Result<Self, StartError> {
         let policy = watch::Sender::new(Arc::new(config.policy.clone()));
-        Self::start_with_policy(config, policy.subscribe(), clock)
+        Self::start_with_policy(config, Reservation::new(config)?, policy.subscribe(), clock)
     }
 
     /// Starts with a policy that the caller may replace at run time.
     pub fn start_with_policy(
         config: &Config,
+        reservation: Reservation,
         policy: watch::Receiver<Arc<Policy>>,
         clock: Clock,
     ) -> Result<Self, StartError> {
-        Self::start_with(config, PolicySource::Supplied(policy), clock)
+        Self::start_with(config, reservation, PolicySource::Supplied(policy), clock)
     }
 
     /// Starts with a configuration that is reloaded on changes.
     pub fn start_with_reload(
         config: &Config,
+        reservation: Reservation,
         reload: ReloadSource,
         clock: Clock,
     ) -> Result<Self, StartError> {
-        Self::start_with(config, PolicySource::Reloaded(reload), clock)
+        Self::start_with(config, reservation, PolicySource::Reloaded(reload), clock)
     }
 
-    fn start_with(config: &Config, source: PolicySource, clock: Clock) -> Result<Self, StartError> {
+    fn start_with(
+        config: &Config,
+        reservation: Reservation,
+        source: PolicySource,
+        clock: Clock,
+    ) -> Result<Self, StartError> {
         let dir = config.places.kubelet_dir.join(PLUGIN_DIR);
-        check_sockets(&dir, &config.policy)?;
-        let lock = NodeLock::acquire(&dir, &config.places.state_dir)?;
+        let Reservation { lock, listeners } = reservation;
         let watch =
             DirectoryWatch::new(&dir).map_err(|source| StartError::Watch(dir.clone(), source))?;
-        let listeners = Listeners::bind(config.listen, config.probe_socket.as_deref())?;
         let admin_address = listeners.address();
         let cluster = source.client(config)?;
         let (registry, instruments) = metrics::registry(&clock);
@@ -264,15 +266,6 @@ fn has_answered(inventory: &Inventory, policy: &Policy) -> bool {
     };
     let is_known = |device: &Device| device.health.state != HealthState::Unknown;
     inventory.is_complete() && inventory.devices.iter().filter(is_probed).all(is_known)
-}
-
-/// Checks the length of every socket path that is known in advance.
-fn check_sockets(dir: &Path, policy: &Policy) -> Result<(), SocketError> {
-    windlass_deviceplugin::kubelet_path(dir)?;
-    policy
-        .resource_names()
-        .iter()
-        .try_for_each(|name| windlass_deviceplugin::socket_path(dir, name).map(drop))
 }
 
 #[cfg(test)]

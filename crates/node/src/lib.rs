@@ -16,5 +16,5 @@ mod terminating_clients;
 mod watchdog;
 
 pub use admin::{ListenError, Probe, ProbeError, ProbeResponse, get_page, probe_agent};
-pub use agent::{Agent, StandbyMode, StartError, await_kubelet, await_predecessor, stand_by};
+pub use agent::{Agent, Reservation, StandbyMode, StartError};
 pub use shares::{PodHoldings, PodShare, ShareKind, shares_of};

@@ -19,7 +19,7 @@ use windlass_config::{Config, Policy};
 use windlass_core::device::Device;
 use windlass_discovery::mig::MigHandle;
 use windlass_host::clock::Clock;
-use windlass_node::{Agent, StartError};
+use windlass_node::{Agent, Reservation, StartError};
 use windlass_resources::NodeState;
 
 use crate::wait::{TIMEOUT, until_exists, within_timeout};
@@ -48,9 +48,14 @@ pub struct RunningAgent {
 impl RunningAgent {
     /// Starts an agent.
     pub fn start(config: &Config) -> Result<Self, StartError> {
+        Self::start_reserved(config, Reservation::new(config)?)
+    }
+
+    /// Starts an agent that has reserved its node.
+    pub fn start_reserved(config: &Config, reservation: Reservation) -> Result<Self, StartError> {
         let policy = watch::Sender::new(Arc::new(config.policy.clone()));
         let clock = Clock::starting_at(Timestamp::now());
-        let agent = Agent::start_with_policy(config, policy.subscribe(), clock)?;
+        let agent = Agent::start_with_policy(config, reservation, policy.subscribe(), clock)?;
         let (state, admin) = (agent.state(), agent.admin_address());
         let partitions = agent.partitions();
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
@@ -111,9 +116,9 @@ impl RunningAgent {
     }
 }
 
-/// Waits until the next agent can lock the folders. A child process that another test forks inherits this process's
-/// open files, and with them the locks, until it executes its program. This function unlocks explicitly: closing its
-/// own file would leave its lock with such a child.
+/// Waits until the next agent can lock the folders: a check of the locks may still run on a blocking thread. This
+/// function unlocks explicitly: closing its own file would leave its lock with a child process of another test until
+/// that has executed its program.
 async fn until_unlocked(locks: [PathBuf; 2]) {
     // A folder that the test removed needs no wait.
     let locks: Vec<_> = locks.into_iter().filter_map(|path| File::open(path).ok()).collect();

@@ -57,7 +57,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves connections until stopped; returns at once without a listener.
 pub(super) async fn serve(
-    listener: Option<impl Accept>,
+    listener: Option<&impl Accept>,
     pages: &Arc<Pages>,
     stop: &CancellationToken,
 ) {

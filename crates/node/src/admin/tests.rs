@@ -59,7 +59,8 @@ impl TestServer {
             Listeners::bind(Some(([127, 0, 0, 1], 0).into()), Some(&socket)).expect("bound");
         let (address, stop) = (listeners.address().expect("an address"), CancellationToken::new());
         let mut server = JoinSet::new();
-        server.spawn(serve(listeners, Pages::Serving(admin()), stop.clone()));
+        let token = stop.clone();
+        server.spawn(async move { serve(&listeners, Pages::Serving(admin()), &token).await });
         Self { address, socket, stop, server, _folder: folder }
     }
 

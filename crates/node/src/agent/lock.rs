@@ -193,6 +193,17 @@ impl Lock {
     }
 }
 
+impl Drop for Lock {
+    /// Unlocks. Closing the file does not suffice: a child process has a copy of its descriptor until it executes its
+    /// program.
+    fn drop(&mut self) {
+        if let Some((file, _)) = &self.held {
+            // It fails only for a file that cannot be locked.
+            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+        }
+    }
+}
+
 fn open_folder(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())

@@ -16,6 +16,7 @@ use windlass_kubelet_sim::{Container, Kubelet, NodeStatus, Pod};
 use windlass_machine::{Machine, MachineProfile, find_driver};
 
 use super::*;
+use crate::admin::Listeners;
 
 const GPU: &str = "nvidia.com/gpu";
 

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use tokio::task::JoinSet;
 use windlass_host::clock::Clock;
 use windlass_kubelet_sim::{Kubelet, PluginDirCleanup};
-use windlass_node::{Agent, StartError, agent::TaskFailed};
+use windlass_node::{Agent, Reservation, StandbyMode, StartError, agent::TaskFailed};
 use windlass_testkit::{
-    GPU, registrations, until_allocatable, until_registrations, within_timeout,
+    GPU, RunningAgent, registrations, until_allocatable, until_registrations, within_timeout,
 };
 
 use crate::agent::world::{gpu_node, pod};
@@ -33,14 +33,14 @@ async fn a_kubelet_that_deletes_every_file_lets_no_second_agent_serve() {
     world.config.places.state_dir = world.folder.join("other");
     let error = world.try_start_agent().expect_err("refused");
     assert!(matches!(error, StartError::KubeletInUse(_)), "{error}");
-    let mut waiting = pin!(windlass_node::stand_by(&world.config));
+    let mut waiting = pin!(Reservation::wait(&world.config, StandbyMode::On));
     tokio::select! {
         result = &mut waiting => panic!("the first one serves: {result:?}"),
         admitted = kubelet.admit(pod("p", 8)) => drop(admitted.expect("the first one answers")),
     }
     drop(first);
-    waiting.await.expect("the first agent has ended");
-    let _second = world.start_agent();
+    let reservation = waiting.await.expect("the first agent has ended");
+    let _second = RunningAgent::start_reserved(&world.config, reservation).expect("it starts");
     until_allocatable(&kubelet, GPU, 8).await;
 }
 

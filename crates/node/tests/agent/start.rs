@@ -2,22 +2,21 @@
 
 use std::{
     fs,
-    net::{SocketAddr, TcpListener},
     os::unix::net::UnixListener,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::UnixStream,
 };
 use windlass_config::{ResourceRule, Resources, Selector, Sharing, Unmatched};
 use windlass_core::device::DeviceKind;
 use windlass_kubelet_api::checkpoint::{self, Checkpoint, PodDevices};
 use windlass_kubelet_sim::Event;
-use windlass_node::{StandbyMode, StartError};
+use windlass_node::{Reservation, StandbyMode, StartError};
 use windlass_resources::NodeState;
-use windlass_testkit::{GPU, TIMEOUT, until, until_allocatable};
+use windlass_testkit::{GPU, RunningAgent, TIMEOUT, until, until_allocatable};
 
 use crate::agent::world::{gpu_node, pod, until_gpu_counts};
 
@@ -35,58 +34,60 @@ async fn a_second_agent_is_refused_and_the_first_unharmed() {
 async fn a_standby_agent_is_ready_and_waits_until_the_first_ends() {
     let mut world = gpu_node("dgx-h100");
     let (kubelet, first) = world.start_ready(8).await;
-    // The first agent has no HTTP address, so that the second can bind this one.
-    let address = free_address();
-    world.config.listen = Some(address);
-    let mut waiting = Box::pin(windlass_node::stand_by(&world.config));
-    let page = tokio::select! {
+    // The first agent has no probe socket.
+    let socket = world.folder.join("probes.sock");
+    world.config.probe_socket = Some(socket.clone());
+    let mut waiting = Box::pin(Reservation::wait(&world.config, StandbyMode::On));
+    let ready = tokio::select! {
         result = &mut waiting => panic!("the first one serves: {result:?}"),
-        page = page(address, "/readyz") => page,
+        page = page(&socket, "/readyz") => page,
     };
-    assert!(page.starts_with("HTTP/1.1 200 OK") && page.contains("standing by"), "{page}");
+    assert!(ready.starts_with("HTTP/1.1 200 OK") && ready.contains("standing by"), "{ready}");
     kubelet.admit(pod("p", 4)).await.expect("the first agent serves");
     drop(first);
-    waiting.await.expect("the first agent has ended");
+    let reservation = waiting.await.expect("the first agent has ended");
     let is_list = |event: &Event| matches!(event, Event::ListReceived { .. });
     let before = kubelet.events().count(is_list);
-    let _second = world.start_agent();
+    let _second = RunningAgent::start_reserved(&world.config, reservation).expect("it starts");
     // Until the kubelet has the new list, it may still count the old one.
     let has_new_list = |events: &[Event]| events.iter().filter(|it| is_list(it)).count() > before;
     kubelet.events().wait_for(has_new_list, TIMEOUT).await.expect("the second's list");
     until_allocatable(&kubelet, GPU, 8).await;
     kubelet.admit(pod("q", 4)).await.expect("the second agent serves");
+    let ready = page(&socket, "/readyz").await;
+    assert!(ready.starts_with("HTTP/1.1 200 OK") && !ready.contains("standing by"), "{ready}");
 }
 
 #[tokio::test]
 async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_without_creating_it() {
     let mut world = gpu_node("t4-edge");
-    let (folder, address) = (world.folder.join("later"), free_address());
+    let (folder, socket) = (world.folder.join("later"), world.folder.join("probes.sock"));
     world.config.places.kubelet_dir.clone_from(&folder);
-    world.config.listen = Some(address);
+    world.config.probe_socket = Some(socket.clone());
     let error = world.try_start_agent().expect_err("refused");
     assert!(error.to_string().contains("--kubelet-dir"), "{error}");
-    let mut waiting = Box::pin(windlass_node::await_kubelet(&world.config, StandbyMode::Off));
+    let mut waiting = Box::pin(Reservation::wait(&world.config, StandbyMode::Off));
     let (ready, healthy) = tokio::select! {
         result = &mut waiting => panic!("there is no kubelet: {result:?}"),
-        pages = async { (page(address, "/readyz").await, page(address, "/healthz").await) } => pages,
+        pages = async { (page(&socket, "/readyz").await, page(&socket, "/healthz").await) } => pages,
     };
     assert!(ready.starts_with("HTTP/1.1 503 "), "{ready}");
     assert!(ready.contains("not ok: the kubelet has no folder"), "{ready}");
     assert!(healthy.starts_with("HTTP/1.1 200 OK"), "a restart would not help: {healthy}");
     assert!(!folder.exists(), "the agent creates no folder of a kubelet");
     let kubelet = world.start_kubelet();
-    waiting.await.expect("a kubelet");
-    let _agent = world.start_agent();
+    let reservation = waiting.await.expect("a kubelet");
+    let _agent = RunningAgent::start_reserved(&world.config, reservation).expect("it starts");
     until_allocatable(&kubelet, GPU, 1).await;
 }
 
 #[tokio::test]
 async fn a_standby_agent_is_ready_without_a_kubelet_and_its_pages_say_so() {
     let mut world = gpu_node("t4-edge");
-    let address = free_address();
+    let socket = world.folder.join("probes.sock");
     world.config.places.kubelet_dir = world.folder.join("later");
-    world.config.listen = Some(address);
-    let waiting = windlass_node::await_kubelet(&world.config, StandbyMode::On);
+    world.config.probe_socket = Some(socket.clone());
+    let waiting = Reservation::wait(&world.config, StandbyMode::On);
     let requests = async {
         for (path, status, expected) in [
             ("/readyz", 200, "standing by"),
@@ -96,7 +97,7 @@ async fn a_standby_agent_is_ready_without_a_kubelet_and_its_pages_say_so() {
             ("/devices", 503, "standing by"),
             ("/nowhere", 404, "no page /nowhere"),
         ] {
-            let page = page(address, path).await;
+            let page = page(&socket, path).await;
             assert!(page.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {page}");
             assert!(page.contains(expected), "{path}: {page}");
         }
@@ -107,15 +108,9 @@ async fn a_standby_agent_is_ready_without_a_kubelet_and_its_pages_say_so() {
     }
 }
 
-/// A free address of this machine.
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("bound")
-}
-
 /// Requests a page until the server answers.
-async fn page(address: SocketAddr, path: &str) -> String {
-    let mut stream = until("the server listens", async || TcpStream::connect(address).await).await;
+async fn page(socket: &Path, path: &str) -> String {
+    let mut stream = until("the server listens", async || UnixStream::connect(socket).await).await;
     let (mut text, request) = (String::new(), format!("GET {path} HTTP/1.1\r\n\r\n"));
     stream.write_all(request.as_bytes()).await.expect("sent");
     stream.read_to_string(&mut text).await.expect("answered");

@@ -17,7 +17,7 @@ use tokio::{
 use windlass_cluster::Client;
 use windlass_config::{Config, Diagnostic, LabelValue};
 use windlass_migrate::LoadedConfig;
-use windlass_node::{Agent, StandbyMode, reload::ReloadSource};
+use windlass_node::{Agent, Reservation, StandbyMode, reload::ReloadSource};
 
 use self::read::read;
 use super::{check_host_root, clock, require_directory, require_host_paths};
@@ -53,16 +53,16 @@ async fn serve(args: NodeArgs) -> Result<()> {
     let config = loaded.config;
     check(&config)?;
     let mut shutdown = Box::pin(shutdown_signal()?);
-    tokio::select! {
-        result = wait_until_startable(&args, &config) => result?,
+    let reservation = tokio::select! {
+        result = reserve(&args, &config) => result?,
         () = &mut shutdown => return Ok(()),
-    }
+    };
     let file = args.config_dir.clone().or_else(|| args.host.config.clone());
     let file = file.or_else(|| args.nvidia_plugin.file());
     let (reload_sender, reload_source) = reload_source(args);
     let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
     let agent = tokio::select! {
-        agent_start = start(config.clone(), reload_source) => agent_start?,
+        agent_start = start(config.clone(), reservation, reload_source) => agent_start?,
         () = &mut shutdown => return Ok(()),
     };
     tracing::info!(
@@ -82,21 +82,19 @@ async fn serve(args: NodeArgs) -> Result<()> {
 
 /// Waits for a kubelet. With `--take-over` it then waits until another agent ends; without, up to two seconds for a
 /// killed agent.
-async fn wait_until_startable(args: &NodeArgs, config: &Config) -> Result<()> {
-    let standby_mode = if args.take_over { StandbyMode::On } else { StandbyMode::Off };
-    let result = windlass_node::await_kubelet(config, standby_mode).await;
-    result.context("cannot wait for the kubelet")?;
-    if args.take_over {
-        windlass_node::stand_by(config).await.context("cannot stand by")?;
-    } else {
-        windlass_node::await_predecessor(config).await;
-    }
-    Ok(())
+async fn reserve(args: &NodeArgs, config: &Config) -> Result<Reservation> {
+    let mode = if args.take_over { StandbyMode::On } else { StandbyMode::Off };
+    Reservation::wait(config, mode).await.context("cannot start")
 }
 
 /// Starts the agent on a blocking thread: a hanging disk must not block the shutdown.
-async fn start(config: Config, reload_source: ReloadSource) -> Result<Agent> {
-    let start_agent = move || Agent::start_with_reload(&config, reload_source, clock());
+async fn start(
+    config: Config,
+    reservation: Reservation,
+    reload_source: ReloadSource,
+) -> Result<Agent> {
+    let start_agent =
+        move || Agent::start_with_reload(&config, reservation, reload_source, clock());
     let agent = spawn_blocking(start_agent).await.context("the start panicked")?;
     agent.context("cannot start")
 }
