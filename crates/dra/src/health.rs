@@ -67,18 +67,31 @@ impl HealthPublisher {
         stop: CancellationToken,
     ) {
         let mut resend = interval(RESEND_INTERVAL);
-        let mut sent = None;
+        resend.reset();
+        let mut statuses = self.statuses();
         loop {
-            let statuses = self.statuses();
-            if sent.as_ref() != Some(&statuses) {
-                sender.send_replace(self.message(&statuses));
-                sent = Some(statuses);
-            }
-            tokio::select! {
+            sender.send_replace(self.message(&statuses));
+            statuses = tokio::select! {
                 () = stop.cancelled() => return,
-                changed = self.state.changed() => if changed.is_err() { return },
-                changed = self.records.changed() => if changed.is_err() { return },
-                _ = resend.tick() => sent = None,
+                _ = resend.tick() => statuses,
+                changed = self.next_change(&statuses) => match changed {
+                    Some(changed) => changed,
+                    None => return,
+                },
+            };
+        }
+    }
+
+    /// Waits until the health differs from this one; `None` once the state or the records have ended.
+    async fn next_change(&mut self, statuses: &DeviceStatuses) -> Option<DeviceStatuses> {
+        loop {
+            tokio::select! {
+                changed = self.state.changed() => changed.ok()?,
+                changed = self.records.changed() => changed.ok()?,
+            }
+            let changed = self.statuses();
+            if changed != *statuses {
+                return Some(changed);
             }
         }
     }
@@ -150,5 +163,39 @@ impl DraResourceHealth for HealthService {
         _: Request<NodeWatchResourcesRequest>,
     ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
         Ok(Response::new(Box::pin(WatchStream::new(self.0.clone()).map(Ok))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unchanged_list_is_repeated_every_ten_seconds() {
+        let (_state, state) = watch::channel(Arc::<NodeState>::default());
+        let (records, read_records) = watch::channel(Versioned::<Records>::default());
+        let publisher = HealthPublisher {
+            node: "n1".to_owned(),
+            driver: DriverName::default(),
+            clock: Clock::starting_at(Timestamp::UNIX_EPOCH),
+            state,
+            records: read_records,
+        };
+        let (sender, mut lists) = watch::channel(NodeWatchResourcesResponse::default());
+        let stop = CancellationToken::new();
+        let start = Instant::now();
+        let read = async {
+            for repetition in 0..4 {
+                lists.changed().await.expect("it publishes");
+                assert_eq!(start.elapsed(), RESEND_INTERVAL * repetition);
+                // A change that leaves every device's health as it was is not sent.
+                records.send_modify(|_| {});
+            }
+            stop.cancel();
+        };
+        tokio::join!(publisher.run(sender, stop.clone()), read);
     }
 }

@@ -17,8 +17,8 @@ class Between(Case):
         mid = python(self, "letter", "mid", *next_flags("end", end))
         first = rust(self, "first", *next_flags("mid", mid))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
-            load_task = asyncio.ensure_future(source.load(1000, b"frame"))
-            arrived = await ends.count(1000)
+            load_task = asyncio.ensure_future(source.load(300, b"frame"))
+            arrived = await ends.count(300)
             await load_task
             await source.finish()
         self.assertEqual(set(arrived), set(source.sent))
@@ -38,14 +38,14 @@ class Between(Case):
         mid = python(self, "slow", "mid", "--replica", "one", *next_flags("end", end))
         first = rust(self, "first", *next_flags("mid", mid))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
-            load_task = asyncio.ensure_future(source.load(400))
-            await ends.count(100)
+            load_task = asyncio.ensure_future(source.load(200))
+            await ends.count(50)
             # Stopped while it has items.
             mid.signal(signal.SIGSTOP)
             await wait_until_blocked(source)
             mid.kill()
             python(self, "slow", "mid", "--replica", "two", *next_flags("end", end), listen=mid.address)
-            arrived = await ends.count(400)
+            arrived = await ends.count(200)
             await load_task
             await source.finish()
         self.assertEqual(set(arrived), set(source.sent))
@@ -62,14 +62,14 @@ class Between(Case):
         mid = rust(self, "mid", "--replica", "one", "--sleep", "5ms", *next_flags("end", end))
         first = python(self, "letter", "first", *next_flags("mid", mid))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
-            load_task = asyncio.ensure_future(source.load(400))
-            await ends.count(100)
+            load_task = asyncio.ensure_future(source.load(200))
+            await ends.count(50)
             # Stopped while it has items.
             mid.signal(signal.SIGSTOP)
             await wait_until_blocked(source)
             mid.kill()
             rust(self, "mid", "--replica", "two", *next_flags("end", end), listen=mid.address)
-            arrived = await ends.count(400)
+            arrived = await ends.count(200)
             await load_task
             await source.finish()
         self.assertEqual(set(arrived), set(source.sent))
@@ -84,15 +84,15 @@ class Between(Case):
         mids = [python(self, "slow", "mid", "--replica", name, *next_flags("end", end)) for name in ("one", "two")]
         first = rust(self, "first", *next_flags("mid", *mids))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
-            load_task = asyncio.ensure_future(source.load(600))
-            await ends.count(100)
+            load_task = asyncio.ensure_future(source.load(300))
+            await ends.count(50)
             first_exit = asyncio.ensure_future(mids[0].terminated())
-            await ends.count(300)
+            await ends.count(150)
             # Now the other replica is the only one. It is replaced while it drains.
             second_exit = asyncio.ensure_future(mids[1].terminated())
             self.assertEqual(await second_exit, 0)
             python(self, "slow", "mid", "--replica", "three", *next_flags("end", end), listen=mids[1].address)
-            arrived = await ends.count(600)
+            arrived = await ends.count(300)
             await load_task
             await source.finish()
             self.assertEqual(await first_exit, 0)
@@ -107,10 +107,10 @@ class Between(Case):
         mids = [rust(self, "mid", "--replica", name, *flags) for name in ("one", "two")]
         first = python(self, "letter", "first", *next_flags("mid", *mids))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
-            load_task = asyncio.ensure_future(source.load(400))
-            await ends.count(100)
+            load_task = asyncio.ensure_future(source.load(200))
+            await ends.count(50)
             self.assertEqual(await mids[0].terminated(), 0)
-            arrived = await ends.count(400)
+            arrived = await ends.count(200)
             await load_task
         self.assertEqual(failures(arrived), [])
 
@@ -122,11 +122,11 @@ class Between(Case):
             await source.load(10)
             await ends.count(10)
             mid.signal(signal.SIGSTOP)
-            load_task = asyncio.ensure_future(source.load(500))
+            load_task = asyncio.ensure_future(source.load(200))
             await wait_until_blocked(source)
             self.assertLess(len(source.sent), 10 + 8 + 4 + 8 + 4 + 4)
             mid.signal(signal.SIGCONT)
-            arrived = await ends.count(510)
+            arrived = await ends.count(210)
             await load_task
         self.assertEqual(failures(arrived), [])
 
@@ -206,8 +206,8 @@ class Joins(Case):
         right = rust(self, "right", *next_flags("join", join))
         first = rust(self, "first", *next_flags("left", left), *next_flags("right", right))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
-            await source.load(300, b"abc")
-            arrived = await ends.count(300)
+            await source.load(150, b"abc")
+            arrived = await ends.count(150)
             await source.finish()
         self.assertEqual(failures(arrived), [])
         self.assertEqual({item.payload_bytes for item in arrived.values()}, {len(b"abcp|abc")})

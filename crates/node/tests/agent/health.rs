@@ -56,15 +56,15 @@ async fn a_critical_xid_counts_at_once_and_recovery_takes_the_quiet_period() {
     let (kubelet, agent) = world.start_ready(8).await;
     let start = Instant::now();
     world.inject("xid:79@3");
+    until_failure(&agent, 3, Reason::Xid(79)).await;
     until_gpu_counts(&kubelet, (8, 7)).await;
-    assert_eq!(failure(&agent.state.borrow(), 3), Some(Reason::Xid(79)));
     until_gpu_counts(&kubelet, (8, 8)).await;
     assert!(start.elapsed() >= QUIET_PERIOD, "healthy again after {:?}", start.elapsed());
 }
 
 #[tokio::test]
 async fn an_xid_of_a_program_counts_only_if_configured() {
-    let mut world = gpu_node("dgx-h100");
+    let mut world = with_long_quiet_period("dgx-h100");
     world.config.policy.health.counted_xids.insert(13);
     world.config.policy.health.ignored_xids.insert(79);
     let (kubelet, agent) = world.start_ready(8).await;

@@ -57,6 +57,27 @@ async fn devices_of_an_init_container_are_held_until_its_pod_has_ended() {
     world.until_free(8).await;
 }
 
+/// Without a list of the device plugin, the kubelet would keep the pod in its checkpoint.
+#[tokio::test]
+async fn devices_of_a_pod_that_ended_before_a_restart_for_claims_become_free() {
+    let mut world = world().await;
+    for (name, gpus) in [("ended", 2), ("running", 1)] {
+        let container = Container::new("main").limit(GPU, gpus);
+        world.admit(Pod::new(name).container(container)).await.expect("it fits");
+        world.try_start(&format!("{name}-uid"), "main").await.expect("it starts");
+    }
+    world.until_free(5).await;
+    world.stop_agent().await;
+    world.kubelet.delete_pod("ended-uid").await;
+    world.config.policy.dra.offer = DraOffer::Instead;
+    world.start_agent();
+    world.until_registered().await;
+    world.until_free(7).await;
+    world.check();
+    world.kubelet.delete_pod("running-uid").await;
+    world.until_free(8).await;
+}
+
 /// A kubelet restarts without its API server and lists static pods only. Devices of the other pods are neither
 /// published as free nor given to a claim that a scheduler placed there before, although the agent has restarted too.
 async fn holds_devices_of_unlisted_pods(mut world: World) {

@@ -148,6 +148,8 @@ struct Planner<'a> {
     has_pending_moves: bool,
     mps: BTreeMap<DeviceId, Shared>,
     claimable: ClaimableDevices,
+    /// Resource of each device that is offered to claims instead.
+    replaced: BTreeMap<DeviceId, ResourceName>,
     unclaimable: UnclaimableDevices,
     shareable: ShareableGpus,
 }
@@ -197,6 +199,7 @@ pub fn plan(inputs: OfferInputs<'_>) -> Plan {
         has_pending_moves: false,
         mps: BTreeMap::new(),
         claimable: ClaimableDevices::new(),
+        replaced: BTreeMap::new(),
         unclaimable: UnclaimableDevices::new(),
         shareable: ShareableGpus::new(),
     };
@@ -291,7 +294,12 @@ impl Planner<'_> {
         }
         self.claimable.insert(device.id.clone(), sharing);
         match policy.offer {
-            DraOffer::Instead => Assignment::Withheld(OFFERED_TO_CLAIMS.to_owned()),
+            DraOffer::Instead => {
+                if let Assignment::Resource(resource) = assignment {
+                    self.replaced.insert(device.id.clone(), resource.name);
+                }
+                Assignment::Withheld(OFFERED_TO_CLAIMS.to_owned())
+            }
             DraOffer::Beside | DraOffer::Off => assignment,
         }
     }
@@ -541,15 +549,25 @@ impl Planner<'_> {
         }
     }
 
-    /// Keeps held ids listed, if their resource is still offered.
+    /// Keeps held ids listed, if their resource is still offered, or if an earlier agent of the node gave them and
+    /// claims get their device instead. Without a list the kubelet would never write that a holder has ended.
     fn list_held(&mut self) {
         for (name, ids) in self.inputs.held {
-            if self.offers.contains_key(name) {
-                for id in ids {
+            let is_offered = self.offers.contains_key(name);
+            for id in ids {
+                if is_offered || self.was_given_before(name, id) {
                     self.list_withdrawn(name, id.clone(), false);
                 }
             }
         }
+    }
+
+    /// True if the device was allocatable and claims get it instead. Another plugin's resource is never taken over.
+    fn was_given_before(&self, name: &ResourceName, id: &str) -> bool {
+        device_of_id(id).is_some_and(|device| {
+            self.replaced.get(&device) == Some(name)
+                && self.inputs.fingerprints.contains_key(&device)
+        })
     }
 
     /// Keeps an id listed as unallocatable, unless it is offered.

@@ -434,6 +434,21 @@ fn ids_held_before_the_agent_started_are_listed() {
 }
 
 #[test]
+fn after_a_restart_for_claims_the_ids_of_an_earlier_agent_are_listed_until_they_are_released() {
+    let mut node = Node::new(gpus(2));
+    node.policy.dra.offer = DraOffer::Instead;
+    node.set_held_ids(GPU, &["g0"]).plan();
+    assert!(node.plan.offers.is_empty(), "another plugin gave it");
+    node.policy.dra.offer = DraOffer::Beside;
+    node.plan().restart();
+    node.policy.dra.offer = DraOffer::Instead;
+    node.plan();
+    assert_eq!(node.entries(GPU), [entry("g0", "no longer offered as this resource")]);
+    node.set_held_ids("a.com/gpu", &["g0"]).plan();
+    assert!(node.plan.offers.is_empty(), "another plugin's resource");
+}
+
+#[test]
 fn parts_of_a_gpu_that_a_container_holds_whole_are_not_allocatable() {
     let mut node = Node::new(mig_gpu("g0", 0, &["1g.5gb", "1g.5gb"])).with_mig(MigStrategy::None);
     assert_eq!(node.plan().entries(GPU), [entry("g0", "")]);

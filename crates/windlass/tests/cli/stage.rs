@@ -1,7 +1,7 @@
 //! `windlass stage` as processes: their work, their drain, and crashes.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -126,8 +126,8 @@ async fn every_item_of_killed_and_drained_processes_ends() {
     let next_flag = store.next_flag();
     let arguments =
         ["--name", "detect", "--next", &next_flag, "--sleep", "2ms", "--variation", "0.5"];
-    let [killed_replica, mut drained_replica, other_replica] =
-        [(); 3].map(|()| Process::start(&arguments));
+    let [killed_replica, mut drained_replica, other_replica] = ["killed", "drained", "other"]
+        .map(|name| Process::start(&[&arguments[..], &["--replica", name]].concat()));
     let addresses = [&killed_replica.address, &drained_replica.address, &other_replica.address]
         .map(String::as_str);
     let mut source = source("detect", addresses.join(",").parse().expect("addresses"));
@@ -147,10 +147,11 @@ async fn every_item_of_killed_and_drained_processes_ends() {
     };
     let ((), ends) = tokio::join!(send_items, collect_ends);
     let failures: Vec<_> = ends.values().filter_map(|end| end.failure.as_ref()).collect();
-    // Items of the killed replica: a window from the source, the queue, one in work, two that wait, and a window to the
-    // store.
+    let causes: BTreeSet<_> =
+        failures.iter().map(|failure| (&*failure.replica, failure.kind)).collect();
+    assert_eq!(causes, [("killed", FailureKind::Stopped)].into(), "{failures:?}");
+    // A window from the source, the queue, one in work, two that wait, and a window to the store.
     assert!((1..=8 + 4 + 1 + 2 + 8).contains(&failures.len()), "{}: {failures:?}", failures.len());
-    assert!(failures.iter().all(|failure| failure.kind == FailureKind::Stopped));
 }
 
 /// Takes ten seconds: the connection ends after two unanswered keep-alive pings, of five seconds each.

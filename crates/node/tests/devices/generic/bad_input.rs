@@ -1,6 +1,6 @@
 //! Invalid input is refused or limited, with a reason, and affects no other device.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{collections::BTreeSet, fs, os::unix::fs::symlink};
 
 use windlass_config::{
     Config, Policy,
@@ -166,6 +166,7 @@ fn permits(value_type: AttributeType, value: &AttributeValue) -> bool {
 /// Rules check the type of an attribute, which therefore must not differ on a machine.
 #[tokio::test]
 async fn every_attribute_of_a_device_is_declared_and_may_be_used_in_a_rule() {
+    let mut rules = BTreeSet::new();
     for name in MachineProfile::names() {
         let world = node_of(&MachineProfile::named(name).expect("a profile"), "");
         let inventory = world.scan_host().await.inventory;
@@ -189,14 +190,13 @@ async fn every_attribute_of_a_device_is_declared_and_may_be_used_in_a_rule() {
                     AttributeValue::Bool(_) => format!("!{attribute}"),
                 }
             });
-            for conditions in conditions {
-                let source = &device.source;
-                let text = format!("exclude:\n- {{source: {source}, match: '{conditions}'}}\n");
-                let config = Config::parse(std::path::Path::new("test.yaml"), &text);
-                config.unwrap_or_else(|error| panic!("{name}: {error}"));
-            }
+            let source = &device.source;
+            rules.extend(conditions.map(|it| format!("- {{source: {source}, match: '{it}'}}\n")));
         }
     }
+    let text = format!("exclude:\n{}", rules.into_iter().collect::<String>());
+    let config = Config::parse(std::path::Path::new("test.yaml"), &text);
+    config.unwrap_or_else(|error| panic!("{error}:\n{text}"));
 }
 
 #[tokio::test]
