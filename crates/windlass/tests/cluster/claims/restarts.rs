@@ -1,13 +1,17 @@
 //! Pods with claims keep running with their devices while agent, kubelet and slices are replaced.
 
+use std::fs;
+
 use super::{
+    RELEASE_LIMIT,
     objects::{objects, pod},
+    owners::holders,
     rig::{Rig, wait_for_running},
 };
 use crate::cluster::{
     NODE_STATUS_LIMIT, eventually,
     kubelet::restart,
-    pods::{Manifests, Pods, kubectl},
+    pods::{Manifests, Pods, kubectl, node_status},
 };
 
 /// Restart counts and start times of the containers of all pods.
@@ -67,4 +71,24 @@ async fn pods_keep_their_devices_while_kubelet_agent_and_slices_are_replaced() {
     drop(pods);
     rig.wait_for_no_owners().await;
     drop(manifests);
+}
+
+#[tokio::test]
+async fn gpus_of_a_pod_that_ended_before_a_restart_for_claims_become_free() {
+    let Some(mut rig) = Rig::start("dgx-h100", "dra: {offer: beside}\n") else { return };
+    rig.wait_for_published(16).await;
+    let count = async || node_status("allocatable", "nvidia.com/gpu");
+    eventually(NODE_STATUS_LIMIT, "8".to_owned(), count).await;
+    let (mut pods, name) = (Pods::new(), "windlass-e2e-ended");
+    pods.run(name, "nvidia.com/gpu", 2).await;
+    rig.agent.kill();
+    pods.delete(name);
+    let config = fs::read_to_string(rig.node.path("windlass.yaml")).expect("the configuration");
+    rig.node.configure(&config.replace("beside", "instead"));
+    rig.agent = rig.node.start_agent();
+    rig.wait_for_published(16).await;
+    let taints = "jsonpath={.items[*].spec.devices[*].taints[*].key}";
+    let taints = ["get", "resourceslices", "-o", taints];
+    eventually(RELEASE_LIMIT, String::new(), async || kubectl(&taints)).await;
+    assert_eq!(holders(&rig.node), Vec::<String>::new());
 }
