@@ -128,11 +128,12 @@ impl DevicePlugin for Service {
             send_reasons(&self.state, self.holders.rewrite_requests()).filter_map(move |reason| {
                 let _open = &guard;
                 let state = state.borrow();
-                let offer = state.offers.get(&resource)?;
-                let list = wire::device_list(offer);
+                // A resource without ids left is still listed: each list makes the kubelet write its checkpoint.
+                let offer = state.offers.get(&resource).cloned().unwrap_or_default();
+                let list = wire::device_list(&offer);
                 let is_changed = last_list.as_ref() != Some(&list);
                 if is_changed {
-                    log_list(&resource, offer, is_first(&newest_list, &list));
+                    log_list(&resource, &offer, is_first(&newest_list, &list));
                     last_list = Some(list.clone());
                 }
                 (is_changed || reason == SendReason::CheckpointRequest).then_some(Ok(list))

@@ -83,14 +83,6 @@ pub enum StartError {
     Watch(PathBuf, #[source] io::Error),
 }
 
-// === impl StartError ===
-
-impl StartError {
-    fn is_held_by_other(&self) -> bool {
-        matches!(self, Self::KubeletInUse(_) | Self::StateFolderInUse(_))
-    }
-}
-
 // === impl Agent ===
 
 impl Agent {
@@ -184,6 +176,14 @@ impl Agent {
         };
         tasks.stop().await;
         outcome
+    }
+}
+
+// === impl StartError ===
+
+impl StartError {
+    fn is_held_by_other(&self) -> bool {
+        matches!(self, Self::KubeletInUse(_) | Self::StateFolderInUse(_))
     }
 }
 

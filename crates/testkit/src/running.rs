@@ -116,9 +116,8 @@ impl RunningAgent {
     }
 }
 
-/// Waits until the next agent can lock the folders: a check of the locks may still run on a blocking thread. This
-/// function unlocks explicitly: closing its own file would leave its lock with a child process of another test until
-/// that has executed its program.
+/// Waits until the next agent can lock the folders: a check of the locks may still run on a blocking thread. Closing the
+/// file would leave the lock with a child process that another test forked, until the child executes its program.
 async fn until_unlocked(locks: [PathBuf; 2]) {
     // A folder that the test removed needs no wait.
     let locks: Vec<_> = locks.into_iter().filter_map(|path| File::open(path).ok()).collect();

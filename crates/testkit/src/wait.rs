@@ -10,7 +10,7 @@ use tokio::{
 /// Timeout of every wait. Even a busy machine needs less.
 pub const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Interval between two polls. A poll may read all metrics, so a shorter one keeps other tests from running.
+/// Interval between two polls. A poll may read all metrics: a shorter interval starves other tests.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Polls until a poll succeeds, and returns its value. The error of a failed poll is the state seen, for the panic

@@ -39,7 +39,7 @@ class Between(Case):
         first = rust(self, "first", *next_flags("mid", mid))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
             load_task = asyncio.ensure_future(source.load(200))
-            await ends.count(50)
+            await ends.count(20)
             # Stopped while it has items.
             mid.signal(signal.SIGSTOP)
             await wait_until_blocked(source)
@@ -63,7 +63,7 @@ class Between(Case):
         first = python(self, "letter", "first", *next_flags("mid", mid))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
             load_task = asyncio.ensure_future(source.load(200))
-            await ends.count(50)
+            await ends.count(20)
             # Stopped while it has items.
             mid.signal(signal.SIGSTOP)
             await wait_until_blocked(source)
@@ -85,9 +85,9 @@ class Between(Case):
         first = rust(self, "first", *next_flags("mid", *mids))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
             load_task = asyncio.ensure_future(source.load(300))
-            await ends.count(50)
+            await ends.count(20)
             first_exit = asyncio.ensure_future(mids[0].terminated())
-            await ends.count(150)
+            await ends.count(100)
             # Now the other replica is the only one. It is replaced while it drains.
             second_exit = asyncio.ensure_future(mids[1].terminated())
             self.assertEqual(await second_exit, 0)
@@ -108,7 +108,7 @@ class Between(Case):
         first = python(self, "letter", "first", *next_flags("mid", *mids))
         async with Ends(end.address) as ends, Source("first", first.address) as source:
             load_task = asyncio.ensure_future(source.load(200))
-            await ends.count(50)
+            await ends.count(20)
             self.assertEqual(await mids[0].terminated(), 0)
             arrived = await ends.count(200)
             await load_task

@@ -10,7 +10,7 @@ use std::{path::Path, time::Duration};
 
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use windlass_config::Config;
+use windlass_config::{Config, HostPaths};
 use windlass_host::blocking;
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 
@@ -51,7 +51,7 @@ impl Reservation {
     /// Reserves the node, or fails if another agent serves it.
     pub fn new(config: &Config) -> Result<Self, StartError> {
         check_sockets(config)?;
-        Ok(Self { lock: acquire(config)?, listeners: bind(config)? })
+        Ok(Self { lock: acquire(&config.places)?, listeners: bind(config)? })
     }
 
     /// Waits until the kubelet's folder exists and no other agent serves the kubelet, and reserves the node.
@@ -63,8 +63,9 @@ impl Reservation {
     ///
     /// # Errors
     ///
-    /// The path of a socket is too long, the kubelet's folder cannot be written, another agent serves and the mode is
-    /// [`StandbyMode::Off`], or a listener cannot be bound: on the host's network the other agent may have the address.
+    /// The path of a socket is too long, the kubelet's folder cannot be written, another agent still serves after two
+    /// seconds and the mode is [`StandbyMode::Off`], or a listener cannot be bound: on the host's network the other
+    /// agent may have the address.
     pub async fn wait(config: &Config, mode: StandbyMode) -> Result<Self, StartError> {
         check_sockets(config)?;
         let folder = &config.places.kubelet_dir;
@@ -79,13 +80,13 @@ impl Reservation {
             serve_probes_until(&bound, standby, folder_appears(folder)).await;
             listeners = Some(bound);
         }
-        let wait = if mode == StandbyMode::On { Duration::ZERO } else { EXIT_TIME };
-        let lock = match acquire_within(config, wait).await {
+        let patience = if mode == StandbyMode::On { Duration::ZERO } else { EXIT_TIME };
+        let lock = match acquire_within(&config.places, patience).await {
             Err(error) if error.is_held_by_other() && mode == StandbyMode::On => {
                 let kubelet = folder.display();
                 tracing::info!(%kubelet, "another agent serves: standing by until it ends");
                 let bound = listeners.map_or_else(|| bind(config), Ok)?;
-                let end = acquire_within(config, Duration::MAX);
+                let end = acquire_within(&config.places, Duration::MAX);
                 let lock = serve_probes_until(&bound, Standby::for_predecessor(), end).await?;
                 listeners = Some(bound);
                 lock
@@ -119,15 +120,15 @@ async fn folder_appears(folder: &Path) {
     }
 }
 
-/// Locks the node once no other agent holds it, or fails if another still does after `wait`.
+/// Locks the node once no other agent holds it, or fails if another still does after `patience`.
 ///
 /// Each attempt runs on a blocking thread, so that a hanging disk does not delay the shutdown.
-async fn acquire_within(config: &Config, wait: Duration) -> Result<NodeLock, StartError> {
+async fn acquire_within(places: &HostPaths, patience: Duration) -> Result<NodeLock, StartError> {
     let start = Instant::now();
     loop {
-        let attempt = config.clone();
-        match blocking(move || acquire(&attempt)).await {
-            Err(error) if error.is_held_by_other() && start.elapsed() < wait => {
+        let places = places.clone();
+        match blocking(move || acquire(&places)).await {
+            Err(error) if error.is_held_by_other() && start.elapsed() < patience => {
                 sleep(LOCK_POLL).await;
             }
             outcome => return outcome,
@@ -135,8 +136,8 @@ async fn acquire_within(config: &Config, wait: Duration) -> Result<NodeLock, Sta
     }
 }
 
-fn acquire(config: &Config) -> Result<NodeLock, StartError> {
-    NodeLock::acquire(&config.places.kubelet_dir.join(PLUGIN_DIR), &config.places.state_dir)
+fn acquire(places: &HostPaths) -> Result<NodeLock, StartError> {
+    NodeLock::acquire(&places.kubelet_dir.join(PLUGIN_DIR), &places.state_dir)
 }
 
 fn bind(config: &Config) -> Result<Listeners, StartError> {
@@ -160,8 +161,6 @@ async fn serve_probes_until<T>(
 
 #[cfg(test)]
 mod tests {
-    use windlass_config::HostPaths;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use windlass_cluster_sim::node as bound;
 use windlass_config::{Config, DraOffer, DraPolicy};
 use windlass_kubelet_sim::{Container, Event, EventReader, Faults, Pod, PodSourceFault};
-use windlass_testkit::{GPU, within_timeout};
+use windlass_testkit::{GPU, until_counts, within_timeout};
 
 use crate::claims::{
     objects::{NAMESPACE, claim_template, gpus, pod},
@@ -57,7 +57,7 @@ async fn devices_of_an_init_container_are_held_until_its_pod_has_ended() {
     world.until_free(8).await;
 }
 
-/// Without a list of the device plugin, the kubelet would keep the pod in its checkpoint.
+/// Without a list of the device plugin, the kubelet would not write that the pods have ended.
 #[tokio::test]
 async fn devices_of_a_pod_that_ended_before_a_restart_for_claims_become_free() {
     let mut world = world().await;
@@ -76,6 +76,7 @@ async fn devices_of_a_pod_that_ended_before_a_restart_for_claims_become_free() {
     world.check();
     world.kubelet.delete_pod("running-uid").await;
     world.until_free(8).await;
+    until_counts(&world.kubelet, GPU, (0, 0)).await;
 }
 
 /// A kubelet restarts without its API server and lists static pods only. Devices of the other pods are neither

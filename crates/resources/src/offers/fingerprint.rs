@@ -16,6 +16,7 @@ use windlass_core::{
     device::{Device, DeviceId, SourceName},
     inventory::Inventory,
     replica::device_of_id,
+    resource::ResourceName,
 };
 
 use super::Plan;
@@ -37,6 +38,9 @@ pub struct Fingerprint {
     /// Memory of its replicas in MiB; several values while containers may hold replicas of each.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     replica_memory: BTreeSet<u64>,
+    /// Resources through which it was allocatable; several while containers may hold it through each.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    resources: BTreeSet<String>,
 }
 
 /// Present devices of an inventory, with their fingerprints.
@@ -49,17 +53,22 @@ struct PresentDevices<'a> {
 /// plan waits, that is every id, since the holders are unknown.
 pub fn record(fingerprints: &mut Fingerprints, plan: &Plan, inventory: &Inventory, held: &HeldIds) {
     let held: BTreeSet<_> = held.values().flatten().filter_map(|id| device_of_id(id)).collect();
-    let offers = plan.offers.values();
-    let allocatable: BTreeSet<_> = offers.flat_map(|offer| offer.once_allocatable()).collect();
-    let is_offered =
-        |device: &&Device| !device.health.has_vanished() && allocatable.contains(&device.id);
-    for device in inventory.devices.iter().filter(is_offered) {
+    let mut allocatable: BTreeMap<DeviceId, BTreeSet<String>> = BTreeMap::new();
+    for (name, offer) in &plan.offers {
+        for id in offer.once_allocatable() {
+            allocatable.entry(id).or_default().insert(name.to_string());
+        }
+    }
+    for device in inventory.devices.iter().filter(|device| !device.health.has_vanished()) {
+        let Some(resources) = allocatable.remove(&device.id) else { continue };
         let last = fingerprints.get(&device.id);
         let mut fingerprint = Fingerprint::from_device(device);
         fingerprint.replica_memory.extend(plan.replica_memory(&device.id));
+        fingerprint.resources = resources;
         if let Some(last) = last.filter(|_| plan.has_pending_moves || held.contains(&device.id)) {
             fingerprint.hardware.extend(last.hardware.iter().cloned());
             fingerprint.replica_memory.extend(&last.replica_memory);
+            fingerprint.resources.extend(last.resources.iter().cloned());
         }
         if last != Some(&fingerprint) {
             fingerprints.insert(device.id.clone(), fingerprint);
@@ -110,12 +119,18 @@ impl Fingerprint {
             whole: device.parent.clone(),
             part: is_part(device),
             replica_memory: BTreeSet::new(),
+            resources: BTreeSet::new(),
         }
     }
 
     /// Memory in MiB of the replicas that containers may hold; the largest of several values.
     pub fn replica_memory(&self) -> Option<u64> {
         self.replica_memory.last().copied()
+    }
+
+    /// True if the device was allocatable through this resource.
+    pub(super) fn was_offered_as(&self, name: &ResourceName) -> bool {
+        self.resources.contains(name.as_str())
     }
 
     /// True if all replicas that containers may hold have this memory.

@@ -148,8 +148,6 @@ struct Planner<'a> {
     has_pending_moves: bool,
     mps: BTreeMap<DeviceId, Shared>,
     claimable: ClaimableDevices,
-    /// Resource of each device that is offered to claims instead.
-    replaced: BTreeMap<DeviceId, ResourceName>,
     unclaimable: UnclaimableDevices,
     shareable: ShareableGpus,
 }
@@ -199,7 +197,6 @@ pub fn plan(inputs: OfferInputs<'_>) -> Plan {
         has_pending_moves: false,
         mps: BTreeMap::new(),
         claimable: ClaimableDevices::new(),
-        replaced: BTreeMap::new(),
         unclaimable: UnclaimableDevices::new(),
         shareable: ShareableGpus::new(),
     };
@@ -294,12 +291,7 @@ impl Planner<'_> {
         }
         self.claimable.insert(device.id.clone(), sharing);
         match policy.offer {
-            DraOffer::Instead => {
-                if let Assignment::Resource(resource) = assignment {
-                    self.replaced.insert(device.id.clone(), resource.name);
-                }
-                Assignment::Withheld(OFFERED_TO_CLAIMS.to_owned())
-            }
+            DraOffer::Instead => Assignment::Withheld(OFFERED_TO_CLAIMS.to_owned()),
             DraOffer::Beside | DraOffer::Off => assignment,
         }
     }
@@ -549,25 +541,25 @@ impl Planner<'_> {
         }
     }
 
-    /// Keeps held ids listed, if their resource is still offered, or if an earlier agent of the node gave them and
-    /// claims get their device instead. Without a list the kubelet would never write that a holder has ended.
+    /// Keeps held ids listed, if their resource is still offered, or if an earlier agent offered them and claims may
+    /// wait for their device: without a list the kubelet would not write that a holder has ended.
     fn list_held(&mut self) {
         for (name, ids) in self.inputs.held {
             let is_offered = self.offers.contains_key(name);
             for id in ids {
-                if is_offered || self.was_given_before(name, id) {
+                if is_offered || self.was_offered(name, id) {
                     self.list_withdrawn(name, id.clone(), false);
                 }
             }
         }
     }
 
-    /// True if the device was allocatable and claims get it instead. Another plugin's resource is never taken over.
-    fn was_given_before(&self, name: &ResourceName, id: &str) -> bool {
-        device_of_id(id).is_some_and(|device| {
-            self.replaced.get(&device) == Some(name)
-                && self.inputs.fingerprints.contains_key(&device)
-        })
+    /// True if claims are offered, and this or an earlier agent offered the id's device through this resource. An id
+    /// that no agent offered is another plugin's.
+    fn was_offered(&self, name: &ResourceName, id: &str) -> bool {
+        let fingerprint = || self.inputs.fingerprints.get(&device_of_id(id)?);
+        self.inputs.policy.dra.offer != DraOffer::Off
+            && fingerprint().is_some_and(|fingerprint| fingerprint.was_offered_as(name))
     }
 
     /// Keeps an id listed as unallocatable, unless it is offered.

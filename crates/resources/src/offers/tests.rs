@@ -446,6 +446,12 @@ fn after_a_restart_for_claims_the_ids_of_an_earlier_agent_are_listed_until_they_
     assert_eq!(node.entries(GPU), [entry("g0", "no longer offered as this resource")]);
     node.set_held_ids("a.com/gpu", &["g0"]).plan();
     assert!(node.plan.offers.is_empty(), "another plugin's resource");
+    node.restart().policy.resources = Resources::Rules(vec![]);
+    node.set_held_ids(GPU, &["g0", "g0::1"]).plan();
+    let reason = "no longer offered as this resource";
+    assert_eq!(node.entries(GPU), [entry("g0", reason), entry("g0::1", reason)]);
+    node.held.clear();
+    assert!(node.plan().plan.offers.is_empty(), "they are released");
 }
 
 #[test]
