@@ -128,7 +128,8 @@ class Spread(Case):
 
     async def test_few_items_go_to_a_slow_replica(self) -> None:
         async def slow(payload: bytes) -> bytes:
-            await asyncio.sleep(0.1)
+            # Far slower than the other one, even if the machine is busy.
+            await asyncio.sleep(0.3)
             return payload
 
         async with served(Stage("store", listen=ANYWHERE)) as (_, store), Ends(store) as ends:
